@@ -1,0 +1,37 @@
+"""What can go wrong between a process and the parameter server, classed by what to do next.
+
+`Unreachable` is the only one worth waiting for. Every other one stops the process: going on would
+apply an event twice, lose one, or mix two models.
+"""
+
+
+class StoreError(Exception):
+    """Any failure of the parameter server. The message says what was expected and found, where."""
+
+
+class Unreachable(StoreError):
+    """A node did not answer, or not in time: what it did with the call is unknown. Retry."""
+
+
+class MissingBucket(StoreError):
+    """A bucket has no version: its shard came back empty. Stop; the operator restores."""
+
+
+class MissingModel(StoreError):
+    """The store holds no model of that name. Stop; the operator runs `headrace pserver init`."""
+
+
+class ModelExists(StoreError):
+    """`create` found the model already there, with another shape or spec. Stop."""
+
+
+class WrongModel(StoreError):
+    """The store's model was made from another spec than this process has. Stop."""
+
+
+class CorruptEntry(StoreError):
+    """A log entry or row cannot be decoded: its layout is not the one this version writes. Stop."""
+
+
+class LostLease(StoreError):
+    """Another keeper took the bucket: this one's fold or trim was refused. Let the bucket go."""

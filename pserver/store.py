@@ -1,0 +1,194 @@
+"""What every store of a model promises: the protocol between processes and the parameter server.
+
+A model is split into buckets by the high bits of its ids. Everything of a bucket lives on one node
+and changes in one atomic call. A bucket has
+
+    version   how many entries its log ever got
+    nonce     drawn by whoever pushed the entry `version`; another nonce is another history
+    marks     for every source, the first offset not yet applied: the fence
+    log       the entries after those that a keeper trimmed
+    rows      each with the version up to which the log is folded into it
+
+A push names for every source the offsets it covers. It is applied if and only if every mark equals
+the start of its span; then marks, version, nonce and log change together. So an example is applied
+to a bucket once, however often its push is sent, by whomever (DESIGN 5).
+
+All calls take many buckets at once, for a store sends one pipeline a node. An answer that did not
+arrive is a value (`Unreachable`) in the list, since the other buckets' answers did. The same laws
+run on every implementation: tests/pserver/store_laws.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from pserver.errors import Unreachable
+    from pserver.gains import Gains
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is fixed about a model at its creation."""
+
+    model: str
+    buckets: int
+    """A power of two, at most 2^16. id -> bucket by its high bits."""
+    width: int
+    """Floats a row."""
+    fingerprint: str
+    """Of the model spec: a process whose spec has another one refuses to start."""
+    spec: str
+    """The model spec itself, opaque here: for servers that have no file, and to name differences."""
+
+    def bucket_of(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the bucket of each id; shape (n,)."""
+        if self.buckets == 1:
+            return (ids >> 63 >> 1).astype("int64")
+        return (ids >> (64 - (self.buckets.bit_length() - 1))).astype("int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets [start, stop) of one source."""
+
+    source: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """One entry for one bucket, with the offsets it covers."""
+
+    bucket: int
+    spans: tuple[Span, ...]
+    nonce: bytes
+    """8 random bytes, new for every new push; a retry repeats them."""
+    blob: bytes
+    """`gains.pack(...)`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a bucket stands after a push or when asked for its marks."""
+
+    bucket: int
+    version: int
+    nonce: bytes
+    marks: Mapping[str, int]
+    """Of the sources named in the push; of all sources when `marks` was asked. Absent means 0."""
+    log_bytes: int
+    """Bytes in the log: what the keepers have not yet trimmed."""
+
+    def covers(self, spans: Sequence[Span]) -> bool:
+        """Whether all these offsets are applied and none beyond: the push (or its first try) was."""
+        return all(self.marks.get(span.source, 0) == span.stop for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a bucket's log."""
+
+    version: int
+    nonce: bytes
+    previous: bytes
+    """Nonce of the entry before: a chain that a rewritten history breaks."""
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """A bucket's head, read first, and then the entries after a given version."""
+
+    bucket: int
+    version: int
+    nonce: bytes
+    entries: tuple[Entry, ...]
+    """Ascending. May begin later than asked (trimmed) and end before or after `version`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Rows as they lie in the store, with the version up to which each is folded."""
+
+    versions: npt.NDArray[np.uint64]  # (n,)
+    rows: Gains
+    """Everything the rows ever gained; shows and clicks as u64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Rows of one bucket as they are at `version`, to be written by the keeper that holds it."""
+
+    bucket: int
+    keeper: str
+    version: int
+    nonce: bytes
+    """Of the entry `version`: refused unless the log (or the head) still has that very entry."""
+    rows: Gains
+    """Everything the rows ever gained; shows and clicks as u64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Remove the entries up to and including `through`, all folded by `version`."""
+
+    bucket: int
+    keeper: str
+    version: int
+    nonce: bytes
+    through: int
+
+
+class Store(Protocol):
+    """One model's buckets. Methods raise StoreError's kinds; see pserver.errors."""
+
+    def create(self, shape: Shape) -> None:
+        """Make the model: version 0 and a nonce in every bucket.
+
+        Doing it again with an equal shape completes what is missing and changes nothing else.
+        Raises ModelExists if there is one with another shape, Unreachable.
+        """
+
+    def shape(self) -> Shape:
+        """Return what `create` was given. Raises MissingModel, Unreachable."""
+
+    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+        """Return how each bucket stands, in the order asked. Raises MissingBucket."""
+
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        """Apply each push at most once; return how its bucket stands. Raises MissingBucket."""
+
+    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+        """Return heads and up to `limit` entries after the version named for each bucket.
+
+        In the order of `after`. Raises MissingBucket.
+        """
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        """Yield all folded rows of a bucket in chunks. Raises Unreachable."""
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """Take or renew the lease of a bucket; False while another keeper holds it.
+
+        The lease runs on the store's clock. Raises MissingBucket, Unreachable.
+        """
+
+    def release(self, bucket: int, keeper: str) -> None:
+        """Give the lease back if it is this keeper's. Raises Unreachable."""
+
+    def fold(self, fold: Fold) -> None:
+        """Write rows. Raises LostLease (also if that entry is gone), MissingBucket, Unreachable."""
+
+    def trim(self, trim: Trim) -> None:
+        """Remove entries. Raises like `fold`."""
+
+    def close(self) -> None:
+        """Close connections."""

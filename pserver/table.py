@@ -1,0 +1,189 @@
+"""Rows in this process's memory: a hash index from 64-bit ids to places in columns.
+
+Open addressing with linear probing over a power of two of slots, at most half full. A slot holds a
+place in the columns, or -1. Rows are never removed one by one: a row that no longer exists is set
+to what a row that never existed is (no shows, no gains), which is the same thing to every reader.
+
+The columns are plain arrays in a named tuple (`Columns`), so that compiled kernels of other parts
+can look up, read and change rows without calling back into Python. A kernel that may add rows must
+be given room first: `reserve`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pserver.gains import NEVER, Gains
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.uint64]
+    Places = npt.NDArray[np.int64]
+
+_SMALLEST = 1024
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Columns(NamedTuple):
+    """The arrays of a table. Only the first `count[0]` places of the columns are rows."""
+
+    slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
+    count: npt.NDArray[np.int64]  # (1,)
+    ids: npt.NDArray[np.uint64]  # (capacity,)
+    shows: npt.NDArray[np.uint64]  # (capacity,)
+    clicks: npt.NDArray[np.uint64]  # (capacity,)
+    first_seen: npt.NDArray[np.uint32]  # (capacity,) seconds, NEVER if never
+    last_seen: npt.NDArray[np.uint32]  # (capacity,) seconds
+    values: npt.NDArray[np.float32]  # (capacity, width)
+
+
+@njit(cache=True, inline="always")
+def _home(slots, row_id):  # type: ignore[no-untyped-def]
+    # Fibonacci hashing: ids hold their field in the low bits and their bucket in the high ones
+    mixed = (row_id ^ (row_id >> np.uint64(29))) * _GOLDEN
+    return np.int64((mixed >> np.uint64(20)) & np.uint64(slots.shape[0] - 1))
+
+
+@njit(cache=True)
+def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
+    """Return the place of `row_id`, or -1. Compiled; for use inside kernels."""
+    slot = _home(slots, row_id)
+    while True:
+        place = slots[slot]
+        if place < 0 or ids[place] == row_id:
+            return np.int64(place)
+        slot = (slot + 1) & (slots.shape[0] - 1)
+
+
+@njit(cache=True)
+def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
+    """Return the place of `row_id`, adding an empty row if there is none.
+
+    Compiled; for use inside kernels. The caller has reserved room.
+    """
+    slots, ids = columns.slots, columns.ids
+    slot = _home(slots, row_id)
+    while True:
+        place = slots[slot]
+        if place < 0:
+            break
+        if ids[place] == row_id:
+            return np.int64(place)
+        slot = (slot + 1) & (slots.shape[0] - 1)
+    place = np.int32(columns.count[0])
+    columns.count[0] += 1
+    slots[slot] = place
+    ids[place] = row_id
+    return np.int64(place)
+
+
+@njit(cache=True, nogil=True)
+def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
+    for i in range(wanted.shape[0]):
+        places[i] = find(slots, ids, wanted[i])
+
+
+@njit(cache=True, nogil=True)
+def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
+    for i in range(wanted.shape[0]):
+        places[i] = find_or_add(columns, wanted[i])
+
+
+@njit(cache=True, nogil=True)
+def _index(slots, ids, count):  # type: ignore[no-untyped-def]
+    for place in range(count):
+        slot = _home(slots, ids[place])
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (slots.shape[0] - 1)
+        slots[slot] = np.int32(place)
+
+
+@njit(cache=True, nogil=True)
+def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
+    for i in range(places.shape[0]):
+        place = places[i]
+        columns.shows[place] += np.uint64(shows[i])
+        columns.clicks[place] += np.uint64(clicks[i])
+        columns.first_seen[place] = min(columns.first_seen[place], first_seen[i])
+        columns.last_seen[place] = max(columns.last_seen[place], last_seen[i])
+        for k in range(values.shape[1]):
+            columns.values[place, k] += values[i, k]
+
+
+class RowTable:
+    """Rows of one model, all of `width` floats, found by id."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.columns = _make(_SMALLEST, width)
+
+    def __len__(self) -> int:
+        return int(self.columns.count[0])
+
+    @property
+    def ids(self) -> Ids:
+        """The ids of all rows, in the order they were added; shape (len,). A view."""
+        return self.columns.ids[: len(self)]
+
+    def reserve(self, more: int) -> Columns:
+        """Make room for `more` new rows; return the columns, which may be new arrays."""
+        needed = len(self) + more
+        if needed > self.columns.ids.shape[0]:
+            self.columns = _grown(self.columns, max(needed, 2 * self.columns.ids.shape[0]))
+        return self.columns
+
+    def find(self, ids: Ids) -> Places:
+        """Return the place of each id, -1 where there is no row; shape (n,)."""
+        places = np.empty(ids.shape[0], np.int64)
+        _find_many(self.columns.slots, self.columns.ids, ids, places)
+        return places
+
+    def find_or_add(self, ids: Ids) -> Places:
+        """Return the place of each id, adding empty rows where there are none; shape (n,)."""
+        places = np.empty(ids.shape[0], np.int64)
+        _find_or_add_many(self.reserve(ids.shape[0]), ids, places)
+        return places
+
+    def add(self, gains: Gains) -> Places:
+        """Add gains to their rows, in the order given; return the places of the rows."""
+        places = self.find_or_add(gains.ids)
+        _add(self.columns, places, *gains[1:])
+        return places
+
+    def clear(self, places: Places) -> None:
+        """Set rows to what a row is that never existed."""
+        self.columns.shows[places] = 0
+        self.columns.clicks[places] = 0
+        self.columns.first_seen[places] = NEVER
+        self.columns.last_seen[places] = 0
+        self.columns.values[places] = 0.0
+
+
+def _make(capacity: int, width: int) -> Columns:
+    slots = 2
+    while slots < 2 * capacity:
+        slots *= 2
+    return Columns(
+        np.full(slots, -1, np.int32),
+        np.zeros(1, np.int64),
+        np.zeros(capacity, np.uint64),
+        np.zeros(capacity, np.uint64),
+        np.zeros(capacity, np.uint64),
+        np.full(capacity, NEVER, np.uint32),
+        np.zeros(capacity, np.uint32),
+        np.zeros((capacity, width), np.float32),
+    )
+
+
+def _grown(old: Columns, capacity: int) -> Columns:
+    new = _make(capacity, old.values.shape[1])
+    count = int(old.count[0])
+    new.count[0] = count
+    for before, after in zip(old[2:], new[2:], strict=True):
+        after[:count] = before[:count]
+    _index(new.slots, new.ids, count)
+    return new
