@@ -35,6 +35,8 @@ class AtEnd(NamedTuple):
     """Every record that a source now has was delivered. The next record of it takes this back."""
 
     source: Source
+    offset: int
+    """First offset not yet there. Past the last record's by the markers of transactions."""
 
 
 class Gained(NamedTuple):
