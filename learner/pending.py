@@ -4,15 +4,29 @@ The learner's view of a row is what its replica holds plus what is in flight plu
 The pending part lies in columns parallel to the view's, so that a kernel which learns adds to both
 at the same place, and in a list of the places touched, so that a push costs what it carries and not
 what the table holds.
+
+The view is kept by adding; float additions in another order round otherwise. So whenever the
+replica folds a row, `refresh` recomputes the view's row from the three parts: the view can never
+drift from what the parameter server holds.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numba import njit
+
+from pserver.gains import NEVER, Gains
+from pserver.table import find
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     import numpy.typing as npt
+
+    from pserver.store import Shape
+    from pserver.table import RowTable
 
 
 class Gaining(NamedTuple):
@@ -26,3 +40,105 @@ class Gaining(NamedTuple):
     first_seen: npt.NDArray[np.uint32]  # (capacity,) NEVER if none
     last_seen: npt.NDArray[np.uint32]  # (capacity,)
     values: npt.NDArray[np.float32]  # (capacity, width)
+
+
+@njit(cache=True, nogil=True)
+def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untyped-def]
+    for i in range(ids.shape[0]):
+        to = view_places[i]
+        place = find(folded.slots, folded.ids, ids[i])
+        if place < 0:
+            view.shows[to] = gaining.shows[to]
+            view.clicks[to] = gaining.clicks[to]
+            view.first_seen[to] = gaining.first_seen[to]
+            view.last_seen[to] = gaining.last_seen[to]
+            view.values[to] = gaining.values[to]
+            continue
+        view.shows[to] = folded.shows[place] + np.uint64(gaining.shows[to])
+        view.clicks[to] = folded.clicks[place] + np.uint64(gaining.clicks[to])
+        view.first_seen[to] = min(folded.first_seen[place], gaining.first_seen[to])
+        view.last_seen[to] = max(folded.last_seen[place], gaining.last_seen[to])
+        for k in range(view.values.shape[1]):
+            view.values[to, k] = folded.values[place, k] + gaining.values[to, k]
+
+
+class Pending:
+    """The pending gains of a view's rows, taken out bucket by bucket."""
+
+    def __init__(self, view: RowTable, shape: Shape) -> None:
+        self._view = view
+        self._shape = shape
+        self.gaining = _make(view.columns.ids.shape[0], view.width)
+
+    def __len__(self) -> int:
+        return int(self.gaining.count[0])
+
+    def reserve(self) -> Gaining:
+        """Grow to the view's capacity; return the columns, which may be new arrays."""
+        capacity = self._view.columns.ids.shape[0]
+        if capacity > self.gaining.touched.shape[0]:
+            grown = _make(capacity, self._view.width)
+            for before, after in zip(self.gaining, grown, strict=True):
+                after[: before.shape[0]] = before
+            self.gaining = grown
+        return self.gaining
+
+    def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
+        """Take out what these buckets' rows gained; every bucket asked for is in the answer."""
+        gaining, count = self.gaining, len(self)
+        places = gaining.order[:count]
+        row_buckets = self._shape.bucket_of(self._view.columns.ids[places])
+        wanted = np.zeros(self._shape.buckets, np.bool_)
+        wanted[list(buckets)] = True
+        chosen = wanted[row_buckets]
+        taken = places[chosen]
+        taken = taken[np.argsort(self._view.columns.ids[taken])]  # ids' high bits are the bucket
+        left = places[~chosen]
+        gaining.order[: left.shape[0]] = left
+        gaining.count[0] = left.shape[0]
+        gains = Gains(self._view.columns.ids[taken], *(column[taken] for column in gaining[3:]))
+        _clear(gaining, taken)
+        wanted_buckets = np.asarray(sorted(buckets), np.int64)
+        taken_buckets = self._shape.bucket_of(gains.ids)
+        starts = np.searchsorted(taken_buckets, wanted_buckets, "left")
+        stops = np.searchsorted(taken_buckets, wanted_buckets, "right")
+        return {
+            int(bucket): Gains(*(column[start:stop] for column in gains))
+            for bucket, start, stop in zip(wanted_buckets, starts, stops, strict=True)
+        }
+
+    def refresh(self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: Gains | None) -> None:
+        """Set the view's rows to folded + in flight + pending; `flying` is their bucket's."""
+        places = self._view.find_or_add(ids)
+        gaining = self.reserve()
+        _refresh(self._view.columns, folded.columns, gaining, ids, places)
+        if flying is not None:
+            both = flying if ids is flying.ids else _only(flying, ids)
+            self._view.add(both)
+
+
+def _only(gains: Gains, ids: npt.NDArray[np.uint64]) -> Gains:
+    chosen = np.isin(gains.ids, ids)
+    return Gains(*(column[chosen] for column in gains))
+
+
+def _clear(gaining: Gaining, places: npt.NDArray[np.int64]) -> None:
+    gaining.touched[places] = False
+    gaining.shows[places] = 0
+    gaining.clicks[places] = 0
+    gaining.first_seen[places] = NEVER
+    gaining.last_seen[places] = 0
+    gaining.values[places] = 0.0
+
+
+def _make(capacity: int, width: int) -> Gaining:
+    return Gaining(
+        np.zeros(capacity, np.bool_),
+        np.zeros(capacity, np.int64),
+        np.zeros(1, np.int64),
+        np.zeros(capacity, np.uint32),
+        np.zeros(capacity, np.uint32),
+        np.full(capacity, NEVER, np.uint32),
+        np.zeros(capacity, np.uint32),
+        np.zeros((capacity, width), np.float32),
+    )

@@ -1,0 +1,76 @@
+"""What a learner tells Prometheus: its figures, and how far the events it learned lie back.
+
+The loop keeps plain totals (`loop.Figures`); this collector reads them when Prometheus asks, so
+that nothing of it is on the hot path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from learner.loop import Learner
+
+
+class LearnerCollector(Collector):
+    """Figures of one learner, labelled with its model."""
+
+    def __init__(self, model: str, learner: Learner, now_ms: Callable[[], int]) -> None:
+        self._model, self._learner, self._now_ms = model, learner, now_ms
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"headrace_learner_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"headrace_learner_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they stand now."""
+        figures = self._learner.figures
+        yield self._counter("examples", "Examples learned, re-read ones included.", figures.examples)
+        yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
+        yield self._counter("scored", "Impressions scored before learning.", figures.scored)
+        yield self._counter("score_sum", "Sum of these scores.", figures.score_sum)
+        pushes = CounterMetricFamily(
+            "headrace_learner_pushes",
+            "Pushes by outcome: applied, refused (discarded and read again), unanswered (retried).",
+            labels=["model", "outcome"],
+        )
+        pushes.add_metric([self._model, "applied"], figures.pushes_applied)
+        pushes.add_metric([self._model, "refused"], figures.pushes_refused)
+        pushes.add_metric([self._model, "unanswered"], figures.pushes_unanswered)
+        yield pushes
+        yield self._counter("pushed_rows", "Rows carried by pushes.", figures.rows_pushed)
+        yield self._counter("pushed_bytes", "Bytes carried by pushes.", figures.bytes_pushed)
+        yield self._counter("rereads", "Times a partition was read again.", figures.reread)
+        yield self._gauge(
+            "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
+        )
+        yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
+        if figures.append_ms:
+            yield self._gauge(
+                "learned_append_timestamp_seconds",
+                "Append time in Kafka of the newest event learned, Unix time.",
+                figures.append_ms / 1000,
+            )
+            yield self._gauge(
+                "learned_event_timestamp_seconds",
+                "Event time of the newest event learned, Unix time.",
+                figures.event_ms / 1000,
+            )
+            yield self._gauge(
+                "age_seconds",
+                "Now less the append time of the newest event learned.",
+                (self._now_ms() - figures.append_ms) / 1000,
+            )

@@ -1,0 +1,141 @@
+"""A learner as a process: the loop with its clients, clock and thread.
+
+Pushes travel in a thread of their own (`ThreadExchange`), so that the store works on one round
+while the next is learned; numba's kernels and sockets both release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, start_http_server
+
+from ingest.kafka import KafkaReader, KafkaWriter
+from ingest.topics import examples_topic, scores_topic
+from learner.agreement import check_agreement
+from learner.logistic import LogisticRegression
+from learner.loop import Learner, Pace
+from learner.metrics import LearnerCollector
+from pserver.replica import Replica
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from ingest.kafka import KafkaSettings
+    from learner.spec import ModelSpec
+    from pserver.errors import Unreachable
+    from pserver.store import Answer, Push, Store
+
+log = logging.getLogger(__name__)
+
+_FINISH_MS = 5_000
+"""For the last push on SIGTERM: less than any orchestrator's grace period."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSettings:
+    """What may differ between two learners of the same model."""
+
+    instance: str = ""
+    """Name that stays over restarts: the group then gives the partitions back at once."""
+    metrics_port: int = 0
+    """0: no metrics are served."""
+    pace: Pace = field(default_factory=Pace)
+
+
+class ThreadExchange:
+    """Sends rounds of pushes from a thread of its own, over a store of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="push")
+        self._round: Future[list[Answer | Unreachable]] | None = None
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        """Begin a round."""
+        self._round = self._pool.submit(self._store.push, pushes)
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        """Return the answers of the round, or None while they are awaited."""
+        if self._round is None or not self._round.done():
+            return None
+        answers, self._round = self._round.result(), None
+        return answers
+
+    def close(self) -> None:
+        """Wait for the round under way and end the thread."""
+        if self._round is not None:
+            wait([self._round])
+        self._pool.shutdown()
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def run_learner(
+    settings: LearnerSettings,
+    kafka: KafkaSettings,
+    connect: Callable[[], Store],
+    spec: ModelSpec,
+    stop: threading.Event,
+) -> None:
+    """Learn until `stop` is set; then push what is pending and leave.
+
+    `connect` opens the model's store, once for reading and once for pushing. Raises the errors of
+    ingest.errors, pserver.errors and learner.errors, all of which an operator has to look at.
+    """
+    store, push_store = connect(), connect()
+    shape = store.shape()
+    check_agreement(spec, shape)
+    replica = Replica(store, shape)
+    while not replica.complete and not stop.is_set():
+        replica.poll()
+        if not replica.complete:
+            stop.wait(0.05)  # a shard does not answer yet
+    log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
+    exchange = ThreadExchange(push_store)
+    reader = KafkaReader(
+        kafka,
+        group=f"headrace.{spec.name}.learner",
+        topics=[examples_topic(spec.name)],
+        instance=settings.instance or None,
+    )
+    scores = KafkaWriter(kafka)
+    learner = Learner(
+        reader=reader,
+        scores=scores,
+        score_topic=scores_topic(spec.name),
+        store=store,
+        exchange=exchange,
+        replica=replica,
+        model=LogisticRegression(spec),
+        fields=spec.fields,
+        pace=settings.pace,
+        now_ms=now_ms,
+        draw_nonce=lambda: secrets.token_bytes(8),
+        rest=time.sleep,
+    )
+    collector = LearnerCollector(spec.name, learner, now_ms)
+    REGISTRY.register(collector)
+    if settings.metrics_port:
+        start_http_server(settings.metrics_port)
+    try:
+        while not stop.is_set():
+            learner.step(0.02)
+        if not learner.finish(now_ms() + _FINISH_MS):
+            log.warning("stopped with pushes unanswered: their examples will be read again")
+    finally:
+        REGISTRY.unregister(collector)
+        exchange.close()
+        reader.close()
+        scores.close()
+        store.close()
+        push_store.close()
