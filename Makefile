@@ -1,0 +1,57 @@
+# Two commands do everything: `make demo` and `make test`. Each makes the environment it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV_VERSION := 0.9
+SECONDS_OF_DEMO ?= 180
+SEEDS ?= 1000
+DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check format simulate bench lock clean
+
+help: ## List what make can do here
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY) ## Create the virtual environment (.venv) from the lock file
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later, found " + sys.version.split()[0] + " (choose with make PYTHON=...)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=$(UV_VERSION)'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	touch $(READY)
+
+demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR)
+	$(BIN)/headrace demo $(DEMO_FLAGS)
+
+test: $(READY) ## Run the tests, with a real Kafka and a real Valkey that they start themselves
+	$(BIN)/python -m pytest
+
+test-long: $(READY) ## Run the longer proofs too
+	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800
+
+check: $(READY) ## Lint, formatting, types, import order
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Rewrite the sources as the formatter wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=1000)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+bench: $(READY) ## Run the benchmarks, one after another
+	for name in pserver learner joiner serving freshness; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+
+lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-header \
+		--output-file requirements.lock pyproject.toml
+
+clean: ## Remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
