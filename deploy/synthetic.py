@@ -1,0 +1,210 @@
+"""A stream of impressions and clicks whose truth is known, and moves.
+
+A small news site: users open a page and are shown a slate of items. Whether a user clicks is a coin
+whose probability is known, a logistic function of five things that a model can learn from the
+fields of the event:
+
+    logit = base + appeal[item] + taste[user, category] + place[position] + habit[device]
+
+Tastes, places and habits stay. Appeals do not: each wanders (an Ornstein-Uhlenbeck process) and
+items die, at a constant hazard, and are replaced by ones never seen before. So what a model knew a
+minute ago is worth little now, which is what the demo is there to show: one that goes on learning
+stays near the best any model could do, one that stopped does not.
+
+The stream has no clock and no client. `step` is told what time it is, shows so many slates since
+the last call and returns the clicks that have become due; the same seed and the same calls give
+the same events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import orjson
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+Event = dict[str, Any]
+
+DEVICES = ("phone", "tablet", "desktop")
+CATEGORIES = ("politics", "sport", "culture", "money", "science", "travel", "food", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """How large the site is and how fast it changes."""
+
+    users: int = 400
+    """Few enough that each user's taste is met several times a minute."""
+    items: int = 30
+    """On the site at any one time; each is shown some fifty times a second in the demo."""
+    slate: int = 5
+    """Impressions a request, at positions 1 to this."""
+    lifetime_s: float = 40.0
+    """Mean life of an item: nine of ten that a model frozen for 90 s knows are gone."""
+    wander_s: float = 120.0
+    """Time over which an appeal forgets what it was."""
+    click_delay_s: float = 2.0
+    """Mean time from impression to click."""
+    longest_delay_s: float = 8.0
+    """No click comes later: so long the stream is drained at its end."""
+    base: float = -1.6
+    """Logit of a click where everything else is zero: clicks for about 16 % of impressions."""
+    appeal_spread: float = 1.2
+    """Standard deviation of items' appeal, in logits: most of what there is to learn."""
+    taste_spread: float = 0.6
+    """Standard deviation of users' taste for a category, in logits."""
+
+    @classmethod
+    def lasting(cls, seconds: float) -> World:
+        """Return a world for a show of so many seconds: in a short one, everything is quicker."""
+        pace = min(1.0, seconds / 180.0)
+        return cls(
+            lifetime_s=cls().lifetime_s * pace,
+            wander_s=cls().wander_s * pace,
+            click_delay_s=cls().click_delay_s * max(pace, 0.1),
+            longest_delay_s=cls().longest_delay_s * max(pace, 0.1),
+        )
+
+
+class Happened(NamedTuple):
+    """What one step brought. Events are in the order of their time."""
+
+    impressions: list[Event]
+    truth: Floats  # (len(impressions),) the probability of a click, known to nobody else
+    clicks: list[Event]
+
+
+class SyntheticStream:
+    """The site. `pending` clicks are decided but not yet due."""
+
+    def __init__(self, world: World, seed: int, start_ms: int) -> None:
+        self.world = world
+        self.now_ms = start_ms
+        self._random = np.random.default_rng(seed)
+        self._name = f"{seed:x}-{start_ms:x}"
+        random = self._random
+        self._taste = random.normal(0, world.taste_spread, (world.users, len(CATEGORIES)))
+        self._place = -0.25 * np.arange(world.slate)
+        self._habit = np.array([0.2, 0.0, -0.3])
+        self._device = random.integers(0, len(DEVICES), world.users)
+        self._items = np.arange(world.items)
+        self._category = random.integers(0, len(CATEGORIES), world.items)
+        self._appeal = random.normal(0, world.appeal_spread, world.items)
+        self._items_ever = world.items
+        self._requests_ever = 0
+        self._shown = 0
+        self._due: list[tuple[int, str]] = []
+
+    @property
+    def pending(self) -> int:
+        """Clicks that are still to come."""
+        return len(self._due)
+
+    def step(self, now_ms: int, requests: int) -> Happened:
+        """Let time pass until `now_ms`, with so many requests spread evenly over it."""
+        passed_ms = now_ms - self.now_ms
+        if passed_ms < 0:
+            raise ValueError(f"time went back: expected {self.now_ms} or later, found {now_ms}")
+        self._change(passed_ms / 1000.0)
+        times = self.now_ms + (np.arange(1, requests + 1) * passed_ms) // max(requests, 1)
+        impressions, truth = self._show(times)
+        self.now_ms = now_ms
+        return Happened(impressions, truth, self._clicks_until(now_ms))
+
+    def _change(self, seconds: float) -> None:
+        # exact for any step: the transition density of an Ornstein-Uhlenbeck process
+        world, random = self.world, self._random
+        keep = float(np.exp(-seconds / world.wander_s))
+        noise = world.appeal_spread * float(np.sqrt(1.0 - keep * keep))
+        self._appeal = keep * self._appeal + noise * random.normal(size=world.items)
+        gone = np.flatnonzero(random.random(world.items) > np.exp(-seconds / world.lifetime_s))
+        self._items[gone] = self._items_ever + np.arange(gone.size)
+        self._items_ever += gone.size
+        self._category[gone] = random.integers(0, len(CATEGORIES), gone.size)
+        self._appeal[gone] = random.normal(0, world.appeal_spread, gone.size)
+
+    def _show(self, times: npt.NDArray[np.int64]) -> tuple[list[Event], Floats]:
+        world, random, requests = self.world, self._random, times.size
+        users = random.integers(0, world.users, requests)
+        # a slate holds an item once: the first places of a shuffle
+        places = random.random((requests, world.items)).argsort(axis=1)[:, : world.slate]
+        logit = (
+            world.base
+            + self._appeal[places]
+            + self._taste[users[:, None], self._category[places]]
+            + self._place
+            + self._habit[self._device[users]][:, None]
+        )
+        truth = (1.0 / (1.0 + np.exp(-logit))).ravel()  # (requests * slate,)
+        clicked = random.random(truth.size) < truth
+        delays = random.exponential(world.click_delay_s, truth.size).clip(0, world.longest_delay_s)
+        impressions: list[Event] = []
+        for request, (time, user) in enumerate(zip(times.tolist(), users.tolist(), strict=True)):
+            request_id = f"{self._name}-r{self._requests_ever + request}"
+            for position, place in enumerate(places[request].tolist()):
+                impressions.append(
+                    {
+                        "impression_id": f"{self._name}-{self._shown + len(impressions)}",
+                        "timestamp_ms": time,
+                        "request_id": request_id,
+                        "user_id": f"u{user}",
+                        "item_id": f"i{self._items[place]}",
+                        "category": CATEGORIES[self._category[place]],
+                        "position": position + 1,
+                        "device": DEVICES[self._device[user]],
+                    }
+                )
+        for index in np.flatnonzero(clicked).tolist():
+            shown = impressions[index]
+            when_ms = shown["timestamp_ms"] + 1 + int(1000 * delays[index])
+            heapq.heappush(self._due, (when_ms, shown["impression_id"]))
+        self._requests_ever += requests
+        self._shown += len(impressions)
+        return impressions, truth
+
+    def _clicks_until(self, now_ms: int) -> list[Event]:
+        clicks: list[Event] = []
+        while self._due and self._due[0][0] <= now_ms:
+            when_ms, impression_id = heapq.heappop(self._due)
+            clicks.append({"impression_id": impression_id, "timestamp_ms": when_ms})
+        return clicks
+
+
+class Written(NamedTuple):
+    """What `write_log` wrote."""
+
+    impressions: int
+    clicks: int
+    truth: Floats  # (impressions,)
+
+
+def write_log(directory: Path, stream: SyntheticStream, seconds: float, requests_s: int) -> Written:
+    """Write a log of the stream as `headrace run --data` reads it, without waiting for anything.
+
+    Takes the stream `seconds` on, with `requests_s` requests each, and then until its last click.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    impressions, clicks, truth = 0, 0, []
+    with (
+        (directory / "impressions.ndjson").open("wb") as shown,
+        (directory / "clicks.ndjson").open("wb") as clicked,
+    ):
+        end_ms = stream.now_ms + int(1000 * seconds)
+        while stream.now_ms < end_ms or stream.pending:
+            requests = requests_s if stream.now_ms < end_ms else 0
+            happened = stream.step(stream.now_ms + 1000, requests)
+            shown.writelines(orjson.dumps(event) + b"\n" for event in happened.impressions)
+            clicked.writelines(orjson.dumps(event) + b"\n" for event in happened.clicks)
+            impressions += len(happened.impressions)
+            clicks += len(happened.clicks)
+            truth.append(happened.truth)
+    return Written(impressions, clicks, np.concatenate(truth) if truth else np.zeros(0))

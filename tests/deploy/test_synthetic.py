@@ -1,0 +1,103 @@
+"""The synthetic stream: its truth is true, it moves, and a seed gives it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pytest
+
+from deploy.synthetic import SyntheticStream, World, write_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from deploy.synthetic import Happened
+
+START_MS = 1_700_000_000_000
+SEEDS = (1, 2, 3)
+
+
+def happened(
+    seed: int, seconds: int, requests_s: int = 200, world: World | None = None
+) -> Happened:
+    """Everything of so many seconds and of the draining after them."""
+    stream = SyntheticStream(world or World(), seed, START_MS)
+    steps = [stream.step(stream.now_ms + 1000, requests_s) for _ in range(seconds)]
+    while stream.pending:
+        steps.append(stream.step(stream.now_ms + 1000, 0))
+    return type(steps[0])(
+        [event for step in steps for event in step.impressions],
+        np.concatenate([step.truth for step in steps]),
+        [event for step in steps for event in step.clicks],
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_as_many_click_as_the_truth_says_at_every_level_of_it(seed: int) -> None:
+    all_of_it = happened(seed, 60)
+    clicked = {event["impression_id"] for event in all_of_it.clicks}
+    labels = np.array([event["impression_id"] in clicked for event in all_of_it.impressions])
+    level = np.digitize(all_of_it.truth, np.quantile(all_of_it.truth, np.arange(0.1, 1, 0.1)))
+    for tenth in range(10):
+        truth, label = all_of_it.truth[level == tenth], labels[level == tenth]
+        deviation = np.sqrt((truth * (1 - truth)).sum())
+        assert abs(label.sum() - truth.sum()) < 4.5 * deviation, f"seed {seed}, tenth {tenth}"
+
+
+def test_the_same_seed_and_calls_give_the_same_events_and_another_seed_others() -> None:
+    first, again, other = happened(7, 5), happened(7, 5), happened(8, 5)
+    assert first.impressions == again.impressions
+    assert first.clicks == again.clicks
+    assert first.impressions != other.impressions
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_click_follows_its_impression_within_the_longest_delay_and_comes_once(
+    seed: int,
+) -> None:
+    world = World()
+    all_of_it = happened(seed, 20, world=world)
+    shown_ms = {event["impression_id"]: event["timestamp_ms"] for event in all_of_it.impressions}
+    delays = [e["timestamp_ms"] - shown_ms[e["impression_id"]] for e in all_of_it.clicks]
+    assert len(shown_ms) == len(all_of_it.impressions)
+    assert len({event["impression_id"] for event in all_of_it.clicks}) == len(all_of_it.clicks)
+    assert min(delays) > 0, f"seed {seed}"
+    assert max(delays) <= 1000 * world.longest_delay_s + 1, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_most_items_of_the_first_minute_are_gone_in_the_third(seed: int) -> None:
+    events = happened(seed, 180, requests_s=20).impressions
+    minute = [
+        {e["item_id"] for e in events if start <= (e["timestamp_ms"] - START_MS) / 60_000 < end}
+        for start, end in ((0, 1), (2.5, 3))
+    ]
+    assert len(minute[0] & minute[1]) < 0.5 * len(minute[1]), f"seed {seed}"
+
+
+def test_a_request_shows_different_items_of_one_user_at_ascending_positions() -> None:
+    requests: dict[str, list[dict[str, object]]] = {}
+    for event in happened(5, 5).impressions:
+        requests.setdefault(event["request_id"], []).append(event)
+    for slate in requests.values():
+        assert [event["position"] for event in slate] == list(range(1, World().slate + 1))
+        assert len({event["item_id"] for event in slate}) == len(slate)
+        assert len({(event["user_id"], event["device"]) for event in slate}) == 1
+
+
+def test_time_does_not_go_back() -> None:
+    stream = SyntheticStream(World(), 1, START_MS)
+    with pytest.raises(ValueError, match=f"expected {START_MS} or later"):
+        stream.step(START_MS - 1, 1)
+
+
+def test_a_written_log_holds_what_was_counted_in_the_order_of_time(tmp_path: Path) -> None:
+    written = write_log(tmp_path, SyntheticStream(World(), 3, START_MS), 10, requests_s=20)
+    for name, count in (("impressions", written.impressions), ("clicks", written.clicks)):
+        lines = (tmp_path / f"{name}.ndjson").read_bytes().splitlines()
+        times = [orjson.loads(line)["timestamp_ms"] for line in lines]
+        assert len(lines) == count > 0
+        assert times == sorted(times)
+    assert written.impressions == 10 * 20 * World().slate == written.truth.size
