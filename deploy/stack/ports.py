@@ -1,0 +1,40 @@
+"""Free ports for servers that must know their port before they start.
+
+Kafka advertises its port and a cluster node gossips it, so "let the kernel choose" comes too late.
+A port is taken below the kernel's ephemeral range (from 32768 on Linux, 49152 on macOS): up there
+any outgoing connection may sit on it between the check and the start, or while a killed server is
+down and about to be started again on the same port. Drawn at random, so that several stacks that
+start at the same moment do not try the same ones in the same order.
+"""
+
+import secrets
+import socket
+
+LOWEST_PORT = 20_000
+PAST_HIGHEST_PORT = 32_768
+TRIES = 200
+
+_given: set[int] = set()  # a port not yet bound by its server must not be given out twice
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 nobody listens on, given out once in the life of this process."""
+    for _ in range(TRIES):
+        port = LOWEST_PORT + secrets.randbelow(PAST_HIGHEST_PORT - LOWEST_PORT)
+        if port not in _given and _is_free(port):
+            _given.add(port)
+            return port
+    raise OSError(
+        f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of 127.0.0.1, "
+        f"found none in {TRIES} tries"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

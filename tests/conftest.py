@@ -1,0 +1,63 @@
+"""The real servers that tests run against, started when the first test asks for one.
+
+One Kafka and one Valkey Cluster serve the whole run: tests keep out of each other's way by name
+(`fresh_name`), not by clean-up. All of them hang on leashes, so nothing is left running when the
+run ends, even by SIGKILL.
+"""
+
+import itertools
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+
+
+@pytest.fixture(scope="session")
+def stack_directory() -> Iterator[Path]:
+    """Where the servers of this run keep their data; gone when the run ends, however it ends."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-tests-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
+    """A Valkey Cluster of two primaries. Who kills a node starts it again."""
+    cluster = ValkeyCluster(stack_directory / "cluster", primaries=2, remove=stack_directory)
+    try:
+        cluster.launch()
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def valkey(valkey_cluster: ValkeyCluster) -> str:
+    """The URL of a Valkey Cluster of two primaries."""
+    return valkey_cluster.url
+
+
+@pytest.fixture(scope="session")
+def valkey_node(stack_directory: Path) -> Iterator[str]:
+    """The URL of a single Valkey server, not a cluster."""
+    node = ValkeyNode(stack_directory / "standalone", remove=stack_directory)
+    try:
+        node.launch()
+        node.wait_ready()
+        yield node.url
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="session")
+def fresh_name() -> Callable[[str], str]:
+    """Makes names no other test has: `fresh_name("model")` is "model-3f9c-7"."""
+    run = secrets.token_hex(2)
+    count = itertools.count()
+    return lambda stem: f"{stem}-{run}-{next(count)}"
