@@ -1,0 +1,68 @@
+"""The live model and the frozen one, compared on the same impressions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from deploy.race import Race
+from ingest.examples import Kind
+from tests.deploy.handmade import examples, scores
+
+SHOWN, CLICKED = Kind.SHOWN, Kind.CLICKED
+
+
+def test_before_anything_froze_there_is_only_the_live_model() -> None:
+    race = Race()
+    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)]), 1)
+    race.add_scores(scores([("a", 0.1), ("b", 0.2)]))
+    standing = race.standing(0, 10)
+    assert standing.live == 1.0
+    assert math.isnan(standing.frozen)
+    assert math.isnan(standing.truth)
+    assert (race.shows, race.clicks, race.scored, race.examples) == (2, 1, 2, 3)
+
+
+def test_both_are_judged_on_what_both_have_scored() -> None:
+    race = Race()
+    race.add_examples(examples([(SHOWN, "early", None), (CLICKED, "early", None)]), 1)
+    race.frozen = lambda features, _: np.linspace(0.9, 0.1, len(features))
+    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None)]), 5)
+    race.add_examples(examples([(CLICKED, "b", None)]), 6)
+    race.add_scores(scores([("early", 0.01), ("a", 0.1), ("b", 0.2)]))
+    race.add_truth(["b", "a", "early"], np.array([0.8, 0.2, 0.5]))
+    standing = race.standing(0, 10)
+    assert standing == (1.0, 0.0, 1.0, 2)
+
+
+def test_only_impressions_of_the_time_asked_for_count() -> None:
+    race = Race()
+    for second, name in enumerate("abcd"):
+        race.add_examples(examples([(SHOWN, name, None)]), second)
+    race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "d", None)]), 9)
+    race.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.9), ("d", 0.8)]))
+    assert race.standing(0, 2).live == 1.0
+    assert race.standing(2, 4).live == 0.0
+    assert race.standing(4, 9).impressions == 0
+    assert math.isnan(race.standing(4, 9).live)
+
+
+def test_the_first_score_counts_whichever_of_score_and_example_comes_first() -> None:
+    race = Race()
+    race.add_scores(scores([("a", 0.9)]))
+    race.add_scores(scores([("a", 0.1)]))
+    race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "a", None)]), 0)
+    race.add_scores(scores([("b", 0.5)]))
+    assert race.standing(0, 1).live == 1.0
+    assert race.scored == 2
+
+
+def test_it_grows_past_what_it_began_with() -> None:
+    race, names = Race(), [f"i{number}" for number in range(20_000)]
+    race.add_truth(names, np.linspace(0, 1, len(names)))
+    race.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
+    race.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
+    race.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
+    assert race.standing(0, 1)[0::2] == (1.0, 1.0)
+    assert race.standing(0, 1).impressions == 20_000
