@@ -6,6 +6,7 @@ run ends, even by SIGKILL.
 """
 
 import itertools
+import os
 import secrets
 import shutil
 import tempfile
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.stack.jars import kafka_jars
+from deploy.stack.kafka import KafkaNode
 from deploy.stack.valkey import ValkeyCluster, ValkeyNode
 
 
@@ -23,6 +26,26 @@ def stack_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="headrace-tests-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka_node(stack_directory: Path) -> Iterator[KafkaNode]:
+    """A Kafka broker. Who kills it starts it again."""
+    named = os.environ.get("HEADRACE_KAFKA_JARS")
+    jars = kafka_jars(Path(named) if named else None)
+    node = KafkaNode(stack_directory / "kafka", jars, remove=stack_directory)
+    try:
+        node.launch()
+        node.wait_ready()
+        yield node
+    finally:
+        node.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_node: KafkaNode) -> str:
+    """The address (`host:port`) of a Kafka broker."""
+    return kafka_node.bootstrap
 
 
 @pytest.fixture(scope="session")
