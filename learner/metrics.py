@@ -37,8 +37,11 @@ class LearnerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand now."""
-        figures = self._learner.figures
-        yield self._counter("examples", "Examples learned, re-read ones included.", figures.examples)
+        figures, tally = self._learner.figures, self._learner.tally
+        progress = self._learner.progress
+        yield self._counter(
+            "examples", "Examples learned, re-read ones included.", figures.examples
+        )
         yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
         yield self._counter("scored", "Impressions scored before learning.", figures.scored)
         yield self._counter("score_sum", "Sum of these scores.", figures.score_sum)
@@ -47,30 +50,30 @@ class LearnerCollector(Collector):
             "Pushes by outcome: applied, refused (discarded and read again), unanswered (retried).",
             labels=["model", "outcome"],
         )
-        pushes.add_metric([self._model, "applied"], figures.pushes_applied)
-        pushes.add_metric([self._model, "refused"], figures.pushes_refused)
-        pushes.add_metric([self._model, "unanswered"], figures.pushes_unanswered)
+        pushes.add_metric([self._model, "applied"], tally.applied)
+        pushes.add_metric([self._model, "refused"], tally.refused)
+        pushes.add_metric([self._model, "unanswered"], tally.unanswered)
         yield pushes
-        yield self._counter("pushed_rows", "Rows carried by pushes.", figures.rows_pushed)
-        yield self._counter("pushed_bytes", "Bytes carried by pushes.", figures.bytes_pushed)
-        yield self._counter("rereads", "Times a partition was read again.", figures.reread)
+        yield self._counter("pushed_rows", "Rows carried by pushes.", tally.rows)
+        yield self._counter("pushed_bytes", "Bytes carried by pushes.", tally.size_bytes)
+        yield self._counter("rereads", "Times a partition was read again.", tally.reread)
         yield self._gauge(
             "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
         )
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
-        if figures.append_ms:
+        if progress.append_ms:
             yield self._gauge(
                 "learned_append_timestamp_seconds",
                 "Append time in Kafka of the newest event learned, Unix time.",
-                figures.append_ms / 1000,
+                progress.append_ms / 1000,
             )
             yield self._gauge(
                 "learned_event_timestamp_seconds",
                 "Event time of the newest event learned, Unix time.",
-                figures.event_ms / 1000,
+                progress.event_ms / 1000,
             )
             yield self._gauge(
                 "age_seconds",
                 "Now less the append time of the newest event learned.",
-                (self._now_ms() - figures.append_ms) / 1000,
+                (self._now_ms() - progress.append_ms) / 1000,
             )
