@@ -1,0 +1,189 @@
+"""What the demo shows: a live table, a line now and then where there is no terminal, a summary.
+
+Nothing here measures anything; it is told figures and turns them into text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from deploy.race import Standing
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The figures of one moment."""
+
+    phase: str
+    at_s: float
+    of_s: float
+    events_s: float
+    """Events sent to Kafka."""
+    examples_s: float
+    """Examples that came back from the joiner."""
+    recent: Standing
+    recent_s: float
+    """Over how many seconds `recent` compares."""
+    frozen_at_s: float | None
+    freeze_due_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    rows: int | None
+    address: str
+    curl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Shows and clicks sent, and what the rows of the parameter server add up to."""
+
+    shows: int
+    clicks: int
+    late_clicks: int
+    shows_by_field: dict[str, int]
+    clicks_by_field: dict[str, int]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every field has every show and every click once."""
+        clicks = self.clicks - self.late_clicks
+        return set(self.shows_by_field.values()) == {self.shows} and set(
+            self.clicks_by_field.values()
+        ) == {clicks}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the demo amounted to."""
+
+    seconds: float
+    impressions: int
+    clicks: int
+    frozen_at_s: float | None
+    last: Standing
+    last_s: float
+    """Length of the last part, over which `last` compares."""
+    p50_ms: float | None
+    p99_ms: float | None
+    rows: int
+    counted: Counted
+
+
+def table(view: View) -> Group:
+    """Return the live table."""
+    figures = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
+    figures.add_column(style="dim", no_wrap=True)
+    figures.add_column(justify="right", style="bold", no_wrap=True)
+    figures.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+    figures.add_row("time", f"{view.at_s:.0f} s", f"of {view.of_s:.0f} s, {view.phase}")
+    figures.add_row("events", f"{view.events_s:,.0f}/s", "impressions and clicks into Kafka")
+    figures.add_row("examples", f"{view.examples_s:,.0f}/s", "joined, encoded, scored, learned")
+    figures.add_row(
+        "AUC, live model",
+        Text(number(view.recent.live), style="green"),
+        f"predictions of the last {view.recent_s:.0f} s, each made before its outcome",
+    )
+    figures.add_row(
+        "AUC, frozen model", Text(number(view.recent.frozen), style="red"), _frozen_note(view)
+    )
+    if not math.isnan(view.recent.truth):
+        figures.add_row("AUC, the truth", number(view.recent.truth), "no model can do better")
+    figures.add_row(
+        "freshness",
+        f"{milliseconds(view.p50_ms)} / {milliseconds(view.p99_ms)}",
+        "p50 / p99, click in Kafka to a server that has learned from it",
+    )
+    rows = NOTHING if view.rows is None else f"{view.rows:,}"
+    figures.add_row("rows", rows, "in the server's replica")
+    figures.add_row("server", view.address, "ask it, while this runs:")
+    return Group(figures, Text(""), Text(view.curl, style="cyan", overflow="fold"))
+
+
+def line(view: View) -> str:
+    """Return the moment as one plain line."""
+    rows = NOTHING if view.rows is None else f"{view.rows:,}"
+    return (
+        f"{view.at_s:4.0f} s  {view.phase}: {view.events_s:,.0f} events/s, "
+        f"{view.examples_s:,.0f} examples/s, AUC live {number(view.recent.live)} "
+        f"frozen {number(view.recent.frozen)}, freshness p50 {milliseconds(view.p50_ms)} "
+        f"p99 {milliseconds(view.p99_ms)}, {rows} rows"
+    )
+
+
+def summary(result: Summary) -> str:
+    """Return the end of the demo in plain words and figures."""
+    road = (
+        f"In {result.seconds:.0f} s, {result.impressions:,} impressions and "
+        f"{result.clicks:,} clicks went through Kafka, the joiner, the learner and the "
+        f"parameter server into the model that answered requests: {result.rows:,} rows."
+    )
+    return "\n".join((road, _accuracy(result), _freshness(result), _exactness(result.counted)))
+
+
+def _accuracy(result: Summary) -> str:
+    last, part = result.last, f"the last {result.last_s:.0f} s"
+    if result.frozen_at_s is None or math.isnan(last.frozen) or math.isnan(last.live):
+        return f"Accuracy: AUC of the live model in {part}: {number(last.live)}."
+    gap = last.live - last.frozen
+    word = "ahead of" if gap >= 0 else "behind"
+    text = (
+        f"Accuracy: in {part} the live model had an AUC of {last.live:.3f}, and the one that "
+        f"stopped learning at {result.frozen_at_s:.0f} s {last.frozen:.3f}: it is {abs(gap):.3f} "
+        f"{word} it, on {last.impressions:,} impressions."
+    )
+    if not math.isnan(last.truth):
+        text += f" Knowing the true probabilities would give {last.truth:.3f}."
+    return text
+
+
+def _freshness(result: Summary) -> str:
+    if result.p50_ms is None or result.p99_ms is None:
+        return "Freshness: the server saw no click arrive."
+    return (
+        f"Freshness: from a click's arrival in Kafka to a server that had learned from it, "
+        f"half took less than {result.p50_ms:.0f} ms and 99 of 100 less than "
+        f"{result.p99_ms:.0f} ms."
+    )
+
+
+def _exactness(counted: Counted) -> str:
+    learned = counted.clicks - counted.late_clicks
+    if counted.exact:
+        return (
+            f"Exactly once: the rows of each of the {len(counted.shows_by_field)} fields add up to "
+            f"{counted.shows:,} shows and {learned:,} clicks, as many as were sent."
+        )
+    wrong = []
+    for name, shows in counted.shows_by_field.items():
+        clicks = counted.clicks_by_field[name]
+        if (shows, clicks) != (counted.shows, learned):
+            wrong.append(f"{name} {shows:,} shows and {clicks:,} clicks")
+    return (
+        f"NOT exactly once: {counted.shows:,} shows and {learned:,} clicks were sent, "
+        f"but the rows add up to {'; '.join(wrong)}."
+    )
+
+
+def _frozen_note(view: View) -> str:
+    if view.frozen_at_s is not None:
+        return f"the same model, stopped learning at {view.frozen_at_s:.0f} s"
+    return f"will be copied from the live one at {view.freeze_due_s:.0f} s"
+
+
+def number(value: float) -> str:
+    """Return an AUC with three places, or a dash."""
+    return NOTHING if math.isnan(value) else f"{value:.3f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a duration, or a dash."""
+    return NOTHING if value is None else f"{value:.0f} ms"

@@ -1,0 +1,90 @@
+"""The demo in words: what it says is what it was told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from rich.console import Console
+
+from deploy.demo_view import Counted, Summary, View, line, summary, table
+from deploy.race import Standing
+
+NAN = float("nan")
+COUNTED = Counted(1000, 102, 2, {"user": 1000, "item": 1000}, {"user": 100, "item": 100})
+SUMMARY = Summary(
+    seconds=180,
+    impressions=1000,
+    clicks=102,
+    frozen_at_s=60,
+    last=Standing(0.75, 0.65, 0.8, 400),
+    last_s=60,
+    p50_ms=120.4,
+    p99_ms=480.6,
+    rows=5000,
+    counted=COUNTED,
+)
+VIEW = View(
+    phase="learning",
+    at_s=70,
+    of_s=180,
+    events_s=2000,
+    examples_s=1990,
+    recent=Standing(0.751, 0.649, NAN, 400),
+    recent_s=30,
+    frozen_at_s=60,
+    freeze_due_s=60,
+    p50_ms=120.4,
+    p99_ms=None,
+    rows=5000,
+    address="http://127.0.0.1:8000",
+    curl="curl http://127.0.0.1:8000",
+)
+
+
+def shown(view: View) -> str:
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as capture:
+        console.print(table(view))
+    return capture.get()
+
+
+def test_the_summary_says_by_how_much_the_live_model_is_ahead() -> None:
+    text = summary(SUMMARY)
+    assert "live model had an AUC of 0.750" in text
+    assert "0.100 ahead of it" in text
+    assert "true probabilities would give 0.800" in text
+    assert "less than 120 ms and 99 of 100 less than 481 ms" in text
+    assert "2 fields add up to 1,000 shows and 100 clicks, as many as were sent" in text
+
+
+def test_the_summary_says_so_if_the_live_model_is_behind() -> None:
+    behind = dataclasses.replace(SUMMARY, last=Standing(0.6, 0.65, NAN, 400))
+    assert "0.050 behind it" in summary(behind)
+
+
+@pytest.mark.parametrize(
+    ("shows", "clicks"), [({"user": 1000, "item": 999}, 100), ({"user": 1000, "item": 1000}, 101)]
+)
+def test_the_summary_names_the_field_whose_counts_are_not_exact(
+    shows: dict[str, int], clicks: int
+) -> None:
+    counted = dataclasses.replace(
+        COUNTED, shows_by_field=shows, clicks_by_field={"user": 100, "item": clicks}
+    )
+    text = summary(dataclasses.replace(SUMMARY, counted=counted))
+    assert "NOT exactly once: 1,000 shows and 100 clicks were sent" in text
+    assert f"but the rows add up to item {shows['item']:,} shows and {clicks} clicks." in text
+
+
+def test_the_table_has_every_figure_and_a_dash_for_what_is_not_known() -> None:
+    text = shown(VIEW)
+    for part in ("2,000/s", "1,990/s", "0.751", "0.649", "120 ms / -", "5,000", VIEW.curl):
+        assert part in text
+    assert "the truth" not in text
+    assert "the truth" in shown(dataclasses.replace(VIEW, recent=Standing(0.7, 0.6, 0.8, 4)))
+
+
+def test_the_line_has_the_same_figures() -> None:
+    for part in ("70 s", "learning", "2,000", "1,990", "0.751", "0.649", "120 ms", "5,000 rows"):
+        assert part in line(VIEW)
