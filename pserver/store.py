@@ -82,6 +82,8 @@ class Answer:
     bucket: int
     version: int
     nonce: bytes
+    previous: bytes
+    """Nonce of the entry before `version`, so that who pushed it can fold it without reading it."""
     marks: Mapping[str, int]
     """Of the sources named in the push; of all sources when `marks` was asked. Absent means 0."""
     log_bytes: int
