@@ -1,0 +1,352 @@
+"""`Reader` on Kafka: a consumer whose partitions begin only where they are told to.
+
+A partition that the group gives us is taken paused, and nothing of it is delivered before `start`
+says from which offset: neither the joiner nor a learner goes by Kafka's committed offset alone.
+
+How the group is joined depends on whether the process has a name that stays over restarts:
+
+    no instance   the consumer protocol of KIP-848: members come and go without stopping the others
+    instance      a static member of a classic group: a process that was killed and comes back has
+                  its partitions again at once. KIP-848 refuses it until the session of the dead one
+                  is over: 45 seconds at the broker's defaults.
+
+All members of a group must be of one kind. Either way partitions fall by range, since other
+assignors do not keep impressions-p with clicks-p in one process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from ingest.errors import KafkaUnreachable, MissingTopic
+from ingest.foreign_errors import translate, translated, unreachable
+from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
+from ingest.topics import LARGEST_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from ingest.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+_LARGEST_POLL = 5_000
+"""Records a poll returns at most: some 10 ms of work, so that a stop or a rebalance is prompt."""
+
+_FETCH_WAIT_MS = 50
+"""A fetch is answered at once when there is something; this bounds what a seek waits for."""
+
+_SEEK_TIMEOUT_S = 5.0
+"""A partition just assigned may refuse to seek until the client has begun with it."""
+
+_HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
+"""The client rejoins by itself; what we lost comes as `Lost`."""
+
+
+class KafkaReader:
+    """Records of the partitions that fall to this process.
+
+    With `group=None` every partition of the topics is ours and no group is joined. Raises
+    KafkaUnreachable when no broker answers, MissingTopic, NotAllowed.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        group: str | None,
+        topics: Sequence[str],
+        instance: str | None = None,
+        *,
+        read_committed: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._sources: dict[tuple[str | None, int | None], Source] = {}  # ours
+        self._started: set[Source] = set()
+        self._paused: set[Source] = set()
+        self._changes: list[Gained | Lost] = []
+        self._down_since_s: float | None = None
+        self._static = group is not None and instance is not None
+        config = self._config(group, instance, read_committed)
+        with translated("making a consumer", settings.bootstrap):
+            self._consumer = Consumer(config)
+        self._admin = AdminClient(settings.connection())
+        try:
+            partitions = self._check_topics(topics)
+            if group is None:
+                self._gain(partitions)
+            else:
+                self._consumer.subscribe(
+                    list(topics),
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_revoke,
+                )
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    # ---------------------------------------------------------------- the protocol
+
+    def poll(self, timeout_s: float) -> list[Happening]:
+        """Return what happened, waiting up to `timeout_s` only while there is nothing.
+
+        Raises KafkaUnreachable when brokers were down for longer than `lost_timeout_s`, OffsetGone,
+        Fenced, NotAllowed, MissingTopic.
+        """
+        with translated("reading", self._settings.bootstrap):
+            # consume() would wait for a full batch; poll() waits for the first message alone
+            first = self._consumer.poll(0.0 if self._changes else timeout_s)
+            messages = [] if first is None else [first]
+            messages += self._consumer.consume(_LARGEST_POLL, 0.0)
+        happened = self._happenings(messages)
+        changes, self._changes = self._changes, []
+        if self._down_since_s is not None:
+            self._check_down(bool(happened))
+        return [*changes, *happened]
+
+    def start(self, offsets: Mapping[Source, int]) -> None:
+        """Read these sources from these offsets on, dropping what was fetched of them before."""
+        for source, offset in offsets.items():
+            if source not in self._sources.values():
+                continue  # lost again in the meantime: `Lost` is on its way
+            self._seek(TopicPartition(source.topic, source.partition, offset))
+            self._started.add(source)
+        self._consumer.resume(
+            [_partition(source) for source in offsets if source in self._started - self._paused]
+        )
+
+    def pause(self, sources: Iterable[Source]) -> None:
+        """Deliver nothing of these until `resume`: they run ahead of the others."""
+        ours = [source for source in sources if source in self._started]
+        self._paused.update(ours)
+        self._consumer.pause([_partition(source) for source in ours])
+
+    def resume(self, sources: Iterable[Source]) -> None:
+        """Take `pause` back."""
+        ours = [source for source in sources if source in self._started]
+        self._paused.difference_update(ours)
+        self._consumer.resume([_partition(source) for source in ours])
+
+    def held(self, source: Source) -> tuple[int, int]:
+        """Return the first offset the source still holds and the first it does not yet hold."""
+        with translated(f"asking what {source} holds", self._settings.bootstrap):
+            low, high = self._consumer.get_watermark_offsets(
+                _partition(source), timeout=self._settings.connect_timeout_s
+            )
+        return low, high
+
+    def topic_id(self, topic: str) -> str:
+        """Return the identity that Kafka gave the topic: another one after it was made again."""
+        timeout_s = self._settings.connect_timeout_s
+        with translated(f"asking for the identity of topic {topic}", self._settings.bootstrap):
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+            return str(asked[topic].result().topic_id)
+
+    def commit(self, offsets: Mapping[Source, int]) -> None:
+        """Tell Kafka how far we are, without waiting: for lag dashboards alone."""
+        positions = [
+            TopicPartition(source.topic, source.partition, offset)
+            for source, offset in offsets.items()
+            if source in self._started
+        ]
+        if positions:
+            self._consumer.commit(offsets=positions, asynchronous=True)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    # ---------------------------------------------------------------- for transactions
+
+    def group_metadata(self) -> object:
+        """Return who we are in the group, so that a transaction of a member thrown out fails."""
+        return self._consumer.consumer_group_metadata()
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
+        """Return the group's committed offset and metadata of each source that has one.
+
+        Waits for a transaction that is still under way on them.
+        """
+        partitions = [_partition(source) for source in sources]
+        with translated("reading committed offsets", self._settings.bootstrap):
+            found = self._consumer.committed(partitions, timeout=self._settings.connect_timeout_s)
+        return {
+            Source(position.topic, position.partition): (position.offset, position.metadata or "")
+            for position in found
+            if position.offset >= 0
+        }
+
+    # ---------------------------------------------------------------- inside
+
+    def _config(
+        self, group: str | None, instance: str | None, read_committed: bool
+    ) -> dict[str, object]:
+        config: dict[str, object] = {
+            **self._settings.connection(),
+            "group.id": group or "headrace.reader",  # the client insists on one; it is not joined
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+            "auto.offset.reset": "error",  # a gap is never jumped over in silence
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+            "fetch.queue.backoff.ms": 5,  # a full queue is looked at again at once
+            "fetch.message.max.bytes": 2 << 20,
+            "receive.message.max.bytes": 100 << 20,
+            "message.max.bytes": LARGEST_MESSAGE_BYTES,
+            "queued.max.messages.kbytes": 64 << 10,
+            "error_cb": self._on_error,
+        }
+        if group is None:
+            return config
+        if instance is None:
+            return {**config, "group.protocol": "consumer", "group.remote.assignor": "range"}
+        return {
+            **config,
+            "group.protocol": "classic",
+            "group.instance.id": instance,
+            "partition.assignment.strategy": "range",
+            "session.timeout.ms": 6_000,  # so long are the partitions of a dead machine unread
+            "heartbeat.interval.ms": 1_500,
+        }
+
+    def _check_topics(self, topics: Sequence[str]) -> list[TopicPartition]:
+        timeout_s = self._settings.connect_timeout_s
+        with translated("connecting", self._settings.bootstrap):
+            metadata = self._consumer.list_topics(timeout=timeout_s)
+        missing = [topic for topic in topics if topic not in metadata.topics]
+        if missing:
+            raise MissingTopic(
+                f"expected topics {', '.join(topics)} at {self._settings.bootstrap}, "
+                f"found no {', '.join(missing)}"
+            )
+        return [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in sorted(metadata.topics[topic].partitions)
+        ]
+
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._gain(partitions)
+
+    def _gain(self, partitions: list[TopicPartition]) -> None:
+        # any offset does: nothing is fetched before `start` seeks and resumes
+        placed = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
+        if self._static:
+            self._consumer.assign(placed)
+        else:
+            self._consumer.incremental_assign(placed)
+        self._consumer.pause(placed)
+        for partition in partitions:
+            source = Source(partition.topic, partition.partition)
+            self._sources[source.topic, source.partition] = source
+            self._changes.append(Gained(source))
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            source = self._sources.pop((partition.topic, partition.partition), None)
+            if source is not None:
+                self._started.discard(source)
+                self._paused.discard(source)
+                self._changes.append(Lost(source))
+
+    def _happenings(self, messages: Sequence[Message]) -> list[Happening]:
+        happened: list[Happening] = []
+        sources, started = self._sources, self._started
+        for message in messages:
+            error = message.error()
+            source = sources.get((message.topic(), message.partition()))
+            if error is not None:
+                self._take_error(error, source, message.offset() or 0, happened)
+            elif source is not None and source in started:
+                offset, value = message.offset() or 0, message.value() or b""
+                happened.append(Record(source, offset, message.timestamp()[1], value))
+        return happened
+
+    def _take_error(
+        self, error: KafkaError, source: Source | None, offset: int, happened: list[Happening]
+    ) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if source is not None and source in self._started:
+                happened.append(AtEnd(source, offset))
+            return
+        ours = translate(error, f"reading {source or 'from the group'}", self._settings.bootstrap)
+        if error.code() in _HARMLESS or isinstance(ours, KafkaUnreachable):
+            log.warning("%s", ours)
+            return
+        raise ours
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            self._down_since_s = self._down_since_s or time.monotonic()
+        log.warning("Kafka client at %s: %s", self._settings.bootstrap, error.str())
+
+    def _check_down(self, heard: bool) -> None:
+        """Brokers went away: has one come back, or is it too long?"""
+        assert self._down_since_s is not None
+        down_s = time.monotonic() - self._down_since_s
+        if heard:
+            self._down_since_s = None
+        elif down_s > self._settings.lost_timeout_s:
+            try:
+                self._consumer.list_topics(timeout=self._settings.connect_timeout_s)
+            except KafkaException as error:
+                doing = f"none for {down_s:.0f} s while reading"
+                raise unreachable(self._settings.bootstrap, doing) from error
+            self._down_since_s = None
+
+    def _seek(self, position: TopicPartition) -> None:
+        deadline_s = time.monotonic() + _SEEK_TIMEOUT_S
+        while True:
+            try:
+                self._consumer.seek(position)
+            except KafkaException as error:
+                busy = error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)  # noqa: SLF001
+                if not busy or time.monotonic() > deadline_s:
+                    doing = f"seeking {position.topic}/{position.partition} to {position.offset}"
+                    raise translate(error, doing, self._settings.bootstrap) from error
+                time.sleep(0.002)
+            else:
+                return
+
+
+def read_all(settings: KafkaSettings, topic: str) -> Iterator[Record]:
+    """Yield every committed record of a topic, from its beginning to its present end.
+
+    In order within a partition. Raises KafkaUnreachable, MissingTopic.
+    """
+    reader = KafkaReader(settings, None, [topic])
+    try:
+        sources = [h.source for h in reader.poll(0.0) if isinstance(h, Gained)]
+        held = {source: reader.held(source) for source in sources}
+        reading = {source for source, (first, end) in held.items() if first < end}
+        reader.start({source: held[source][0] for source in reading})
+        while reading:
+            for happening in reader.poll(settings.connect_timeout_s):
+                if isinstance(happening, Record):
+                    if happening.offset < held[happening.source][1]:
+                        yield happening
+                    else:
+                        reading.discard(happening.source)
+                elif isinstance(happening, AtEnd):
+                    reading.discard(happening.source)
+    finally:
+        reader.close()
+
+
+def _partition(source: Source) -> TopicPartition:
+    return TopicPartition(source.topic, source.partition)

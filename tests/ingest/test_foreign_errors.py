@@ -1,0 +1,55 @@
+"""Every error of the Kafka client has a meaning here, and says what an operator needs."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from ingest import errors
+from ingest.errors import Fenced, KafkaRefused, KafkaUnreachable, StreamError, TransactionAborted
+from ingest.foreign_errors import KIND_OF, translate, translated
+
+CODES = sorted(name for name in dir(KafkaError) if name.isupper() and name != "NO_ERROR")
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_every_error_code_of_the_client_has_a_translation(name: str) -> None:
+    assert getattr(KafkaError, name) in KIND_OF
+
+
+def test_every_error_that_comes_from_kafka_is_some_codes_translation() -> None:
+    ours = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, StreamError) and kind is not StreamError
+    }
+    made_by_us = {errors.TopicMismatch, errors.BadCheckpoint}
+    assert set(KIND_OF.values()) == ours - made_by_us
+
+
+def test_unreachable_names_the_address_and_the_setting() -> None:
+    error = translate(KafkaError(KafkaError._TRANSPORT), "reading", "broker.example:9092")
+    assert isinstance(error, KafkaUnreachable)
+    assert "broker.example:9092" in str(error)
+    assert "--kafka" in str(error)
+    assert "HEADRACE_KAFKA" in str(error)
+
+
+def test_what_the_client_calls_abortable_aborts_while_committing_whatever_its_code() -> None:
+    said = KafkaError(KafkaError._TIMED_OUT, "markers", False, False, True)
+    assert isinstance(translate(said, "committing", "a:1", committing=True), TransactionAborted)
+    assert isinstance(translate(said, "reading", "a:1"), KafkaUnreachable)
+
+
+def test_an_exception_without_an_error_code_is_still_ours() -> None:
+    with (
+        pytest.raises(KafkaRefused, match="doing this: no such setting"),
+        translated("doing this", "a:1"),
+    ):
+        raise KafkaException("no such setting")
+
+
+def test_a_fatal_error_is_classed_by_the_cause_that_the_client_tells_in_words() -> None:
+    words = (
+        "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    )
+    fatal = KafkaError(KafkaError._FATAL, words)
+    assert isinstance(translate(fatal, "reading", "a:1"), Fenced)

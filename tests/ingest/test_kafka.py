@@ -1,0 +1,359 @@
+"""Reader, writer and topics against a real broker."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import pytest
+
+from ingest.errors import (
+    Fenced,
+    KafkaRefused,
+    KafkaUnreachable,
+    MissingTopic,
+    OffsetGone,
+    TopicMismatch,
+    WriteRefused,
+)
+from ingest.kafka import (
+    BY_KEY,
+    EventTopics,
+    KafkaReader,
+    KafkaSettings,
+    KafkaWriter,
+    TopicSpec,
+    check_co_partitioned,
+    ensure_topics,
+    read_all,
+    topics_for,
+)
+from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    FreshName = Callable[[str], str]
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def settings(kafka: str) -> KafkaSettings:
+    return KafkaSettings(kafka)
+
+
+@pytest.fixture
+def topic(settings: KafkaSettings, fresh_name: FreshName) -> str:
+    return make_topic(settings, fresh_name("topic"), 2)
+
+
+@pytest.fixture
+def reader(settings: KafkaSettings, topic: str) -> Iterator[KafkaReader]:
+    opened = KafkaReader(settings, None, [topic])
+    yield opened
+    opened.close()
+
+
+def make_topic(settings: KafkaSettings, name: str, partitions: int) -> str:
+    ensure_topics(settings, [TopicSpec(name, partitions)])
+    return name
+
+
+def write(settings: KafkaSettings, source: Source, values: list[bytes]) -> None:
+    writer = KafkaWriter(settings)
+    for value in values:
+        writer.send(source, value)
+    writer.close()
+
+
+def poll_until(reader: KafkaReader, enough: Callable[[list[Happening]], bool]) -> list[Happening]:
+    happened: list[Happening] = []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not enough(happened):
+        assert time.monotonic() < deadline_s, f"only {happened[-20:]}"
+        happened += reader.poll(0.05)
+    return happened
+
+
+def until_end(reader: KafkaReader, source: Source, offset: int) -> list[Happening]:
+    return poll_until(reader, lambda happened: AtEnd(source, offset) in happened)
+
+
+def values(happened: list[Happening]) -> list[bytes]:
+    return [h.value for h in happened if isinstance(h, Record)]
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [str(i).encode() for i in range(first, first + count)]
+
+
+# -------------------------------------------------------------------- reader
+
+
+def test_a_gained_source_delivers_nothing_before_start_and_then_all_up_to_its_end(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source, other = Source(topic, 0), Source(topic, 1)
+    write(settings, source, numbered(100))
+    write(settings, other, numbered(3))
+    assert reader.poll(0.0) == [Gained(source), Gained(other)]
+    reader.start({other: 3})
+    assert until_end(reader, other, 3) == [AtEnd(other, 3)]
+    reader.start({source: 40})
+    happened = until_end(reader, source, 100)
+    assert values(happened) == numbered(60, 40)
+    assert {h.source for h in happened} == {source}
+
+
+def test_append_times_are_the_brokers_own(settings: KafkaSettings, fresh_name: FreshName) -> None:
+    events = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    ensure_topics(settings, topics_for(fresh_name("model"), 1, events))
+    before_ms = time.time_ns() // 1_000_000
+    write(settings, Source(events.impressions, 0), [b"{}"])
+    [record] = read_all(settings, events.impressions)
+    assert before_ms <= record.append_ms <= time.time_ns() // 1_000_000
+
+
+def test_starting_again_earlier_delivers_again_from_there_and_nothing_of_before(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source = Source(topic, 0)
+    write(settings, source, numbered(20_000))
+    reader.poll(0.0)
+    reader.start({source: 0})
+    poll_until(reader, lambda happened: len(happened) > 100)
+    reader.start({source: 50})
+    assert values(until_end(reader, source, 20_000)) == numbered(19_950, 50)
+
+
+def test_a_paused_source_is_silent_and_goes_on_where_it_was(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source, other = Source(topic, 0), Source(topic, 1)
+    write(settings, source, numbered(20_000))
+    reader.poll(0.0)
+    reader.start({source: 0, other: 0})
+    before = poll_until(reader, lambda happened: len(happened) > 100)
+    reader.pause([source])
+    write(settings, other, numbered(5))
+    while_paused = until_end(reader, other, 5)
+    assert {h.source for h in while_paused} == {other}
+    reader.resume([source])
+    after = until_end(reader, source, 20_000)
+    assert values([h for h in before + after if h.source == source]) == numbered(20_000)
+
+
+def test_an_end_is_told_again_after_new_records(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source = Source(topic, 0)
+    reader.poll(0.0)
+    reader.start({source: 0})
+    until_end(reader, source, 0)
+    write(settings, source, [b"x"])
+    assert [type(h) for h in until_end(reader, source, 1)] == [Record, AtEnd]
+
+
+def test_the_end_lies_past_the_marker_of_a_transaction(
+    settings: KafkaSettings, topic: str, reader: KafkaReader, fresh_name: FreshName
+) -> None:
+    source = Source(topic, 0)
+    reader.poll(0.0)
+    reader.start({source: 0})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": settings.bootstrap, "transactional.id": fresh_name("txn")}
+    )
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"never", partition=0)
+    producer.flush()
+    producer.abort_transaction(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"seen", partition=0)
+    producer.commit_transaction(10)
+    assert values(until_end(reader, source, 4)) == [b"seen"]
+    assert reader.held(source) == (0, 4)
+    assert [(r.offset, r.value) for r in read_all(settings, topic)] == [(2, b"seen")]
+    producer.close()
+
+
+def test_an_offset_that_is_gone_stops_the_reader_rather_than_jumping_over_the_gap(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source = Source(topic, 0)
+    write(settings, source, numbered(3))
+    reader.poll(0.0)
+    reader.start({source: 1_000})
+    with pytest.raises(OffsetGone):
+        until_end(reader, source, 1_000)
+
+
+def test_a_topic_made_again_has_another_identity(
+    settings: KafkaSettings, topic: str, reader: KafkaReader, fresh_name: FreshName
+) -> None:
+    other = KafkaReader(settings, None, [make_topic(settings, fresh_name("topic"), 1)])
+    assert reader.topic_id(topic) == reader.topic_id(topic) != ""
+    assert other.topic_id(other_topic := next(iter(other._sources.values())).topic)
+    assert other.topic_id(other_topic) != reader.topic_id(topic)
+    other.close()
+
+
+def owned(happened: list[Happening]) -> set[Source]:
+    ours: set[Source] = set()
+    for happening in happened:
+        if isinstance(happening, Gained):
+            ours.add(happening.source)
+        elif isinstance(happening, Lost):
+            ours.discard(happening.source)
+    return ours
+
+
+def test_two_readers_of_a_group_each_get_impressions_p_with_clicks_p(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    topics = [make_topic(settings, fresh_name(stem), 4) for stem in ("impressions", "clicks")]
+    group = fresh_name("group")
+    readers = [KafkaReader(settings, group, topics) for _ in range(2)]
+    heard: list[list[Happening]] = [[], []]
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not all(len(owned(h)) == 4 for h in heard):
+        assert time.monotonic() < deadline_s, [owned(h) for h in heard]
+        for mine, reader in zip(heard, readers, strict=True):
+            mine.extend(reader.poll(0.05))
+    for mine in heard:
+        by_topic = [{s.partition for s in owned(mine) if s.topic == topic} for topic in topics]
+        assert by_topic[0] == by_topic[1]
+    readers[0].close()
+    happened = poll_until(readers[1], lambda h: len(owned(heard[1] + h)) == 8)
+    assert not any(isinstance(h, Record) for h in happened)
+    readers[1].close()
+
+
+def test_an_instance_takes_its_partitions_over_from_its_dead_self_which_is_fenced(
+    settings: KafkaSettings, topic: str, fresh_name: FreshName
+) -> None:
+    group = fresh_name("group")
+    first = KafkaReader(settings, group, [topic], instance="one")
+    poll_until(first, lambda happened: len(owned(happened)) == 2)
+    second = KafkaReader(settings, group, [topic], instance="one")
+    poll_until(second, lambda happened: len(owned(happened)) == 2)
+    with pytest.raises(Fenced):
+        poll_until(first, lambda _: False)
+    first.close()
+    second.close()
+
+
+def test_commits_are_seen_as_the_groups_committed_offsets(
+    settings: KafkaSettings, topic: str, fresh_name: FreshName
+) -> None:
+    reader = KafkaReader(settings, fresh_name("group"), [topic])
+    poll_until(reader, lambda happened: len(owned(happened)) == 2)
+    source = Source(topic, 1)
+    assert reader.committed([source]) == {}
+    write(settings, source, numbered(7))
+    reader.start({source: 0})
+    reader.commit({source: 7})
+    poll_until(reader, lambda _: reader.committed([source]) == {source: (7, "")})
+    reader.close()
+
+
+def test_a_wrong_address_fails_within_seconds_naming_it() -> None:
+    nowhere = KafkaSettings("127.0.0.1:9", connect_timeout_s=1.0)
+    for connect in (
+        lambda: KafkaReader(nowhere, "group", ["topic"]),
+        lambda: KafkaWriter(nowhere),
+        lambda: ensure_topics(nowhere, topics_for("model")),
+        lambda: list(read_all(nowhere, "topic")),
+    ):
+        with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka.*HEADRACE_KAFKA"):
+            connect()
+
+
+def test_a_missing_topic_is_named(settings: KafkaSettings, fresh_name: FreshName) -> None:
+    missing = fresh_name("missing")
+    with pytest.raises(MissingTopic, match=missing):
+        KafkaReader(settings, "group", [missing])
+
+
+def test_settings_that_exactly_once_rests_on_cannot_be_passed_through() -> None:
+    with pytest.raises(KafkaRefused, match=r"acks, isolation\.level"):
+        KafkaSettings("a:1", client={"isolation.level": "read_uncommitted", "acks": "0"})
+    assert (
+        KafkaSettings("a:1", client={"security.protocol": "SSL"}).connection()["security.protocol"]
+        == "SSL"
+    )
+
+
+# -------------------------------------------------------------------- writer
+
+
+def test_messages_with_a_key_meet_by_murmur2_whoever_wrote_them(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    topics = [make_topic(settings, fresh_name("topic"), 4) for _ in range(2)]
+    writer = KafkaWriter(settings)
+    for topic in topics:
+        for i in range(50):
+            writer.send(Source(topic, BY_KEY), str(i).encode(), str(i).encode())
+    writer.close()
+    for topic in topics:
+        placed = {record.value: record.source.partition for record in read_all(settings, topic)}
+        assert placed == {
+            str(i).encode(): confluent_kafka.murmur2(str(i).encode(), 4) for i in range(50)
+        }
+
+
+def test_a_message_too_large_is_refused_and_the_writer_says_so(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    topic = fresh_name("narrow")
+    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
+    writer = KafkaWriter(settings)
+    # above the topic's limit but not the client's, and not to be compressed below it
+    writer.send(Source(topic, 0), secrets.token_bytes(20_000))
+    with pytest.raises(WriteRefused, match=topic):
+        writer.flush()
+    with pytest.raises(WriteRefused):
+        writer.send(Source(topic, 0), b"after")
+    with pytest.raises(WriteRefused):
+        writer.close()
+
+
+# -------------------------------------------------------------------- topics
+
+
+def test_topics_are_made_once_and_then_found_as_they_must_be(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    events = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    specs = topics_for(fresh_name("model"), 3, events)
+    ensure_topics(settings, specs)
+    ensure_topics(settings, specs)
+    names = [spec.name for spec in specs if spec.name != events.dead_letters]
+    assert check_co_partitioned(settings, names) == 3
+
+
+def test_a_topic_with_other_settings_is_refused_naming_each_difference(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    name = fresh_name("shown")
+    ensure_topics(settings, [TopicSpec(name, 2)])
+    wanted = TopicSpec(name, 3, {"message.timestamp.type": "LogAppendTime"})
+    with pytest.raises(TopicMismatch) as raised:
+        ensure_topics(settings, [wanted])
+    assert f"topic {name}: expected 3 partitions, found 2" in str(raised.value)
+    assert "expected message.timestamp.type=LogAppendTime, found CreateTime" in str(raised.value)
+
+
+def test_topics_that_do_not_go_together_are_refused_naming_the_counts(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    shown = make_topic(settings, fresh_name("shown"), 2)
+    clicked = make_topic(settings, fresh_name("clicked"), 3)
+    with pytest.raises(TopicMismatch, match=f"found {shown} 2, {clicked} 3"):
+        check_co_partitioned(settings, [shown, clicked])
+    with pytest.raises(MissingTopic, match="found no absent"):
+        check_co_partitioned(settings, [shown, "absent"])
