@@ -1,0 +1,294 @@
+"""The model spec as a whole: what joiner, learners, parameter server and servers must agree on.
+
+One TOML file. `ingest.fields` reads what makes an example (`[fields.*]`, `[label]`, `[examples]`),
+this file the rest: `[model]`, `[statistics.*]` and `[optimizer]`. The fingerprint is of what was
+read, not of the text, so a comment may change and a default may be written out. Whatever is not
+known is refused, naming the line: a misspelt key would else be a default in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
+from ingest.spec_text import SpecError, SpecText, one_of
+from learner.statistics import KINDS, Crossing, Program, Reading, program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Table = Mapping[str, object]
+
+__all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "parse_spec"]
+
+LOGISTIC_REGRESSION = "logistic_regression"
+FTRL = "ftrl"
+_MODEL_NAME = re.compile(r"[a-z0-9_-]+")
+_SECTIONS = ("model", "label", "examples", "fields", "statistics", "optimizer")
+_WIDTHS = {(LOGISTIC_REGRESSION, FTRL): 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One statistic: read from the rows of a field, or crossed from others."""
+
+    name: str
+    number: int
+    kind: str = ""
+    """show, click, rate or age; empty for a cross."""
+    of: str = ""
+    """The single-valued field whose row is read; empty for a cross."""
+    prior_clicks: float = 0.9
+    """Clicks of a row never shown: with `prior_shows`, the rate it is taken to have."""
+    prior_shows: float = 10.0
+    """Shows that weigh as much as what was seen."""
+    per_doubling: float = 1.0
+    """Logarithmic buckets for each doubling of the value."""
+    cross: tuple[str, ...] = ()
+    """Names of statistics that are read and of single-valued fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizer:
+    """FTRL-Proximal and its constants (McMahan et al. 2013)."""
+
+    name: str = FTRL
+    alpha: float = 0.05
+    """Learning rate of a coordinate that was never stepped, times beta."""
+    beta: float = 1.0
+    """Gradient (root of the summed squares) at which the rate has halved."""
+    l1: float = 0.0
+    """Sum of gradients below which a weight is exactly zero."""
+    l2: float = 1.0
+    """Pull to zero; with few examples a weight stays small."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model: its name, what it reads, how it learns."""
+
+    name: str
+    architecture: str
+    fields: FieldSet
+    statistics: tuple[Statistic, ...]
+    """In ascending order of number."""
+    optimizer: Optimizer
+    fingerprint: str
+    """Of all that has to agree: the parameter server keeps it, and who has another is refused."""
+    text: str
+    """The file as it was written."""
+
+    @property
+    def width(self) -> int:
+        """Floats a row."""
+        return _WIDTHS[self.architecture, self.optimizer.name]
+
+    @property
+    def program(self) -> Program:
+        """The statistics, as kernels take them."""
+        column = {each.name: i for i, each in enumerate(self.fields.singles)}
+        read = [each for each in self.statistics if each.kind]
+        level = {each.name: i for i, each in enumerate(read)}
+        readings = [
+            Reading(
+                KINDS[each.kind],
+                column[each.of],
+                each.prior_clicks,
+                each.prior_shows,
+                each.per_doubling,
+            )
+            for each in read
+        ]
+        crossings = [
+            Crossing(
+                each.number,
+                tuple(
+                    level[part] if part in level else -1 - column[part]
+                    for part in (each.cross or (each.name,))
+                ),
+            )
+            for each in self.statistics
+        ]
+        return program(readings, crossings)
+
+
+def load_spec(path: Path | str) -> ModelSpec:
+    """Read a spec from a file. Raises SpecError, also where there is no such file."""
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: expected a model spec in TOML, found: {error}") from error
+    return parse_spec(text, path)
+
+
+def parse_spec(text: str, path: Path | str) -> ModelSpec:
+    """Return the spec of a text; `path` is named in errors.
+
+    Raises SpecError naming file and line, what was expected and what was found.
+    """
+    where = SpecText(path, text)
+    tables = where.tables()
+    _only(tables, _SECTIONS, where)
+    name, architecture = _model(_table(tables, where, "model"), where)
+    fields = parse_fields(tables, where)
+    statistics = _statistics(_table(tables, where, "statistics"), fields, where)
+    optimizer = _optimizer(_table(tables, where, "optimizer"), where)
+    agreed = {
+        "model": {"name": name, "architecture": architecture},
+        "fields": fields.fingerprint,
+        "statistics": [asdict(each) for each in statistics],
+        "optimizer": asdict(optimizer),
+    }
+    canonical = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
+    return ModelSpec(
+        name=name,
+        architecture=architecture,
+        fields=fields,
+        statistics=statistics,
+        optimizer=optimizer,
+        fingerprint=hashlib.sha256(canonical.encode()).hexdigest()[:16],
+        text=text,
+    )
+
+
+def _model(table: Table, where: SpecText) -> tuple[str, str]:
+    _only(table, ("name", "architecture"), where, "model")
+    name = table.get("name")
+    if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
+        raise where.error(("model", "name"), "name of a-z, 0-9, _ and -", _shown(name))
+    architecture = table.get("architecture", LOGISTIC_REGRESSION)
+    if architecture != LOGISTIC_REGRESSION:
+        raise where.error(
+            ("model", "architecture"), f"architecture {LOGISTIC_REGRESSION}", _shown(architecture)
+        )
+    return name, LOGISTIC_REGRESSION
+
+
+def _statistics(named: Table, fields: FieldSet, where: SpecText) -> tuple[Statistic, ...]:
+    found = [_statistic(_table(named, where, "statistics", name), name, where) for name in named]
+    all_fields = (*fields.singles, *fields.bags, *fields.numbers)
+    owner = {each.number: each.name for each in all_fields}
+    singles = [each.name for each in fields.singles]
+    read = [each.name for each in found if each.kind]
+    for each in found:
+        keys = ("statistics", each.name)
+        if any(each.name == field.name for field in all_fields):
+            raise where.error(keys, "a name that no field has", f'"{each.name}"')
+        if each.number in owner:
+            raise where.error(
+                (*keys, "number"),
+                "a number that no other field or statistic has",
+                f'{each.number}, the number of "{owner[each.number]}"',
+            )
+        owner[each.number] = each.name
+        if each.kind and each.of not in singles:
+            expected = f"of naming a single-valued field, {one_of(singles, each.of)}"
+            raise where.error((*keys, "of"), expected, f'"{each.of}"')
+        for part in each.cross:
+            if part not in singles and part not in read:
+                expected = f"cross of single-valued fields and statistics, {one_of(singles + read, part)}"
+                raise where.error((*keys, "cross"), expected, f'"{part}"')
+        if each.cross and not any(part in read for part in each.cross):
+            raise where.error(
+                (*keys, "cross"),
+                f"cross with at least one statistic, {one_of(read, each.cross[0])}",
+                f"fields alone: {json.dumps(each.cross)}",
+            )
+    return tuple(sorted(found, key=lambda each: each.number))
+
+
+def _statistic(table: Table, name: str, where: SpecText) -> Statistic:
+    keys = ("statistics", name)
+    if not NAME.fullmatch(name):
+        raise where.error(keys, "a statistic's name of a-z, 0-9 and _", f'"{name}"')
+    number = table.get("number")
+    if type(number) is not int or not 1 <= number <= LAST_NUMBER:
+        raise where.error((*keys, "number"), f"number from 1 to {LAST_NUMBER}", _shown(number))
+    if "cross" in table:
+        _only(table, ("number", "cross"), where, *keys)
+        return Statistic(name, number, cross=_crossed(table["cross"], where, name))
+    kind = table.get("statistic")
+    if not isinstance(kind, str) or kind not in KINDS:
+        expected = f"statistic {one_of(KINDS, str(kind))} (or cross)"
+        raise where.error((*keys, "statistic"), expected, _shown(kind))
+    known = ["number", "statistic", "of", "per_doubling"]
+    if kind == "rate":
+        known += ["prior_clicks", "prior_shows"]
+    _only(table, known, where, *keys)
+    of = table.get("of")
+    if not isinstance(of, str):
+        raise where.error((*keys, "of"), "of naming a single-valued field", _shown(of))
+    default = Statistic(name, number)
+    return Statistic(
+        name,
+        number,
+        kind,
+        of,
+        _real(table, where, keys, "prior_clicks", default.prior_clicks, (1e-6, 1e9)),
+        _real(table, where, keys, "prior_shows", default.prior_shows, (1e-6, 1e9)),
+        _real(table, where, keys, "per_doubling", default.per_doubling, (0.01, 1000.0)),
+    )
+
+
+def _crossed(found: object, where: SpecText, name: str) -> tuple[str, ...]:
+    names = found if isinstance(found, list) else []
+    if len(names) < 2 or not all(isinstance(each, str) for each in names):
+        expected = "cross listing two or more names of statistics and fields"
+        raise where.error(("statistics", name, "cross"), expected, _shown(found))
+    return tuple(names)
+
+
+def _optimizer(table: Table, where: SpecText) -> Optimizer:
+    _only(table, ("name", "alpha", "beta", "l1", "l2"), where, "optimizer")
+    name = table.get("name", FTRL)
+    if name != FTRL:
+        raise where.error(("optimizer", "name"), f"name {FTRL}", _shown(name))
+    default = Optimizer()
+    keys = ("optimizer",)
+    return Optimizer(
+        FTRL,
+        _real(table, where, keys, "alpha", default.alpha, (1e-6, 1e3)),
+        _real(table, where, keys, "beta", default.beta, (1e-6, 1e6)),
+        _real(table, where, keys, "l1", default.l1, (0.0, 1e6)),
+        _real(table, where, keys, "l2", default.l2, (0.0, 1e6)),
+    )
+
+
+def _real(
+    table: Table,
+    where: SpecText,
+    keys: tuple[str, ...],
+    key: str,
+    default: float,
+    bounds: tuple[float, float],
+) -> float:
+    found = table.get(key, default)
+    least, most = bounds
+    if type(found) not in (int, float) or not least <= cast("float", found) <= most:
+        raise where.error((*keys, key), f"{key} from {least:g} to {most:g}", _shown(found))
+    return float(cast("float", found))
+
+
+def _table(tables: Table, where: SpecText, *keys: str) -> Table:
+    found = tables.get(keys[-1], {})
+    if not isinstance(found, dict):
+        raise where.error(keys, f"a table [{'.'.join(keys)}]", _shown(found))
+    return found
+
+
+def _only(table: Table, known: Iterable[str], where: SpecText, *keys: str) -> None:
+    known = tuple(known)
+    for key in table:
+        if key not in known:
+            place = f"in [{'.'.join(keys)}] " if keys else "section "
+            raise where.error((*keys, key), f"{place}{one_of(known, key)}", f'"{key}"')
+
+
+def _shown(found: object) -> str:
+    return "nothing" if found is None else json.dumps(found, default=str)

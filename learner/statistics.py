@@ -1,0 +1,239 @@
+"""Statistics of rows as inputs of a model: how often shown, how often clicked, at what rate, how old.
+
+A statistic reads the counters of the row that a single-valued field names, cuts the value into
+logarithmic buckets (its *level*), and the level, alone or crossed with others and with fields,
+names a row whose weight is learned like any other.
+
+The levels of an impression are taken once, when it is first seen, before its own show counts; its
+click, minutes later, is learned with the same levels, which is why they are remembered
+(`Memory`). Taken anew at the click they would tell that there is a click. After a restart the
+memory is empty, and a click's levels are taken from the rows less the impression's own show.
+
+Such a level may differ from the one that the show was learned with, and so may the row. Therefore
+the bucket of a statistic's id comes from what cannot differ (the number, and the ids of the fields
+that it is crossed with), and only the lower bits from the levels: whichever row it is, the same
+mark of the same bucket says whether the example was counted there. Bits of an id:
+
+    63..48 of number and crossed fields | 47..10 of these and the levels | 9..0 number
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Integers = npt.NDArray[np.int64]
+    Floats = npt.NDArray[np.float64]
+
+SHOW, CLICK, RATE, AGE = 0, 1, 2, 3
+KINDS = {"show": SHOW, "click": CLICK, "rate": RATE, "age": AGE}
+
+_NOTHING = np.int16(-32768)
+"""Level of the age of a row that was never shown."""
+_LEAST_LEVEL, _GREATEST_LEVEL = -32767.0, 32767.0
+_HIGH = np.uint64(0xFFFF000000000000)
+_MIDDLE = np.uint64(0x0000FFFFFFFFFC00)
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
+_TO_PRIME_B = np.uint64(0xC4CEB9FE1A85EC53)
+
+
+class Program(NamedTuple):
+    """What to read and what to cross, as the arrays that a kernel walks through."""
+
+    kinds: Integers  # (levels,) SHOW, CLICK, RATE or AGE
+    fields: Integers  # (levels,) column of the single-valued field whose row is read
+    prior_clicks: Floats  # (levels,)
+    prior_shows: Floats  # (levels,)
+    per_doubling: Floats  # (levels,) buckets for each doubling of the value
+    numbers: npt.NDArray[np.uint64]  # (statistics,) the low bits of their ids
+    starts: Integers  # (statistics + 1,) where in `parts` a statistic begins
+    parts: Integers  # level i as i, column j of the single-valued fields as -1 - j
+
+
+class Reading(NamedTuple):
+    """One level: what is read of which field's row."""
+
+    kind: int
+    field: int
+    """Column of the single-valued field."""
+    prior_clicks: float
+    prior_shows: float
+    per_doubling: float
+
+
+class Crossing(NamedTuple):
+    """One statistic: a level alone, or several with fields."""
+
+    number: int
+    parts: tuple[int, ...]
+    """Level i as i, column j of the single-valued fields as -1 - j."""
+
+
+def program(readings: Sequence[Reading], crossings: Sequence[Crossing]) -> Program:
+    """Return the arrays of a program."""
+    lengths = [len(crossing.parts) for crossing in crossings]
+    return Program(
+        np.array([reading.kind for reading in readings], np.int64),
+        np.array([reading.field for reading in readings], np.int64),
+        np.array([reading.prior_clicks for reading in readings], np.float64),
+        np.array([reading.prior_shows for reading in readings], np.float64),
+        np.array([reading.per_doubling for reading in readings], np.float64),
+        np.array([crossing.number for crossing in crossings], np.uint64),
+        np.cumsum([0, *lengths]).astype(np.int64),
+        np.array([part for crossing in crossings for part in crossing.parts], np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def mix(bits):  # type: ignore[no-untyped-def]
+    """Return 64 bits in which every bit of the input tells (fmix64 of MurmurHash3). Compiled."""
+    bits ^= bits >> np.uint64(33)
+    bits *= _TO_PRIME_A
+    bits ^= bits >> np.uint64(33)
+    bits *= _TO_PRIME_B
+    return bits ^ (bits >> np.uint64(33))
+
+
+@njit(cache=True, nogil=True)
+def take_levels(program, columns, places, live, own_show, own_click, shown_s, levels):  # type: ignore[no-untyped-def]
+    """Write the levels of one impression, as its rows stand, to `levels`. Compiled.
+
+    places: of the rows of its single-valued fields, -1 where there is none. live: False where the
+    example already counted in that row. What of the rows is the impression's own is left out:
+    `own_show` of 1 if it was already counted everywhere, `own_click` of 1 if it was clicked.
+    """
+    for i in range(program.kinds.shape[0]):
+        field = program.fields[i]
+        place = places[field]
+        shows, clicks, age_s = np.int64(0), np.int64(0), np.int64(0)
+        if place >= 0:
+            counted = np.int64(0) if live[field] else np.int64(1)
+            shows = max(np.int64(columns.shows[place]) - max(own_show, counted), 0)
+            clicks = max(np.int64(columns.clicks[place]) - own_click * counted, 0)
+            age_s = max(shown_s - np.int64(columns.first_seen[place]), 0)
+        kind = program.kinds[i]
+        if kind == AGE and shows == 0:
+            levels[i] = _NOTHING
+            continue
+        if kind == SHOW:
+            value = 1.0 + shows
+        elif kind == CLICK:
+            value = 1.0 + clicks
+        elif kind == RATE:
+            value = (clicks + program.prior_clicks[i]) / (shows + program.prior_shows[i])
+        else:
+            value = 1.0 + age_s
+        level = math.floor(program.per_doubling[i] * math.log2(value))
+        levels[i] = np.int16(min(max(level, _LEAST_LEVEL), _GREATEST_LEVEL))
+
+
+@njit(cache=True, nogil=True)
+def statistic_id(program, statistic, levels, ids):  # type: ignore[no-untyped-def]
+    """Return the id of one statistic, given the levels and the ids of the fields. Compiled."""
+    number = program.numbers[statistic]
+    fixed = mix(number + _SEED)
+    varying = np.uint64(0)
+    for k in range(program.starts[statistic], program.starts[statistic + 1]):
+        part = program.parts[k]
+        if part < 0:
+            fixed = mix(fixed ^ ids[-1 - part])
+        else:
+            varying = mix((varying ^ np.uint64(np.int64(levels[part]) + 32769)) + _SEED)
+    return (fixed & _HIGH) | (mix(fixed ^ varying) & _MIDDLE) | number
+
+
+class Memory(NamedTuple):
+    """Levels by impression, in two generations of hash slots, the younger and the older.
+
+    A generation takes what is shown during one window of event time; when the next begins, the
+    older is emptied. So levels are kept for one window at least and two at most. Levels, not ids:
+    two bytes each, and the ids follow from them and the example.
+    """
+
+    keys: npt.NDArray[np.uint64]  # (2, 2^k) hash of the impression id, 0 if empty
+    levels: npt.NDArray[np.int16]  # (2, 2^k, levels)
+    counts: Integers  # (2,) impressions in each
+    state: Integers  # (2,) the younger generation; the event time in ms when it began
+
+
+def empty_memory(levels: int, slots: int = 1024) -> Memory:
+    """Return a memory of nothing, for impressions of so many levels."""
+    return Memory(
+        np.zeros((2, slots), np.uint64),
+        np.zeros((2, slots, levels), np.int16),
+        np.zeros(2, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+def with_room(memory: Memory, more: int) -> Memory:
+    """Return a memory of the same content that takes `more` impressions; perhaps the same one."""
+    needed = 2 * (int(memory.counts.max()) + more)
+    slots = memory.keys.shape[1]
+    if needed <= slots:
+        return memory
+    while slots < needed:
+        slots *= 2
+    grown = empty_memory(memory.levels.shape[2], slots)
+    _copy(memory, grown)
+    return grown
+
+
+@njit(cache=True, nogil=True)
+def _slot(keys, key):  # type: ignore[no-untyped-def]
+    last = np.uint64(keys.shape[0] - 1)
+    slot = mix(key) & last
+    while keys[slot] != key and keys[slot] != 0:
+        slot = (slot + np.uint64(1)) & last
+    return np.int64(slot)
+
+
+@njit(cache=True, nogil=True)
+def _copy(old, new):  # type: ignore[no-untyped-def]
+    for generation in range(2):
+        for slot in range(old.keys.shape[1]):
+            key = old.keys[generation, slot]
+            if key != 0:
+                to = _slot(new.keys[generation], key)
+                new.keys[generation, to] = key
+                new.levels[generation, to] = old.levels[generation, slot]
+        new.counts[generation] = old.counts[generation]
+        new.state[generation] = old.state[generation]
+
+
+@njit(cache=True, nogil=True)
+def recall(memory, impression, levels):  # type: ignore[no-untyped-def]
+    """Write the levels that were kept to `levels`; return whether there were any. Compiled."""
+    key = max(impression, np.uint64(1))
+    younger = memory.state[0]
+    for generation in (younger, 1 - younger):
+        slot = _slot(memory.keys[generation], key)
+        if memory.keys[generation, slot] == key:
+            levels[:] = memory.levels[generation, slot]
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def keep(memory, impression, levels, shown_ms, window_ms):  # type: ignore[no-untyped-def]
+    """Remember levels. The caller made room, and knows that none are kept. Compiled."""
+    if shown_ms >= memory.state[1] + window_ms:
+        memory.state[0] = 1 - memory.state[0]
+        memory.state[1] = shown_ms
+        memory.keys[memory.state[0]] = 0
+        memory.counts[memory.state[0]] = 0
+    younger = memory.state[0]
+    key = max(impression, np.uint64(1))
+    slot = _slot(memory.keys[younger], key)
+    memory.keys[younger, slot] = key
+    memory.levels[younger, slot] = levels
+    memory.counts[younger] += 1

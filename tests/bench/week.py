@@ -1,0 +1,212 @@
+"""Accuracy on a week of real traffic, in one process, with rows in memory.
+
+    python -m tests.bench.week [--model FILE] [--partitions N] [--json]
+
+Reads the week's events, encodes and joins them in order of event time, and learns them with the
+model of the spec, scoring each impression before it is learned. No Kafka, no parameter server: what
+is measured is the model. `--partitions` takes the order in which a learner gets the events of so
+many partitions, each in batches of a minute: one partition's minute after the other.
+
+The data may be used for research only and is not part of this repository; HEADRACE_WEEK names its
+directory, by default `../shared/data/ebnerd_week1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from ingest.encode import Encoder
+from ingest.examples import Encoded, Examples, Kind
+from ingest.fields import Policy
+from ingest.values import hash_strings
+from learner.logistic import LogisticRegression
+from learner.pending import Pending
+from learner.progressive import Progressive, progressive
+from learner.spec import ModelSpec, load_spec
+from pserver.store import Shape
+from pserver.table import RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    Integers = npt.NDArray[np.int64]
+
+_ROOT = Path(__file__).resolve().parents[2]
+WEEK = Path(os.environ.get("HEADRACE_WEEK", _ROOT.parent / "shared/data/ebnerd_week1"))
+_BATCH = 4096
+_BUCKETS = 64
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """A log in memory, sorted by time."""
+
+    impressions: list[dict[str, Any]]
+    impression_ids: pa.StringArray
+    request_ids: pa.StringArray
+    shown_ms: Integers
+    clicked: Integers  # (clicks,) which impression
+    clicked_ms: Integers  # (clicks,)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run showed."""
+
+    figures: Progressive
+    seconds: float
+    """Of learning alone."""
+    examples: int
+    rows: int
+    scores: npt.NDArray[np.float64]  # (impressions,)
+    view: RowTable
+
+
+def read_events(directory: Path) -> Events:
+    """Read a log of impressions and clicks."""
+    impressions = [orjson.loads(line) for line in _lines(directory / "impressions.ndjson.zst")]
+    clicks = [orjson.loads(line) for line in _lines(directory / "clicks.ndjson.zst")]
+    ids = pa.array([each["impression_id"] for each in impressions], pa.string())
+    clicked = pc.index_in(pa.array([each["impression_id"] for each in clicks]), value_set=ids)
+    return Events(
+        impressions,
+        ids,
+        pa.array([each.get("request_id") for each in impressions], pa.string()),
+        np.array([each["timestamp_ms"] for each in impressions], np.int64),
+        clicked.to_numpy().astype(np.int64),
+        np.array([each["timestamp_ms"] for each in clicks], np.int64),
+    )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as packed, zstandard.ZstdDecompressor().stream_reader(packed) as plain:
+        yield from plain.read().splitlines()
+
+
+def run(spec: ModelSpec, events: Events, partitions: int = 1, batch: int = _BATCH) -> Outcome:
+    """Learn the events in order; return the accuracy of the scores made on the way."""
+    return learn(spec, events, Encoder(spec.fields).encode(events.impressions), partitions, batch)
+
+
+def learn(
+    spec: ModelSpec, events: Events, encoded: Encoded, partitions: int = 1, batch: int = _BATCH
+) -> Outcome:
+    """`run`, with the fields encoded already."""
+    which, kinds, labels, times = _join(spec, events)
+    order = _order(events, which, times, partitions)
+    which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
+    model, view = LogisticRegression(spec), RowTable(spec.width)
+    pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+    active = np.ones(_BUCKETS, np.bool_)
+    scores = np.full(len(events.impressions), np.nan)
+    seconds = 0.0
+    for begin in range(0, which.shape[0], batch):
+        part = slice(begin, begin + batch)
+        examples = _examples(spec, events, encoded, which[part], kinds[part], labels[part], times[part])
+        started = time.perf_counter()
+        view.reserve(model.rows_needed(examples))
+        made = model.learn(view, pending.reserve(), active, examples)
+        seconds += time.perf_counter() - started
+        scored = ~np.isnan(made)
+        scores[which[part][scored]] = made[scored]
+    outcome = np.zeros(len(events.impressions), np.uint8)
+    outcome[events.clicked] = 1
+    requests = events.request_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
+    figures = progressive(outcome, scores, requests)
+    return Outcome(figures, seconds, which.shape[0], len(view), scores, view)
+
+
+def _join(
+    spec: ModelSpec, events: Events
+) -> tuple[Integers, npt.NDArray[np.uint8], npt.NDArray[np.uint8], Integers]:
+    """Return which impression, kind, label and time of each example, in order of time."""
+    everyone = np.arange(len(events.impressions))
+    in_time = events.clicked_ms - events.shown_ms[events.clicked] <= spec.fields.label.window_ms
+    clicked, clicked_ms = events.clicked[in_time], events.clicked_ms[in_time]
+    if spec.fields.label.policy is Policy.WINDOW:
+        labels = np.zeros(everyone.shape[0], np.uint8)
+        labels[clicked] = 1
+        kinds = np.full(everyone.shape[0], Kind.CLOSED, np.uint8)
+        return everyone, kinds, labels, events.shown_ms
+    which = np.concatenate((everyone, clicked))
+    times = np.concatenate((events.shown_ms, clicked_ms))
+    kinds = np.repeat(
+        np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [everyone.shape[0], clicked.shape[0]]
+    )
+    order = np.lexsort((kinds, times))
+    return which[order], kinds[order], (kinds[order] == Kind.CLICKED).astype(np.uint8), times[order]
+
+
+def _order(events: Events, which: Integers, times: Integers, partitions: int) -> Integers:
+    if partitions == 1:
+        return np.arange(which.shape[0])
+    partition = hash_strings(events.impression_ids)[which] % np.uint64(partitions)
+    return np.lexsort((times, partition, times // _MINUTE_MS))
+
+
+def _examples(
+    spec: ModelSpec,
+    events: Events,
+    encoded: Encoded,
+    which: Integers,
+    kinds: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.uint8],
+    times: Integers,
+) -> Examples:
+    features = Encoded(
+        encoded.ids[which], encoded.bag_ids[:0], np.zeros(1, np.int32), encoded.numbers[which]
+    )
+    return Examples(
+        fingerprint=spec.fields.fingerprint,
+        watermark_ms=int(times.max(initial=0)),
+        kinds=kinds,
+        labels=labels,
+        event_ms=times,
+        shown_ms=events.shown_ms[which],
+        append_ms=times,
+        impression_ids=events.impression_ids.take(pa.array(which)),
+        request_ids=events.request_ids.take(pa.array(which)),
+        features=features,
+        slices={},
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what a model of the command line reaches, by default each that is ready to run."""
+    parser = argparse.ArgumentParser(description="Accuracy on the sample week.")
+    parser.add_argument("--model", type=Path, action="append", help="spec; may be repeated")
+    parser.add_argument("--data", type=Path, default=WEEK)
+    parser.add_argument("--partitions", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    events = read_events(chosen.data)
+    models = chosen.model or sorted((_ROOT / "deploy/models").glob("news*.toml"))
+    results = {}
+    for path in models:
+        outcome = run(load_spec(path), events, chosen.partitions)
+        result = asdict(outcome.figures)
+        result |= {"seconds": outcome.seconds, "examples": outcome.examples, "rows": outcome.rows}
+        results[path.stem] = result
+        if not chosen.json:
+            print(path.stem, " ".join(f"{name} {value:.4f}" for name, value in result.items()))
+    if chosen.json:
+        print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
