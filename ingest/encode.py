@@ -1,0 +1,192 @@
+"""Events to ids and numbers, column by column.
+
+Every field is taken out of all events of a batch at once, written as canonical text by Arrow, and
+hashed by one compiled loop. The same encoder serves the joiner (whole batches of events) and the
+server (one context, many candidates), so that what is asked for is what was learned.
+
+An event whose value has not the shape its field wants is data, not an error: where a single value
+is wanted, an array or object is absent, and so is what is no number where a logarithm is wanted;
+where a plain number is wanted it is 0.0; where a bag is wanted a scalar is a bag of one, and null
+items of an array count as absent ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ingest.examples import Encoded
+from ingest.fields import Field, FieldSet, Transform
+from ingest.values import cross_ids, field_ids, hash_strings, texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    Event = Mapping[str, object]
+    Column = Callable[[str], list[object]]
+    Ids = npt.NDArray[np.uint64]
+
+_HOUR_MS = 3_600_000
+_NO_IDS = np.zeros(0, np.uint64)
+
+
+class Encoder:
+    """Turns the raw fields of events into the ids and numbers of a model."""
+
+    def __init__(self, fields: FieldSet) -> None:
+        self.fields = fields
+        self._place = {each.name: i for i, each in enumerate(fields.singles)}
+        self._ordered = _parts_first(fields.singles)
+
+    def encode(self, events: Sequence[Event]) -> Encoded:
+        """Return the fields of `events`, n rows. Never fails on what an event holds."""
+        return self._encode(len(events), _column_of(events))
+
+    def encode_candidates(self, context: Event, candidates: Sequence[Event]) -> Encoded:
+        """Return the fields of candidates shown in one context, a row each.
+
+        A field that no candidate has comes from the context and is encoded once; a candidate's own
+        value goes before the context's.
+        """
+        count = len(candidates)
+        of_candidates = {name for each in candidates for name in each}
+        whole = _column_of(candidates)
+
+        def column(source: str) -> list[object]:
+            if source not in of_candidates:
+                return [context.get(source)]
+            if source in context:
+                common = context[source]
+                return [each.get(source, common) for each in candidates]
+            return whole(source)
+
+        return self._encode(count, column)
+
+    def _encode(self, count: int, column: Column) -> Encoded:
+        ids = np.empty((count, len(self.fields.singles)), np.uint64)
+        hashes: dict[str, Ids] = {}  # by raw field: several fields may take the same
+        columns: dict[str, Ids] = {}
+        for field in self._ordered:
+            if field.transform is Transform.CROSS:
+                parts = [columns[name] for name in field.of]
+                rows = max(part.shape[0] for part in parts)
+                made = cross_ids([np.broadcast_to(part, rows) for part in parts], field.number)
+            else:
+                made = _single(field, column, hashes)
+            columns[field.name] = made
+            ids[:, self._place[field.name]] = made
+        numbers = np.empty((count, len(self.fields.numbers)), np.float32)
+        for j, field in enumerate(self.fields.numbers):
+            numbers[:, j] = _plain(field, column(field.source))
+        bag_ids, bag_offsets = self._bags(count, column)
+        return Encoded(ids, bag_ids, bag_offsets, numbers)
+
+    def _bags(self, count: int, column: Column) -> tuple[Ids, npt.NDArray[np.int32]]:
+        bags = self.fields.bags
+        if not bags:
+            return _NO_IDS, np.zeros(1, np.int32)
+        flat, lengths = [], np.empty((count, len(bags)), np.int64)
+        for j, bag in enumerate(bags):
+            items = [_items(value) for value in column(bag.source)]
+            lengths[:, j] = np.fromiter(map(len, items), np.int64, len(items))
+            if len(items) < count:
+                items = items * count
+            texts_of_bag = texts(list(itertools.chain.from_iterable(items)))
+            flat.append(field_ids(hash_strings(texts_of_bag), bag.number))
+        offsets = np.zeros(count * len(bags) + 1, np.int32)
+        np.cumsum(lengths.reshape(-1), out=offsets[1:])
+        if len(bags) == 1:
+            return flat[0], offsets
+        # from bag by bag to event by event: each run of items goes where its event begins
+        ids = np.empty(int(offsets[-1]), np.uint64)
+        for j, made in enumerate(flat):
+            begins = offsets[j : -1 : len(bags)].astype(np.int64)
+            own = np.cumsum(lengths[:, j]) - lengths[:, j]
+            ids[np.repeat(begins - own, lengths[:, j]) + np.arange(made.shape[0])] = made
+        return ids, offsets
+
+
+def _single(field: Field, column: Column, hashes: dict[str, Ids]) -> Ids:
+    if field.transform is Transform.ID:
+        found = hashes.get(field.source)
+        if found is None:
+            found = hashes[field.source] = hash_strings(texts(column(field.source)))
+        return field_ids(found, field.number)
+    values = _reals(column(field.source))
+    if field.transform is Transform.LOG_BUCKET:
+        with np.errstate(over="ignore"):
+            buckets = np.floor(field.per_doubling * np.log2(1.0 + np.abs(values)))
+        # mirrored: -x is as far below zero as x is above, and 0 has one bucket
+        whole = np.where(values < 0, -1.0 - buckets, buckets)
+    else:
+        whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
+    return field_ids(_hash_whole(whole), field.number)
+
+
+def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:
+    """Hash whole numbers as their canonical texts, of which there are few; NaN is absent."""
+    unique, inverse = np.unique(values, return_inverse=True)
+    named = [int(value) if math.isfinite(value) else None for value in unique.tolist()]
+    return hash_strings(texts(list(named)))[inverse.reshape(-1)]
+
+
+def _plain(field: Field, values: list[object]) -> npt.NDArray[np.float32]:
+    numbers = np.nan_to_num(_reals(values), nan=0.0, posinf=0.0, neginf=0.0)
+    if field.log1p:
+        numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
+    largest = float(np.finfo(np.float32).max)
+    return np.clip(numbers, -largest, largest).astype(np.float32)
+
+
+def _reals(values: list[object]) -> npt.NDArray[np.float64]:
+    """Return the numbers of a column, NaN where there is none. The text of a number is one."""
+    try:
+        column = pa.array(values)
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        pass
+    return np.fromiter(map(_real, values), np.float64, len(values))
+
+
+def _real(value: object) -> float:
+    if type(value) is float or type(value) is int or type(value) is str:
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            return math.nan
+    return math.nan
+
+
+def _items(value: object) -> list[object]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _column_of(events: Sequence[Event]) -> Column:
+    def column(source: str) -> list[object]:
+        return [event.get(source) for event in events]
+
+    return column
+
+
+def _parts_first(fields: Sequence[Field]) -> list[Field]:
+    """Return `fields` such that every cross comes after what it combines."""
+    ordered: list[Field] = []
+    done: set[str] = set()
+    waiting = list(fields)
+    while waiting:
+        ready = [field for field in waiting if done.issuperset(field.of)]
+        if not ready:
+            raise ValueError(f"crosses that contain each other: {[each.name for each in waiting]}")
+        ordered += ready
+        done.update(field.name for field in ready)
+        waiting = [field for field in waiting if field.name not in done]
+    return ordered

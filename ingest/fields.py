@@ -1,0 +1,339 @@
+"""The half of the model spec that joiner, learner and server must agree on: fields and labels.
+
+A field says how one part of an event becomes an input of the model: which raw value, through which
+transform, under which number. The number is the lower ten bits of every id that the field makes,
+for ever; so a number is given once and never used for another field. What is read here is the
+sections `[fields.*]`, `[label]` and `[examples]`; the rest of the file is the learner's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeGuard, cast
+
+import numpy as np
+
+from ingest.spec_text import SpecError, SpecText, one_of
+from ingest.values import NUMBER_ROW, field_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+__all__ = [
+    "Field",
+    "FieldSet",
+    "LabelPolicy",
+    "Policy",
+    "SpecError",
+    "SpecText",
+    "Transform",
+    "parse_fields",
+]
+
+LAST_NUMBER = 1000
+"""Numbers of fields and statistics are 1 to this; 0 is the intercept, the rest is reserved."""
+NAME = re.compile(r"[a-z0-9_]+")
+TIME = "timestamp_ms"
+
+
+class Transform(StrEnum):
+    """How a raw value becomes an input."""
+
+    ID = "id"
+    CROSS = "cross"
+    LOG_BUCKET = "log_bucket"
+    NUMBER = "number"
+    BAG = "bag"
+    HOUR = "hour"
+
+    @property
+    def single(self) -> bool:
+        """Whether it gives exactly one id for each event, so that rows of it can be counted."""
+        return self not in (Transform.NUMBER, Transform.BAG)
+
+
+class Policy(StrEnum):
+    """When an impression becomes an example, and with which label."""
+
+    IMMEDIATE = "immediate"
+    """At once with label 0; its click, when it comes, is a second example with label 1."""
+    WINDOW = "window"
+    """Once, when its window closes, with the label known by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPolicy:
+    """How clicks become labels."""
+
+    policy: Policy = Policy.IMMEDIATE
+    """`immediate` by default, since freshness is what headrace is for."""
+    window_ms: int = 1_800_000
+    """A click later than this after its impression is late: counted, not learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the spec. What its transform does not use keeps its default."""
+
+    name: str
+    number: int
+    transform: Transform
+    source: str
+    """Raw event field; empty for a cross, which has none of its own."""
+    of: tuple[str, ...] = ()
+    """Names of the fields that a cross combines, in order."""
+    per_doubling: float = 1.0
+    """Logarithmic buckets for each doubling of 1 + x."""
+    utc_offset_h: float = 0.0
+    """Hours that local time, of which the hour is taken, is ahead of UTC."""
+    log1p: bool = False
+    """Whether a plain number x enters as sign(x) log(1 + |x|)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSet:
+    """All fields of a model, each kind in ascending order of number, and the label policy."""
+
+    singles: tuple[Field, ...]
+    bags: tuple[Field, ...]
+    numbers: tuple[Field, ...]
+    label: LabelPolicy
+    slice_by: tuple[str, ...]
+    """Raw event fields that examples keep, so that evaluation can slice by them."""
+    fingerprint: str
+    """Of everything here: batches of examples carry it, and who disagrees refuses them."""
+    number_ids: npt.NDArray[np.uint64] = field(compare=False)
+    """The one row of each plain number, as an id; shape (numbers,)."""
+
+    def __len__(self) -> int:
+        return len(self.singles) + len(self.bags) + len(self.numbers)
+
+    def __getitem__(self, name: str) -> Field:
+        for each in (*self.singles, *self.bags, *self.numbers):
+            if each.name == name:
+                return each
+        raise KeyError(name)
+
+    @classmethod
+    def of(
+        cls, fields: Iterable[Field], label: LabelPolicy, slice_by: tuple[str, ...] = ()
+    ) -> FieldSet:
+        """Return the set of `fields`, which are taken to be valid."""
+        ordered = sorted(fields, key=lambda each: each.number)
+        plain = tuple(each for each in ordered if each.transform is Transform.NUMBER)
+        number_ids = np.array([field_id(NUMBER_ROW, each.number) for each in plain], np.uint64)
+        number_ids.flags.writeable = False
+        return cls(
+            singles=tuple(each for each in ordered if each.transform.single),
+            bags=tuple(each for each in ordered if each.transform is Transform.BAG),
+            numbers=plain,
+            label=label,
+            slice_by=slice_by,
+            fingerprint=_fingerprint(ordered, label, slice_by),
+            number_ids=number_ids,
+        )
+
+
+_KEYS: dict[Transform, frozenset[str]] = {
+    Transform.ID: frozenset({"source"}),
+    Transform.CROSS: frozenset({"of"}),
+    Transform.LOG_BUCKET: frozenset({"source", "per_doubling"}),
+    Transform.NUMBER: frozenset({"source", "log1p"}),
+    Transform.BAG: frozenset({"source"}),
+    Transform.HOUR: frozenset({"utc_offset_h"}),
+}
+_ALWAYS = frozenset({"number", "transform"})
+
+
+def parse_fields(tables: Mapping[str, object], where: SpecText) -> FieldSet:
+    """Return the fields and label policy of a parsed spec.
+
+    Sections other than `[fields.*]`, `[label]` and `[examples]` are not looked at. Raises SpecError
+    naming file and line, what was expected and what was found.
+    """
+    named = _table(tables, where, "fields")
+    if not named:
+        raise where.error(("fields",), "at least one table [fields.NAME]", "none")
+    fields = [_field(_table(named, where, "fields", name), where, name) for name in named]
+    _check_numbers(fields, where)
+    _check_crosses({each.name: each for each in fields}, where)
+    return FieldSet.of(fields, _label(tables, where), _slice_by(tables, where))
+
+
+def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
+    if not NAME.fullmatch(name):
+        raise where.error(("fields", name), "a field name of a-z, 0-9 and _", f'"{name}"')
+    found = table.get("transform")
+    if not isinstance(found, str) or found not in tuple(Transform):
+        expected = one_of((str(each) for each in Transform), str(found))
+        raise where.error(("fields", name, "transform"), f"transform {expected}", _shown(found))
+    transform = Transform(found)
+    _only(table, _ALWAYS | _KEYS[transform], where, "fields", name)
+    number = table.get("number")
+    if type(number) is not int or not 1 <= number <= LAST_NUMBER:
+        raise where.error(
+            ("fields", name, "number"), f"number from 1 to {LAST_NUMBER}", _shown(number)
+        )
+    default = {Transform.CROSS: "", Transform.HOUR: TIME}.get(transform, name)
+    source = table.get("source", default)
+    if not isinstance(source, str) or (not source and transform is not Transform.CROSS):
+        raise where.error(
+            ("fields", name, "source"), "source naming a raw event field", _shown(source)
+        )
+    log1p = table.get("log1p", False)
+    if not isinstance(log1p, bool):
+        raise where.error(("fields", name, "log1p"), "log1p true or false", _shown(log1p))
+    return Field(
+        name=name,
+        number=number,
+        transform=transform,
+        source=source,
+        of=_parts(table, where, name) if transform is Transform.CROSS else (),
+        per_doubling=_real(table, where, name, "per_doubling", 1.0, (0.01, 1000.0)),
+        utc_offset_h=_real(table, where, name, "utc_offset_h", 0.0, (-14.0, 14.0)),
+        log1p=log1p,
+    )
+
+
+def _parts(table: Mapping[str, object], where: SpecText, name: str) -> tuple[str, ...]:
+    parts = table.get("of")
+    if not _names(parts) or len(parts) < 2:
+        raise where.error(
+            ("fields", name, "of"), "of listing two or more names of fields", _shown(parts)
+        )
+    return tuple(parts)
+
+
+def _real(
+    table: Mapping[str, object],
+    where: SpecText,
+    name: str,
+    key: str,
+    default: float,
+    bounds: tuple[float, float],
+) -> float:
+    found = table.get(key, default)
+    least, most = bounds
+    if type(found) not in (int, float) or not least <= cast("float", found) <= most:
+        raise where.error(("fields", name, key), f"{key} from {least:g} to {most:g}", _shown(found))
+    return float(cast("float", found))
+
+
+def _check_numbers(fields: list[Field], where: SpecText) -> None:
+    owner: dict[int, str] = {}
+    for each in fields:
+        if each.number in owner:
+            raise where.error(
+                ("fields", each.name, "number"),
+                "a number that no other field has",
+                f'{each.number}, the number of "{owner[each.number]}"',
+            )
+        owner[each.number] = each.name
+
+
+def _check_crosses(fields: dict[str, Field], where: SpecText) -> None:
+    single = [each.name for each in fields.values() if each.transform.single]
+    for each in fields.values():
+        for part in each.of:
+            if part not in single:
+                what = "a bag or number" if part in fields else "no such field"
+                raise where.error(
+                    ("fields", each.name, "of"),
+                    f"single-valued fields, {one_of(single, part)}",
+                    f'"{part}", {what}',
+                )
+    for each in fields.values():
+        if each.name in _reachable(fields, each.of):
+            raise where.error(
+                ("fields", each.name, "of"), "a cross of other fields", "one that contains itself"
+            )
+
+
+def _reachable(fields: dict[str, Field], parts: tuple[str, ...]) -> set[str]:
+    seen: set[str] = set()
+    to_visit = list(parts)
+    while to_visit:
+        name = to_visit.pop()
+        if name not in seen:
+            seen.add(name)
+            to_visit.extend(fields[name].of)
+    return seen
+
+
+def _label(tables: Mapping[str, object], where: SpecText) -> LabelPolicy:
+    table = _table(tables, where, "label")
+    _only(table, {"policy", "window_s"}, where, "label")
+    policy = table.get("policy", Policy.IMMEDIATE.value)
+    if not isinstance(policy, str) or policy not in tuple(Policy):
+        expected = one_of((str(each) for each in Policy), str(policy))
+        raise where.error(("label", "policy"), f"policy {expected}", _shown(policy))
+    window_s = table.get("window_s", 1800)
+    if type(window_s) not in (int, float) or not 0 < cast("float", window_s) <= 7 * 86_400:
+        raise where.error(("label", "window_s"), "window_s above 0, up to a week", _shown(window_s))
+    return LabelPolicy(Policy(policy), max(1, math.floor(cast("float", window_s) * 1000)))
+
+
+def _slice_by(tables: Mapping[str, object], where: SpecText) -> tuple[str, ...]:
+    table = _table(tables, where, "examples")
+    _only(table, {"slice_by"}, where, "examples")
+    names = table.get("slice_by", [])
+    if not _names(names) or len(set(names)) != len(names):
+        raise where.error(
+            ("examples", "slice_by"), "slice_by listing raw event fields, each once", _shown(names)
+        )
+    return tuple(names)
+
+
+def _names(found: object) -> TypeGuard[list[str]]:
+    return isinstance(found, list) and all(isinstance(each, str) and each for each in found)
+
+
+def _table(tables: Mapping[str, object], where: SpecText, *keys: str) -> Mapping[str, object]:
+    found = tables.get(keys[-1], {})
+    if not isinstance(found, dict):
+        raise where.error(keys, f"a table [{'.'.join(keys)}]", _shown(found))
+    return found
+
+
+def _only(table: Mapping[str, object], known: Iterable[str], where: SpecText, *keys: str) -> None:
+    known = tuple(known)
+    for key in table:
+        if key not in known:
+            expected = f"in [{'.'.join(keys)}] {one_of(known, key)}"
+            raise where.error((*keys, key), expected, f'"{key}"')
+
+
+def _shown(found: object) -> str:
+    return "nothing" if found is None else json.dumps(found, default=str)
+
+
+def _fingerprint(fields: list[Field], label: LabelPolicy, slice_by: tuple[str, ...]) -> str:
+    canonical = json.dumps(
+        {
+            "fields": [
+                {
+                    "name": each.name,
+                    "number": each.number,
+                    "transform": each.transform.value,
+                    "source": each.source,
+                    "of": each.of,
+                    "per_doubling": each.per_doubling,
+                    "utc_offset_h": each.utc_offset_h,
+                    "log1p": each.log1p,
+                }
+                for each in fields
+            ],
+            "label": {"policy": label.policy.value, "window_ms": label.window_ms},
+            "examples": {"slice_by": slice_by},
+        },
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

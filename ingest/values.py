@@ -1,0 +1,213 @@
+"""One value, one hash: the canonical text of a value and the ids made of it.
+
+An id must come out the same in a joiner that saw JSON, in a server that saw another JSON, and in
+ten years. So a value is first written as canonical text (2, 2.0 and "2" are one value), the text
+is hashed with XXH64 (Yann Collet, the XXH64 algorithm, seed 0), and the hash is mixed with the
+field's number, so that one value in two fields falls in two buckets. The hash is compiled and runs
+over a whole column of strings as Arrow lays them out: one buffer of bytes, and offsets into it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Hashes = npt.NDArray[np.uint64]
+
+FIELD_BITS = 10
+"""Lower bits of an id that number its field."""
+ABSENT = np.uint64(0x9AE16A3B2F90404F)
+"""The hash of no value. Not the hash of any short text, so null and "absent" stay two values."""
+NUMBER_ROW = np.uint64(0xC949D7C7509E6557)
+"""The hash that every plain number has: its field has one row, whatever the value."""
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_LOW = np.uint64((1 << FIELD_BITS) - 1)
+
+
+def canonical(value: object) -> str | None:
+    """Return the text that stands for a scalar; None for null and for what is not a scalar."""
+    kind = type(value)
+    if kind is str:
+        return value  # type: ignore[return-value]
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is int:
+        return str(value)
+    if kind is float:
+        number: float = value  # type: ignore[assignment]
+        return str(int(number)) if number.is_integer() else repr(number)
+    return None
+
+
+def texts(values: list[object]) -> pa.StringArray:
+    """Return the canonical texts of a column; what `canonical` gives None for is null.
+
+    Columns of one type, which nearly all are, are written by Arrow and never by Python.
+    """
+    try:
+        column = pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return _mixed(values)
+    kind = column.type
+    if kind == pa.string():
+        return column
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    return _mixed(values)
+
+
+def hash_strings(strings: pa.StringArray) -> Hashes:
+    """Return the XXH64 of each string's UTF-8 bytes, ABSENT where it is null; shape (n,)."""
+    count = len(strings)
+    hashes = np.empty(count, np.uint64)
+    if count == 0:
+        return hashes
+    valid, offsets, data = strings.buffers()
+    ends = np.frombuffer(offsets, np.int32)[strings.offset : strings.offset + count + 1]
+    flat = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    _hash_many(flat, ends, hashes)
+    if strings.null_count and valid is not None:
+        hashes[strings.is_null().to_numpy(zero_copy_only=False)] = ABSENT
+    return hashes
+
+
+def hash_text(text: str | None) -> np.uint64:
+    """Return what `hash_strings` gives for this one string."""
+    return np.uint64(hash_strings(pa.array([text], pa.string()))[0])
+
+
+def field_id(value_hash: np.uint64, number: int) -> int:
+    """Return the id that a value of this hash has in the field of this number."""
+    return int(field_ids(np.array([value_hash], np.uint64), number)[0])
+
+
+def field_ids(hashes: Hashes, number: int) -> Hashes:
+    """Return the ids that values of these hashes have in the field of this number; shape (n,)."""
+    ids = np.empty(hashes.shape[0], np.uint64)
+    _number_many(hashes, np.uint64(number), ids)
+    return ids
+
+
+def cross_ids(parts: list[Hashes], number: int) -> Hashes:
+    """Return the ids of the crosses of these fields' ids, event by event; shape (n,)."""
+    hashes = np.full(parts[0].shape[0], np.uint64(number), np.uint64)
+    for part in parts:
+        _cross_many(hashes, part)
+    return field_ids(hashes, number)
+
+
+def _mixed(values: list[object]) -> pa.StringArray:
+    known: dict[tuple[type, object], str | None] = {}
+    column: list[str | None] = []
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            # a lone half of a surrogate pair is no UTF-8; what Python reads may still hold one
+            text = value if value.isascii() else _sound(value)  # type: ignore[attr-defined,arg-type]
+        elif kind is bool or kind is int or kind is float:
+            key = (kind, value)
+            text = known.get(key)
+            if text is None:
+                text = known[key] = canonical(value)
+        else:
+            text = None
+        column.append(text)  # type: ignore[arg-type]
+    return pa.array(column, pa.string())
+
+
+def _sound(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+@njit(cache=True, inline="always")
+def _rotate(word, bits):  # type: ignore[no-untyped-def]
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@njit(cache=True, inline="always")
+def _round(lane, word):  # type: ignore[no-untyped-def]
+    return _rotate(lane + word * _P2, 31) * _P1
+
+
+@njit(cache=True, inline="always")
+def _merge(hashed, lane):  # type: ignore[no-untyped-def]
+    return (hashed ^ _round(np.uint64(0), lane)) * _P1 + _P4
+
+
+@njit(cache=True, inline="always")
+def _word(data, at, size):  # type: ignore[no-untyped-def]
+    word = np.uint64(0)
+    for k in range(size):
+        word |= np.uint64(data[at + k]) << np.uint64(8 * k)
+    return word
+
+
+@njit(cache=True)
+def fmix64(word):  # type: ignore[no-untyped-def]
+    """Return the 64-bit finalizer of MurmurHash3: a bijection in which every bit reaches all."""
+    word = np.uint64(word)
+    word ^= word >> np.uint64(33)
+    word *= np.uint64(0xFF51AFD7ED558CCD)
+    word ^= word >> np.uint64(33)
+    word *= np.uint64(0xC4CEB9FE1A85EC53)
+    return word ^ (word >> np.uint64(33))
+
+
+@njit(cache=True)
+def xxh64(data, at, end):  # type: ignore[no-untyped-def]
+    """Return XXH64, seed 0, of `data[at:end]`. Compiled; for use inside kernels."""
+    length = np.uint64(end - at)
+    if end - at >= 32:
+        one, two, three, four = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1
+        while end - at >= 32:
+            one = _round(one, _word(data, at, 8))
+            two = _round(two, _word(data, at + 8, 8))
+            three = _round(three, _word(data, at + 16, 8))
+            four = _round(four, _word(data, at + 24, 8))
+            at += 32
+        hashed = _rotate(one, 1) + _rotate(two, 7) + _rotate(three, 12) + _rotate(four, 18)
+        hashed = _merge(_merge(_merge(_merge(hashed, one), two), three), four)
+    else:
+        hashed = _P5
+    hashed += length
+    while end - at >= 8:
+        hashed = _rotate(hashed ^ _round(np.uint64(0), _word(data, at, 8)), 27) * _P1 + _P4
+        at += 8
+    if end - at >= 4:
+        hashed = _rotate(hashed ^ (_word(data, at, 4) * _P1), 23) * _P2 + _P3
+        at += 4
+    while at < end:
+        hashed = _rotate(hashed ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        at += 1
+    hashed = (hashed ^ (hashed >> np.uint64(33))) * _P2
+    hashed = (hashed ^ (hashed >> np.uint64(29))) * _P3
+    return hashed ^ (hashed >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True)
+def _hash_many(data, offsets, hashes):  # type: ignore[no-untyped-def]
+    for i in range(hashes.shape[0]):
+        hashes[i] = xxh64(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))
+
+
+@njit(cache=True, nogil=True)
+def _number_many(hashes, number, ids):  # type: ignore[no-untyped-def]
+    for i in range(hashes.shape[0]):
+        ids[i] = (fmix64(hashes[i] + number * _P1) & ~_LOW) | number
+
+
+@njit(cache=True, nogil=True)
+def _cross_many(hashes, part):  # type: ignore[no-untyped-def]
+    for i in range(hashes.shape[0]):
+        hashes[i] = fmix64(hashes[i] * _P3 + part[i])
