@@ -1,0 +1,174 @@
+"""Messages and input offsets written in one Kafka transaction: both, or neither.
+
+`Transactions` is what the joiner needs of Kafka besides reading; `KafkaTransactions` is the real
+one, `ingest.fakes.ListTransactions` the other. A transaction lives within one call: it begins when
+there is something to write, and the call ends with it committed, aborted or an error raised. So no
+transaction is ever open while the joiner reads, and a stop or a lost partition has none to end.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from ingest.errors import Fenced, StreamError, TransactionAborted, WriteRefused
+from ingest.foreign_errors import translate, translated
+from ingest.kafka_writer import producer_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from ingest.kafka_reader import KafkaReader
+    from ingest.settings import KafkaSettings
+    from ingest.stream import Source
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""So long a joiner that died in a transaction holds up the readers of examples."""
+
+
+class Outgoing(NamedTuple):
+    """One message to be written."""
+
+    target: Source
+    value: bytes
+
+
+class Committed(NamedTuple):
+    """How far a source was read in the last committed transaction."""
+
+    offset: int
+    """First offset not yet taken."""
+    metadata: str
+    """What the joiner stored with it."""
+
+
+class Transactions(Protocol):
+    """Writes atomically, and knows what was written last."""
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return how far each source was read; one never committed is missing.
+
+        Raises KafkaUnreachable.
+        """
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        """Write all of it, or raise.
+
+        Raises TransactionAborted (nothing was written: restore and go on), Fenced, KafkaUnreachable
+        (whether it was written is unknown: restore from `committed`), WriteRefused.
+        """
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class KafkaTransactions:
+    """A transactional producer that commits the offsets of a reader's group.
+
+    `transactional_id` is the same after a restart: a predecessor still alive is fenced, and what it
+    left open is aborted, before this one starts. Raises KafkaUnreachable, NotAllowed.
+    """
+
+    def __init__(self, settings: KafkaSettings, transactional_id: str, reader: KafkaReader) -> None:
+        self._settings, self._id, self._reader = settings, transactional_id, reader
+        self._refused: StreamError | None = None
+        self._producer = self._connect()
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return how far each source was read; one never committed is missing."""
+        found = self._reader.committed(sources)
+        return {source: Committed(*position) for source, position in found.items()}
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        """Write all of it, or raise."""
+        address, timeout_s = self._settings.bootstrap, self._settings.lost_timeout_s
+        positions = [
+            TopicPartition(source.topic, source.partition, offset, metadata)
+            for source, (offset, metadata) in offsets.items()
+        ]
+        self._refused = None
+        try:
+            with translated(f"transaction {self._id}", address, committing=True):
+                self._producer.begin_transaction()
+                for message in messages:
+                    self._produce(message)
+                self._producer.send_offsets_to_transaction(
+                    positions, self._reader.group_metadata(), timeout_s
+                )
+                self._producer.commit_transaction(timeout_s)
+        except StreamError as error:
+            raise self._after(error) from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        try:
+            self._producer.close()
+        except KafkaException as error:
+            # one that was fenced has nothing left to end, and says so
+            log.warning("closing transactions %s: %s", self._id, error.args[0].str())
+
+    def _connect(self) -> Producer:
+        producer = Producer(
+            {
+                **producer_config(self._settings),
+                "transactional.id": self._id,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # The commit waits for messages anyway; and while the markers of the last commit are
+                # being written, the next transaction is told to try again: wait as little as can be
+                "linger.ms": 0,
+                "retry.backoff.ms": 1,
+                "retry.backoff.max.ms": 5,
+                "on_delivery": self._on_delivery,
+            }
+        )
+        with translated(f"taking over {self._id}", self._settings.bootstrap):
+            producer.init_transactions(self._settings.connect_timeout_s * 2)
+        return producer
+
+    def _produce(self, message: Outgoing) -> None:
+        target, value = message
+        while True:
+            try:
+                self._producer.produce(target.topic, value, partition=target.partition)
+            except BufferError:
+                self._producer.poll(0.05)
+            else:
+                return
+
+    def _after(self, error: StreamError) -> StreamError:
+        """Abort what can be aborted; return the error that says what to do next."""
+        if isinstance(error, Fenced):
+            return error
+        try:
+            self._producer.abort_transaction(self._settings.connect_timeout_s)
+        except KafkaException as refused:
+            if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
+                log.warning("cannot abort transaction %s: %s", self._id, refused.args[0].str())
+            ours = translate(refused, f"aborting {self._id}", self._settings.bootstrap)
+            if isinstance(ours, Fenced):
+                return ours
+            self._reconnect()
+        if self._refused is None:
+            return error
+        self._reconnect()  # the client has lost count of its messages: its next one would fail
+        # a refused message says why better than the transaction that failed of it
+        return self._refused if isinstance(error, TransactionAborted) else error
+
+    def _reconnect(self) -> None:
+        """Begin anew, where the producer's own state is not to be trusted any more."""
+        self.close()
+        self._producer = self._connect()
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            doing = f"writing to {message.topic()}/{message.partition()}"
+            ours = translate(error, doing, self._settings.bootstrap)
+            if isinstance(ours, WriteRefused):
+                self._refused = self._refused or ours

@@ -1,0 +1,78 @@
+"""The fakes keep the promises of the protocols they stand for."""
+
+from ingest.fakes import ListReader, ListTransactions, ListWriter, Sent
+from ingest.stream import AtEnd, Gained, Lost, Reader, Record, Source, Writer
+from ingest.transactions import Committed, Outgoing, Transactions
+
+SOURCE, OTHER = Source("t", 0), Source("t", 1)
+
+
+def record(offset: int, source: Source = SOURCE) -> Record:
+    return Record(source, offset, 0, str(offset).encode())
+
+
+def test_the_fakes_have_the_shape_of_the_real_ones() -> None:
+    reader: Reader = ListReader({})
+    writer: Writer = ListWriter()
+    transactions: Transactions = ListTransactions()
+    for fake in (reader, writer, transactions):
+        fake.close()
+
+
+def test_nothing_comes_before_start_and_then_all_in_order_with_the_end() -> None:
+    reader = ListReader({SOURCE: [record(0), record(2), record(5)]}, largest_poll=2)
+    assert reader.poll(0.0) == [Gained(SOURCE)]
+    assert reader.poll(0.0) == []
+    reader.start({SOURCE: 1})
+    assert reader.poll(0.0) == [record(2), record(5), AtEnd(SOURCE, 6)]
+    assert reader.poll(0.0) == []
+    added = reader.append(SOURCE, b"6")
+    assert reader.poll(0.0) == [added, AtEnd(SOURCE, 7)]
+    reader.start({SOURCE: 0})
+    assert reader.poll(0.0) == [record(0), record(2)]
+
+
+def test_a_paused_source_is_silent_until_resumed() -> None:
+    reader = ListReader({SOURCE: [record(0)], OTHER: [record(0, OTHER)]})
+    reader.poll(0.0)
+    reader.start({SOURCE: 0, OTHER: 0})
+    reader.pause([SOURCE])
+    assert reader.poll(0.0) == [record(0, OTHER), AtEnd(OTHER, 1)]
+    reader.resume([SOURCE])
+    assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
+
+
+def test_a_lost_source_is_silent_until_gained_and_started_again() -> None:
+    reader = ListReader({SOURCE: [record(0)]})
+    reader.poll(0.0)
+    reader.start({SOURCE: 0})
+    reader.lose(SOURCE)
+    assert reader.poll(0.0) == [Lost(SOURCE)]
+    reader.start({SOURCE: 0})
+    assert reader.poll(0.0) == []
+    reader.gain(SOURCE)
+    assert reader.poll(0.0) == [Gained(SOURCE)]
+    reader.start({SOURCE: 0})
+    assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
+
+
+def test_a_writer_remembers_what_was_flushed() -> None:
+    writer = ListWriter()
+    writer.send(SOURCE, b"v", b"k")
+    assert (writer.sent, writer.flushed) == ([Sent(SOURCE, b"v", b"k")], 0)
+    writer.close()
+    assert (writer.flushed, writer.closed) == (1, True)
+
+
+def test_a_transaction_is_whole_or_not_there() -> None:
+    transactions = ListTransactions()
+    transactions.failures = [RuntimeError("first")]  # type: ignore[list-item]
+    messages, offsets = [Outgoing(SOURCE, b"v")], {SOURCE: Committed(1, "m")}
+    for _ in range(2):
+        try:
+            transactions.write(messages, offsets)
+        except RuntimeError:
+            assert transactions.written == []
+            assert transactions.committed([SOURCE]) == {}
+    assert transactions.written == messages
+    assert transactions.committed([SOURCE, OTHER]) == offsets

@@ -1,0 +1,172 @@
+"""Files into Kafka: order, keys, ticks, pace."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import confluent_kafka
+import pytest
+import zstandard
+
+from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from ingest.replay import NoEventsError, Progress, ReplaySettings, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+WINDOW_MS = 1_000
+START_MS = 1_700_000_000_000
+PARTITIONS = 3
+
+
+@pytest.fixture
+def settings(kafka: str) -> KafkaSettings:
+    return KafkaSettings(kafka)
+
+
+@pytest.fixture
+def topics(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> EventTopics:
+    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    ensure_topics(settings, topics_for(fresh_name("model"), PARTITIONS, topics))
+    return topics
+
+
+def shown(i: int) -> bytes:
+    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i}).encode()
+
+
+def clicked(i: int) -> bytes:
+    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i + 5}).encode()
+
+
+def write_directory(path: Path, impressions: list[bytes], clicks: list[bytes]) -> Path:
+    path.mkdir()
+    (path / "impressions.ndjson").write_bytes(b"\n".join(impressions) + b"\n")
+    packed = zstandard.compress(b"\n".join(clicks))
+    (path / "clicks.ndjson.zst").write_bytes(packed)
+    return path
+
+
+def test_every_line_arrives_once_by_its_key_in_order_and_ticks_end_it(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    first = write_directory(tmp_path / "1", [shown(i) for i in range(3_000)], [clicked(7)])
+    second = write_directory(tmp_path / "2", [shown(i) for i in range(3_000, 3_010)], [])
+    reached: list[Progress] = []
+    replayed = replay(
+        settings,
+        [first, second],
+        WINDOW_MS,
+        threading.Event(),
+        topics=topics,
+        progress=reached.append,
+    )
+    assert replayed.events == 3_011
+    assert not replayed.stopped
+    assert [(d.impressions, d.clicks) for d in replayed.directories] == [(3_000, 1), (10, 0)]
+    assert replayed.directories[0].first_ms == START_MS
+    assert replayed.directories[1].last_ms == START_MS + 30_090
+    assert reached[-1].events == 3_011
+    assert reached[-1].bytes_read == reached[-1].bytes_total > 0
+
+    by_partition = defaultdict(list)
+    for record in read_all(settings, topics.impressions):
+        by_partition[record.source.partition].append(json.loads(record.value))
+    events = [e for found in by_partition.values() for e in found if "impression_id" in e]
+    assert sorted(e["impression_id"] for e in events) == sorted(f"i{i}" for i in range(3_010))
+    assert sorted(by_partition) == list(range(PARTITIONS))
+    for partition, found in by_partition.items():
+        times = [event["timestamp_ms"] for event in found]
+        assert times == sorted(times)
+        assert found[-1] == {"timestamp_ms": START_MS + 30_090 + WINDOW_MS + 1}
+        assert all(
+            confluent_kafka.murmur2(event["impression_id"].encode(), PARTITIONS) == partition
+            for event in found
+            if "impression_id" in event
+        )
+    last = {r.source.partition: json.loads(r.value) for r in read_all(settings, topics.clicks)}
+    assert set(last) == set(range(PARTITIONS))
+    assert all("impression_id" not in event for event in last.values())
+
+
+def test_a_line_that_is_no_event_is_sent_as_it_is(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    odd = [b"not json", b'{"impression_id": 5}', b'{"timestamp_ms": "late"}', b"\xff\xfe"]
+    directory = write_directory(tmp_path / "1", [*odd, shown(1)], [clicked(1), b"["])
+    replayed = replay(settings, [directory], WINDOW_MS, threading.Event(), topics=topics)
+    assert replayed.events == 7
+    assert replayed.directories[0].first_ms == START_MS + 10
+    values = [record.value for record in read_all(settings, topics.impressions)]
+    assert set(odd) < set(values)
+    assert b"[" in [record.value for record in read_all(settings, topics.clicks)]
+
+
+def test_paced_replay_takes_its_time_and_ticks_while_nothing_happens(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    directory = write_directory(tmp_path / "1", [shown(0), shown(300)], [clicked(100)])
+    begun_s = time.monotonic()
+    replay(
+        settings,
+        [directory],
+        WINDOW_MS,
+        threading.Event(),
+        topics=topics,
+        settings=ReplaySettings(speed=10.0, tick_interval_s=0.02),
+    )
+    assert time.monotonic() - begun_s >= 0.3
+    for topic in (topics.impressions, topics.clicks):
+        by_partition = defaultdict(list)
+        for record in read_all(settings, topic):
+            by_partition[record.source.partition].append(json.loads(record.value))
+        for found in by_partition.values():
+            times = [event["timestamp_ms"] for event in found]
+            assert times == sorted(times), "a tick went before an event"
+            assert sum("impression_id" not in event for event in found) > 2
+
+
+def test_replay_waits_while_the_pipeline_lags(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    directory = write_directory(tmp_path / "1", [shown(i) for i in range(4_000)], [])
+    lags = iter([50, 50, 5])
+    asked: list[int] = []
+
+    def lag() -> int:
+        asked.append(next(lags, 0))
+        return asked[-1]
+
+    limit = ReplaySettings(lag_limit=10)
+    replay(settings, [directory], 0, threading.Event(), topics=topics, settings=limit, lag=lag)
+    assert asked == [50, 50, 5, 0]
+
+
+def test_a_stopped_replay_ends_at_once_and_without_the_last_tick(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    directory = write_directory(tmp_path / "1", [shown(0), shown(1_000_000)], [])
+    stop = threading.Event()
+    slow = ReplaySettings(speed=1.0, tick_interval_s=0.02)
+    replayed = replay(
+        settings,
+        [directory],
+        WINDOW_MS,
+        stop,
+        topics=topics,
+        settings=slow,
+        progress=lambda _: stop.set(),
+    )
+    assert (replayed.stopped, replayed.events) == (True, 1)
+
+
+def test_a_directory_without_events_is_refused_before_anything_is_sent(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson"):
+        replay(settings, [tmp_path], WINDOW_MS, threading.Event(), topics=topics)

@@ -1,0 +1,126 @@
+"""Messages and offsets together or not at all, against a real broker."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.errors import Fenced, TransactionAborted, WriteRefused
+from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
+from ingest.stream import Gained, Source
+from ingest.transactions import Committed, KafkaTransactions, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Member:
+    """A reader in a group and its transactions."""
+
+    def __init__(self, settings: KafkaSettings, group: str, source: Source, name: str) -> None:
+        self.reader = KafkaReader(settings, group, [source.topic])
+        deadline_s = time.monotonic() + 30
+        while Gained(source) not in self.reader.poll(0.05):
+            assert time.monotonic() < deadline_s
+        self.transactions = KafkaTransactions(settings, f"{group}.{name}", self.reader)
+
+    def close(self) -> None:
+        self.transactions.close()
+        self.reader.close()
+
+
+@pytest.fixture
+def settings(kafka: str) -> KafkaSettings:
+    return KafkaSettings(kafka)
+
+
+@pytest.fixture
+def source(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> Source:
+    topic = fresh_name("topic")
+    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
+    return Source(topic, 0)
+
+
+@pytest.fixture
+def group(fresh_name: Callable[[str], str]) -> str:
+    return fresh_name("group")
+
+
+@pytest.fixture
+def member(settings: KafkaSettings, source: Source, group: str) -> Iterator[Member]:
+    member = Member(settings, group, source, "one")
+    yield member
+    member.close()
+
+
+def written(settings: KafkaSettings, source: Source) -> list[bytes]:
+    return [record.value for record in read_all(settings, source.topic)]
+
+
+def test_messages_and_offsets_are_written_together(
+    settings: KafkaSettings, source: Source, member: Member
+) -> None:
+    assert member.transactions.committed([source]) == {}
+    for i in range(3):
+        message = Outgoing(source, str(i).encode())
+        member.transactions.write([message], {source: Committed(i + 1, f"state {i}")})
+    assert written(settings, source) == [b"0", b"1", b"2"]
+    assert member.transactions.committed([source]) == {source: Committed(3, "state 2")}
+
+
+def test_offsets_alone_are_a_transaction_too(source: Source, member: Member) -> None:
+    member.transactions.write([], {source: Committed(5, "")})
+    assert member.transactions.committed([source]) == {source: Committed(5, "")}
+
+
+def test_a_refused_message_undoes_the_others_and_the_offsets_and_says_why(
+    settings: KafkaSettings, source: Source, member: Member
+) -> None:
+    too_large = Outgoing(source, secrets.token_bytes(20_000))
+    with pytest.raises(WriteRefused, match=source.topic):
+        member.transactions.write([Outgoing(source, b"a"), too_large], {source: Committed(1, "")})
+    assert written(settings, source) == []
+    assert member.transactions.committed([source]) == {}
+    member.transactions.write([Outgoing(source, b"b")], {source: Committed(1, "")})
+    assert written(settings, source) == [b"b"]
+
+
+def test_a_successor_of_the_same_name_fences_its_predecessor(
+    settings: KafkaSettings, source: Source, group: str, member: Member
+) -> None:
+    member.transactions.write([Outgoing(source, b"a")], {source: Committed(1, "")})
+    successor = KafkaTransactions(settings, f"{group}.one", member.reader)
+    with pytest.raises(Fenced):
+        member.transactions.write([Outgoing(source, b"b")], {source: Committed(2, "")})
+    assert successor.committed([source]) == {source: Committed(1, "")}
+    successor.write([Outgoing(source, b"c")], {source: Committed(2, "")})
+    assert written(settings, source) == [b"a", b"c"]
+    successor.close()
+
+
+def test_who_has_left_the_group_cannot_commit_its_offsets(
+    settings: KafkaSettings, source: Source, group: str, member: Member
+) -> None:
+    stale = member.reader.group_metadata()
+    member.reader.close()
+    heir = Member(settings, group, source, "two")
+    heir.transactions.write([Outgoing(source, b"heir")], {source: Committed(7, "heir")})
+    member.transactions._reader = Zombie(stale)  # type: ignore[assignment]
+    with pytest.raises(TransactionAborted):
+        member.transactions.write([Outgoing(source, b"late")], {source: Committed(2, "late")})
+    assert written(settings, source) == [b"heir"]
+    assert heir.transactions.committed([source]) == {source: Committed(7, "heir")}
+    heir.close()
+
+
+class Zombie:
+    """A reader that does not know that it is no longer a member."""
+
+    def __init__(self, metadata: object) -> None:
+        self._metadata = metadata
+
+    def group_metadata(self) -> object:
+        return self._metadata
