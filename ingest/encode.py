@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ingest.examples import Encoded
 from ingest.fields import Field, FieldSet, Transform
-from ingest.values import cross_ids, field_ids, hash_strings, texts
+from ingest.values import ABSENT, cross_ids, field_ids, hash_integers, hash_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -74,9 +74,7 @@ class Encoder:
         columns: dict[str, Ids] = {}
         for field in self._ordered:
             if field.transform is Transform.CROSS:
-                parts = [columns[name] for name in field.of]
-                rows = max(part.shape[0] for part in parts)
-                made = cross_ids([np.broadcast_to(part, rows) for part in parts], field.number)
+                made = cross_ids([columns[name] for name in field.of], field.number)
             else:
                 made = _single(field, column, hashes)
             columns[field.name] = made
@@ -97,8 +95,8 @@ class Encoder:
             lengths[:, j] = np.fromiter(map(len, items), np.int64, len(items))
             if len(items) < count:
                 items = items * count
-            texts_of_bag = texts(list(itertools.chain.from_iterable(items)))
-            flat.append(field_ids(hash_strings(texts_of_bag), bag.number))
+            hashes = hash_values(list(itertools.chain.from_iterable(items)))
+            flat.append(field_ids(hashes, bag.number))
         offsets = np.zeros(count * len(bags) + 1, np.int32)
         np.cumsum(lengths.reshape(-1), out=offsets[1:])
         if len(bags) == 1:
@@ -116,7 +114,7 @@ def _single(field: Field, column: Column, hashes: dict[str, Ids]) -> Ids:
     if field.transform is Transform.ID:
         found = hashes.get(field.source)
         if found is None:
-            found = hashes[field.source] = hash_strings(texts(column(field.source)))
+            found = hashes[field.source] = hash_values(column(field.source))
         return field_ids(found, field.number)
     values = _reals(column(field.source))
     if field.transform is Transform.LOG_BUCKET:
@@ -130,10 +128,13 @@ def _single(field: Field, column: Column, hashes: dict[str, Ids]) -> Ids:
 
 
 def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:
-    """Hash whole numbers as their canonical texts, of which there are few; NaN is absent."""
-    unique, inverse = np.unique(values, return_inverse=True)
-    named = [int(value) if math.isfinite(value) else None for value in unique.tolist()]
-    return hash_strings(texts(list(named)))[inverse.reshape(-1)]
+    """Hash whole numbers as their canonical texts; what is not finite is absent."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return hash_integers(pa.array(values.astype(np.int64)))
+    hashes = hash_integers(pa.array(np.where(finite, values, 0.0).astype(np.int64)))
+    hashes[~finite] = ABSENT
+    return hashes
 
 
 def _plain(field: Field, values: list[object]) -> npt.NDArray[np.float32]:
@@ -146,12 +147,12 @@ def _plain(field: Field, values: list[object]) -> npt.NDArray[np.float32]:
 
 def _reals(values: list[object]) -> npt.NDArray[np.float64]:
     """Return the numbers of a column, NaN where there is none. The text of a number is one."""
-    try:
-        column = pa.array(values)
-        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+    if not set(map(type, values)) - {int, float, type(None)}:
+        try:
+            column = pa.array(values, pa.float64())
             return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        pass
+        except pa.ArrowInvalid:
+            pass  # a whole number above 2^53, which Arrow won't round
     return np.fromiter(map(_real, values), np.float64, len(values))
 
 

@@ -51,20 +51,32 @@ def canonical(value: object) -> str | None:
 
 
 def texts(values: list[object]) -> pa.StringArray:
-    """Return the canonical texts of a column; what `canonical` gives None for is null.
-
-    Columns of one type, which nearly all are, are written by Arrow and never by Python.
-    """
-    try:
-        column = pa.array(values)
-    except (pa.ArrowException, OverflowError, UnicodeError):
-        return _mixed(values)
-    kind = column.type
-    if kind == pa.string():
-        return column
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return column.cast(pa.string())
+    """Return the canonical texts of a column; what `canonical` gives None for is null."""
+    if _are_texts(values):
+        try:
+            return pa.array(values, pa.string())
+        except (pa.ArrowException, UnicodeError):
+            pass  # other types among them, or text that is no Unicode
     return _mixed(values)
+
+
+def hash_values(values: list[object]) -> Hashes:
+    """Return the hash of each value's canonical text, ABSENT where there is none; shape (n,).
+
+    Columns of one type, which nearly all are, are read by Arrow and hashed without a Python string.
+    """
+    if not _are_texts(values):
+        kinds = set(map(type, values)) - {type(None)}
+        if not kinds:
+            return np.full(len(values), ABSENT, np.uint64)
+        if kinds == {int}:
+            try:
+                return hash_integers(pa.array(values, pa.int64()))
+            except OverflowError:
+                pass
+        elif kinds == {bool}:
+            return _OF_FLAGS[np.fromiter(map(_FLAG.__getitem__, values), np.int8, len(values))]
+    return hash_strings(texts(values))
 
 
 def hash_strings(strings: pa.StringArray) -> Hashes:
@@ -79,6 +91,16 @@ def hash_strings(strings: pa.StringArray) -> Hashes:
     _hash_many(flat, ends, hashes)
     if strings.null_count and valid is not None:
         hashes[strings.is_null().to_numpy(zero_copy_only=False)] = ABSENT
+    return hashes
+
+
+def hash_integers(numbers: pa.Int64Array) -> Hashes:
+    """Return the hash of each number's decimal text, ABSENT where it is null; shape (n,)."""
+    hashes = np.empty(len(numbers), np.uint64)
+    whole = numbers.fill_null(0) if numbers.null_count else numbers
+    _hash_decimals(whole.to_numpy(), hashes)
+    if numbers.null_count:
+        hashes[numbers.is_null().to_numpy(zero_copy_only=False)] = ABSENT
     return hashes
 
 
@@ -100,11 +122,19 @@ def field_ids(hashes: Hashes, number: int) -> Hashes:
 
 
 def cross_ids(parts: list[Hashes], number: int) -> Hashes:
-    """Return the ids of the crosses of these fields' ids, event by event; shape (n,)."""
-    hashes = np.full(parts[0].shape[0], np.uint64(number), np.uint64)
+    """Return the ids of the crosses of these fields' ids, event by event; shape (n,).
+
+    A part of one id alone stands for all events.
+    """
+    hashes = np.full(max(part.shape[0] for part in parts), np.uint64(number), np.uint64)
     for part in parts:
         _cross_many(hashes, part)
     return field_ids(hashes, number)
+
+
+def _are_texts(values: list[object]) -> bool:
+    """Whether the first value that is not null is a text: then all are, nearly always."""
+    return type(next((value for value in values if value is not None), None)) is str
 
 
 def _mixed(values: list[object]) -> pa.StringArray:
@@ -210,4 +240,29 @@ def _number_many(hashes, number, ids):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _cross_many(hashes, part):  # type: ignore[no-untyped-def]
     for i in range(hashes.shape[0]):
-        hashes[i] = fmix64(hashes[i] * _P3 + part[i])
+        hashes[i] = fmix64(hashes[i] * _P3 + part[i if part.shape[0] > 1 else 0])
+
+
+@njit(cache=True, nogil=True)
+def _hash_decimals(numbers, hashes):  # type: ignore[no-untyped-def]
+    text = np.empty(20, np.uint8)  # the longest has a sign and 19 digits
+    for i in range(numbers.shape[0]):
+        negative = numbers[i] < 0
+        left = np.uint64(numbers[i])
+        if negative:
+            left = np.uint64(0) - left
+        at = 20
+        while True:
+            at -= 1
+            text[at] = np.uint8(48 + left % np.uint64(10))
+            left //= np.uint64(10)
+            if left == np.uint64(0):
+                break
+        if negative:
+            at -= 1
+            text[at] = np.uint8(45)
+        hashes[i] = xxh64(text, at, 20)
+
+
+_FLAG: dict[object, int] = {False: 0, True: 1, None: 2}
+_OF_FLAGS = np.array([hash_text("false"), hash_text("true"), ABSENT], np.uint64)
