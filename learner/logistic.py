@@ -57,6 +57,7 @@ _BLOCK = 16
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _INTERCEPT = np.uint64(INTERCEPT)
 _ONE = np.float32(1.0)
+_MOST_WEIGHED = 0.8
 _FARTHEST = 35.0
 """Sums are cut here: the probability is never 0 or 1, and its logarithm is finite."""
 
@@ -324,11 +325,17 @@ def _slope(kind, label, p):  # type: ignore[no-untyped-def]
 
     so that a click moves the sum by -(1 + p)(1 - p), a show by (1 - p)(1 + p) p: zero in
     expectation exactly where p is the rate of clicks.
+
+    Near p = 1 a show weighs nothing, and a model that a burst of clicks took there would stay,
+    whatever it is shown. So the p of the weights ends at `_MOST_WEIGHED`: nothing changes where
+    the rate of clicks is lower, and above it the model promises a little less than the rate.
     """
     if kind == _CLOSED:
         return p - label
-    weighted = (1.0 - p) * (1.0 + p)
-    return -weighted if kind == _CLICKED else weighted * p
+    weighed = min(p, _MOST_WEIGHED)
+    if kind == _CLICKED:
+        return -(1.0 + weighed) * (1.0 - p)
+    return (1.0 - weighed) * (1.0 + weighed) * p
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -439,9 +446,7 @@ def _predict(columns, ftrl, program, features, event_ms, scratch, scores):  # ty
         _find(columns, everywhere, shift, scratch, 0, 0, count)
         if program.numbers.shape[0]:
             places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
-            take_levels(
-                program, columns, places, live, 0, 0, event_ms[i] // 1000, scratch.levels
-            )
+            take_levels(program, columns, places, live, 0, 0, event_ms[i] // 1000, scratch.levels)
             fixed = count
             count = _list_statistics(program, features.ids[i], scratch, 0, fixed)
             _find(columns, everywhere, shift, scratch, 0, fixed, count)

@@ -117,7 +117,9 @@ def learn(
     seconds = 0.0
     for begin in range(0, which.shape[0], batch):
         part = slice(begin, begin + batch)
-        examples = _examples(spec, events, encoded, which[part], kinds[part], labels[part], times[part])
+        examples = _examples(
+            spec, events, encoded, which[part], kinds[part], labels[part], times[part]
+        )
         started = time.perf_counter()
         view.reserve(model.rows_needed(examples))
         made = model.learn(view, pending.reserve(), active, examples)

@@ -1,0 +1,162 @@
+"""Logistic regression as a reader of the papers would write it: dictionaries and plain numbers.
+
+Written independently of the kernels, in double precision, an example at a time; slow, and easy to
+check against McMahan et al. 2013 (Algorithm 1) and Ktena et al. 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ingest.examples import Kind
+from learner.logistic import INTERCEPT
+
+if TYPE_CHECKING:
+    from ingest.examples import Examples
+    from learner.spec import ModelSpec, Statistic
+
+_ALL = (1 << 64) - 1
+_NOTHING = -32768
+
+
+def mixed(bits: int) -> int:
+    """The finalizer of MurmurHash3."""
+    bits ^= bits >> 33
+    bits = bits * 0xFF51AFD7ED558CCD & _ALL
+    bits ^= bits >> 33
+    bits = bits * 0xC4CEB9FE1A85EC53 & _ALL
+    return bits ^ (bits >> 33)
+
+
+@dataclass
+class Row:
+    """One row, and what it gained."""
+
+    z: float = 0.0
+    n: float = 0.0
+    shows: int = 0
+    clicks: int = 0
+    first_seen: int = 0xFFFFFFFF
+    last_seen: int = 0
+
+
+@dataclass
+class SlowLogistic:
+    """The model: rows by id, levels by impression."""
+
+    spec: ModelSpec
+    buckets: int
+    rows: dict[int, Row] = field(default_factory=dict)
+    kept: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def bucket(self, row_id: int) -> int:
+        """High bits."""
+        return row_id * self.buckets >> 64
+
+    def weight(self, row: Row) -> float:
+        """Algorithm 1, the closed form of w."""
+        optimizer = self.spec.optimizer
+        if abs(row.z) <= optimizer.l1:
+            return 0.0
+        sign = 1.0 if row.z > 0 else -1.0
+        rate = (optimizer.beta + math.sqrt(row.n)) / optimizer.alpha + optimizer.l2
+        return -(row.z - sign * optimizer.l1) / rate
+
+    def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> list[float]:
+        """Score, then learn, one by one; NaN for clicks."""
+        return [self._learn_one(examples, i, inactive) for i in range(len(examples))]
+
+    def _learn_one(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> float:
+        features, kind = examples.features, Kind(int(examples.kinds[i]))
+        label, second = int(examples.labels[i]), int(examples.event_ms[i]) // 1000
+        ids = [int(each) for each in features.ids[i]]
+        inputs = [(INTERCEPT, 1.0), *((each, 1.0) for each in ids)]
+        for number_id, number in zip(self.spec.fields.number_ids, features.numbers[i], strict=True):
+            inputs.append((int(number_id), float(number)))
+        bags = len(self.spec.fields.bags)
+        begin, end = features.bag_offsets[i * bags], features.bag_offsets[(i + 1) * bags]
+        inputs += [(int(each), 1.0) for each in features.bag_ids[begin:end]]
+        name = examples.impression_ids[i].as_py()
+        levels = self.kept.get(name)
+        if levels is None or kind is Kind.CLOSED:
+            shown = int(examples.shown_ms[i]) // 1000
+            levels = self._levels(ids, kind, label, shown, inactive)
+            if kind is Kind.SHOWN:
+                self.kept[name] = levels
+        inputs += [(self._id(each, levels, ids), 1.0) for each in self.spec.statistics]
+        weights = [self.weight(self.rows.get(row_id, Row())) for row_id, _ in inputs]
+        total = sum(weight * x for weight, (_, x) in zip(weights, inputs, strict=True))
+        p = 1.0 / (1.0 + math.exp(-total))
+        self._step(inputs, weights, self._slope(kind, label, p), kind, label, second, inactive)
+        return math.nan if kind is Kind.CLICKED else p
+
+    def _slope(self, kind: Kind, label: int, p: float) -> float:
+        if kind is Kind.CLOSED:
+            return p - label
+        f = min(p, 0.8)  # the weights' own p, no gradient through it
+        if label:
+            return (1 + f) * (p - 1)
+        return (1 - f) * (1 + f) * p
+
+    def _step(
+        self,
+        inputs: list[tuple[int, float]],
+        weights: list[float],
+        slope: float,
+        kind: Kind,
+        label: int,
+        second: int,
+        inactive: tuple[int, ...],
+    ) -> None:
+        before = {row_id: self.rows.get(row_id, Row()).n for row_id, _ in inputs}
+        for (row_id, x), weight in zip(inputs, weights, strict=True):
+            if self.bucket(row_id) in inactive:
+                continue
+            row = self.rows.setdefault(row_id, Row())
+            gradient, n = slope * x, before[row_id]
+            sigma = (math.sqrt(n + gradient**2) - math.sqrt(n)) / self.spec.optimizer.alpha
+            row.z += gradient - sigma * weight
+            row.n += gradient**2
+            row.shows += kind is not Kind.CLICKED
+            row.clicks += label if kind is not Kind.SHOWN else 0
+            row.first_seen = min(row.first_seen, second)
+            row.last_seen = max(row.last_seen, second)
+
+    def _levels(
+        self, ids: list[int], kind: Kind, label: int, shown_s: int, inactive: tuple[int, ...]
+    ) -> dict[str, int]:
+        names = [each.name for each in self.spec.fields.singles]
+        levels = {}
+        for each in self.spec.statistics:
+            if not each.kind:
+                continue
+            row_id = ids[names.index(each.of)]
+            row = self.rows.get(row_id, Row())
+            counted = self.bucket(row_id) in inactive
+            shows = max(0, row.shows - (1 if counted or kind is Kind.CLICKED else 0))
+            clicks = max(0, row.clicks - (label if counted else 0))
+            if each.kind == "age" and shows == 0:
+                levels[each.name] = _NOTHING
+                continue
+            value = {
+                "show": 1.0 + shows,
+                "click": 1.0 + clicks,
+                "rate": (clicks + each.prior_clicks) / (shows + each.prior_shows),
+                "age": 1.0 + max(0, shown_s - row.first_seen),
+            }[each.kind]
+            levels[each.name] = math.floor(each.per_doubling * math.log2(value))
+        return levels
+
+    def _id(self, statistic: Statistic, levels: dict[str, int], ids: list[int]) -> int:
+        seed = 0x9E3779B97F4A7C15
+        names = [each.name for each in self.spec.fields.singles]
+        fixed, varying = mixed(statistic.number + seed & _ALL), 0
+        for name in statistic.cross or (statistic.name,):
+            if name in levels:
+                varying = mixed((varying ^ (levels[name] + 32769)) + seed & _ALL)
+            else:
+                fixed = mixed(fixed ^ ids[names.index(name)])
+        high, low = fixed >> 48 << 48, mixed(fixed ^ varying) & 0x0000FFFFFFFFFC00
+        return high | low | statistic.number

@@ -1,0 +1,49 @@
+"""Scores as bytes: what goes in comes out, and what is none is refused."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from learner.scores import Scores, UnreadableScores, pack, unpack
+
+
+def test_a_batch_comes_back_as_it_was() -> None:
+    scores = Scores(
+        pa.array(["a", "é", ""], pa.string()),
+        pa.array(["r", None, "r"], pa.string()),
+        np.array([1, 2, 3], np.int64),
+        np.array([0.25, 0.5, 1e-9]),
+    )
+    found = unpack(pack(scores))
+    assert len(found) == 3
+    assert found.impression_ids.to_pylist() == ["a", "é", ""]
+    assert found.request_ids.to_pylist() == ["r", None, "r"]
+    np.testing.assert_array_equal(found.event_ms, scores.event_ms)
+    np.testing.assert_array_equal(found.scores, scores.scores)
+
+
+def test_a_part_of_a_longer_column_is_packed_alone() -> None:
+    ids = pa.array([f"i{i}" for i in range(100)], pa.string())
+    scores = Scores(
+        ids.slice(40, 2), pa.nulls(2, pa.string()), np.zeros(2, np.int64), np.array([0.1, 0.2])
+    )
+    assert unpack(pack(scores)).impression_ids.to_pylist() == ["i40", "i41"]
+
+
+def test_an_empty_batch_is_a_batch() -> None:
+    empty = pa.array([], pa.string())
+    assert len(unpack(pack(Scores(empty, empty, np.zeros(0, np.int64), np.zeros(0))))) == 0
+
+
+def _another_table() -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"other": [1]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("blob", [b"", b"not arrow at all", _another_table()])
+def test_other_bytes_are_refused(blob: bytes) -> None:
+    with pytest.raises(UnreadableScores, match="expected"):
+        unpack(blob)
