@@ -1,7 +1,7 @@
 """What can go wrong between a process and the parameter server, classed by what to do next.
 
-`Unreachable` is the only one worth waiting for. Every other one stops the process: going on would
-apply an event twice, lose one, or mix two models.
+`Unreachable`, and `OutOfMemory` among it, is the only one worth waiting for. Every other one stops
+the process: going on would apply an event twice, lose one, or mix two models.
 """
 
 
@@ -11,6 +11,14 @@ class StoreError(Exception):
 
 class Unreachable(StoreError):
     """A node did not answer, or not in time: what it did with the call is unknown. Retry."""
+
+
+class OutOfMemory(Unreachable):
+    """A node is at its memory limit and did nothing. Retry: keepers make room by trimming logs."""
+
+
+class Refused(StoreError):
+    """The server refused user, password or command. Stop; the operator grants it."""
 
 
 class MissingBucket(StoreError):

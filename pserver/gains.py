@@ -43,9 +43,7 @@ class Gains(NamedTuple):
     def empty(cls, width: int) -> Gains:
         """No rows at all: what a bucket gains when only its marks advance."""
         none = np.zeros(0, np.uint32)
-        return cls(
-            np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32)
-        )
+        return cls(np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32))
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -119,7 +117,9 @@ def unpack(blob: bytes) -> tuple[Header, Gains]:
         (length,) = struct.unpack_from("<I", blob)
         header = _decode.decode(blob[4 : 4 + length].rstrip(b" "))
     except (struct.error, msgspec.DecodeError) as error:
-        raise CorruptEntry(f"log entry of {len(blob)} bytes has no readable header: {error}") from error
+        raise CorruptEntry(
+            f"log entry of {len(blob)} bytes has no readable header: {error}"
+        ) from error
     rows, start = header.rows, 4 + length
     expected = start + rows * (24 + 4 * header.width)
     if header.format != FORMAT or len(blob) != expected:

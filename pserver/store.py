@@ -8,10 +8,16 @@ and changes in one atomic call. A bucket has
     marks     for every source, the first offset not yet applied: the fence
     log       the entries after those that a keeper trimmed
     rows      each with the version up to which the log is folded into it
+    lease     of the keeper that folds and trims, and how often it has folded
 
 A push names for every source the offsets it covers. It is applied if and only if every mark equals
 the start of its span; then marks, version, nonce and log change together. So an example is applied
 to a bucket once, however often its push is sent, by whomever (DESIGN 5).
+
+A keeper numbers its folds. The store counts them beside the lease and takes only the next one, and
+a trim only from who knows the count. The version alone would not do: a failover may lose folds and
+keep the entries they came from, and a fold that lingered in the network may arrive after a later
+one; either way rows would lack entries that the log then loses.
 
 All calls take many buckets at once, for a store sends one pipeline a node. An answer that did not
 arrive is a value (`Unreachable`) in the list, since the other buckets' answers did. The same laws
@@ -30,7 +36,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pserver.errors import Unreachable
-    from pserver.gains import Gains
+    from pserver.rows import Rows, StoredRows
+
+OWN_FIELDS = frozenset(
+    (
+        *("version", "nonce", "previous", "trimmed", "appended_bytes", "trimmed_bytes"),
+        *("keeper", "lease_ms", "folds"),
+    )
+)
+"""What a bucket says of itself beside its marks: no source may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class Shape:
     fingerprint: str
     """Of the model spec: a process whose spec has another one refuses to start."""
     spec: str
-    """The model spec itself, opaque here: for servers that have no file, and to name differences."""
+    """The model spec itself, opaque here: for servers without the file, and to name differences."""
 
     def bucket_of(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the bucket of each id; shape (n,)."""
@@ -62,6 +76,10 @@ class Span:
     start: int
     stop: int
 
+    def __post_init__(self) -> None:
+        if self.source in OWN_FIELDS or not 0 <= self.start <= self.stop:
+            raise ValueError(f"expected a source's offsets, start <= stop, found {self}")
+
 
 @dataclass(frozen=True, slots=True)
 class Push:
@@ -73,6 +91,13 @@ class Push:
     """8 random bytes, new for every new push; a retry repeats them."""
     blob: bytes
     """`gains.pack(...)`"""
+
+    def __post_init__(self) -> None:
+        sources = {span.source for span in self.spans}
+        moves = any(span.stop > span.start for span in self.spans)
+        if len(sources) != len(self.spans) or not moves:
+            # the marks are the only fence: what moves none would be applied at every retry
+            raise ValueError(f"expected spans of different sources, one not empty: {self.spans}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +115,7 @@ class Answer:
     """Bytes in the log: what the keepers have not yet trimmed."""
 
     def covers(self, spans: Sequence[Span]) -> bool:
-        """Whether all these offsets are applied and none beyond: the push (or its first try) was."""
+        """Whether just these offsets are applied: by the push, or by the first try of it."""
         return all(self.marks.get(span.source, 0) == span.stop for span in spans)
 
 
@@ -112,17 +137,10 @@ class Polled:
     bucket: int
     version: int
     nonce: bytes
+    trimmed: int
+    """Greatest version that is no longer in the log; 0 if the log was never trimmed."""
     entries: tuple[Entry, ...]
     """Ascending. May begin later than asked (trimmed) and end before or after `version`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows as they lie in the store, with the version up to which each is folded."""
-
-    versions: npt.NDArray[np.uint64]  # (n,)
-    rows: Gains
-    """Everything the rows ever gained; shows and clicks as u64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +149,12 @@ class Fold:
 
     bucket: int
     keeper: str
+    number: int
+    """1 for the first under this lease, then 2, ..."""
     version: int
     nonce: bytes
     """Of the entry `version`: refused unless the log (or the head) still has that very entry."""
-    rows: Gains
-    """Everything the rows ever gained; shows and clicks as u64."""
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +163,8 @@ class Trim:
 
     bucket: int
     keeper: str
+    folds: int
+    """How many folds this lease has had acknowledged."""
     version: int
     nonce: bytes
     through: int
@@ -155,8 +176,9 @@ class Store(Protocol):
     def create(self, shape: Shape) -> None:
         """Make the model: version 0 and a nonce in every bucket.
 
-        Doing it again with an equal shape completes what is missing and changes nothing else.
-        Raises ModelExists if there is one with another shape, Unreachable.
+        Doing it again with an equal shape changes nothing, and completes what was begun and
+        interrupted. A bucket that was there and is gone is not made again in silence.
+        Raises ModelExists if there is one with another shape, MissingBucket, Unreachable.
         """
 
     def shape(self) -> Shape:
@@ -180,6 +202,8 @@ class Store(Protocol):
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """Take or renew the lease of a bucket; False while another keeper holds it.
 
+        Taking it sets the count of folds to 0, renewing it does not. `keeper` names one attempt
+        at holding a bucket: who no longer knows how many of its folds arrived takes a new name.
         The lease runs on the store's clock. Raises MissingBucket, Unreachable.
         """
 
@@ -187,10 +211,14 @@ class Store(Protocol):
         """Give the lease back if it is this keeper's. Raises Unreachable."""
 
     def fold(self, fold: Fold) -> None:
-        """Write rows. Raises LostLease (also if that entry is gone), MissingBucket, Unreachable."""
+        """Write rows.
+
+        Raises LostLease (also if that entry is gone, or this is not the next fold), MissingBucket,
+        Unreachable.
+        """
 
     def trim(self, trim: Trim) -> None:
-        """Remove entries. Raises like `fold`."""
+        """Remove entries. Raises like `fold`; `folds` must be the count."""
 
     def close(self) -> None:
         """Close connections."""

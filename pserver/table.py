@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
-from pserver.gains import NEVER, Gains
+from pserver.gains import NEVER
+from pserver.rows import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from pserver.gains import Gains
 
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
@@ -32,7 +35,7 @@ class Columns(NamedTuple):
     """The arrays of a table. Only the first `count[0]` places of the columns are rows."""
 
     slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
-    count: npt.NDArray[np.int64]  # (1,)
+    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,)
     ids: npt.NDArray[np.uint64]  # (capacity,)
     shows: npt.NDArray[np.uint64]  # (capacity,)
     clicks: npt.NDArray[np.uint64]  # (capacity,)
@@ -154,6 +157,28 @@ class RowTable:
         _add(self.columns, places, *gains[1:])
         return places
 
+    def put(self, rows: Rows) -> Places:
+        """Set rows to what they are elsewhere; return their places. Ids are unique."""
+        places = self.find_or_add(rows.ids)
+        self.columns.shows[places] = rows.shows
+        self.columns.clicks[places] = rows.clicks
+        self.columns.first_seen[places] = rows.first_seen
+        self.columns.last_seen[places] = rows.last_seen
+        self.columns.values[places] = rows.values
+        return places
+
+    def take(self, places: Places) -> Rows:
+        """Return the rows at these places, as copies."""
+        columns = self.columns
+        return Rows(
+            columns.ids[places],
+            columns.shows[places],
+            columns.clicks[places],
+            columns.first_seen[places],
+            columns.last_seen[places],
+            columns.values[places],
+        )
+
     def clear(self, places: Places) -> None:
         """Set rows to what a row is that never existed."""
         self.columns.shows[places] = 0
@@ -183,7 +208,7 @@ def _grown(old: Columns, capacity: int) -> Columns:
     new = _make(capacity, old.values.shape[1])
     count = int(old.count[0])
     new.count[0] = count
-    for before, after in zip(old[2:], new[2:], strict=True):
-        after[:count] = before[:count]
+    for name in Columns._fields[2:]:
+        getattr(new, name)[:count] = getattr(old, name)[:count]
     _index(new.slots, new.ids, count)
     return new

@@ -1,0 +1,204 @@
+"""A store in this process's memory: the fake that ships with the interface.
+
+It keeps every promise of `pserver.store.Store`, and bytes where the real one keeps bytes, so that
+the same laws run on both. Clock and dice are handed in. What no real store offers, and tests need:
+a bucket can go back to an earlier state (an asynchronous failover that lost writes), and can come
+back empty (a shard that lost its disk).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pserver.errors import LostLease, MissingBucket, MissingModel, ModelExists
+from pserver.rows import pack_rows, unpack_rows
+from pserver.store import Answer, Entry, Polled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pserver.errors import Unreachable
+    from pserver.rows import StoredRows
+    from pserver.store import Fold, Push, Shape, Trim
+
+_ROWS_A_CHUNK = 4096
+
+
+@dataclass
+class BucketState:
+    """Everything of one bucket."""
+
+    nonce: bytes
+    version: int = 0
+    previous: bytes = b""
+    trimmed: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+    log: list[Entry] = field(default_factory=list)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    keeper: str = ""
+    lease_ms: int = 0
+    folds: int = 0
+
+    def copy(self) -> BucketState:
+        """Return a state that does not change with this one."""
+        return replace(self, marks=dict(self.marks), log=list(self.log), rows=dict(self.rows))
+
+
+class MemoryStore:
+    """One model's buckets in memory. Safe for use from several threads."""
+
+    def __init__(self, *, clock_ms: Callable[[], int], nonces: Callable[[], bytes]) -> None:
+        """`clock_ms` is the store's clock, for leases; `nonces` draws 8 bytes for a new bucket."""
+        self._clock_ms, self._nonces = clock_ms, nonces
+        self._shape: Shape | None = None
+        self._buckets: dict[int, BucketState] = {}
+        self._lock = threading.RLock()
+
+    def create(self, shape: Shape) -> None:
+        """See Store.create."""
+        with self._lock:
+            if self._shape is None:
+                self._shape = shape
+                self._buckets = {b: BucketState(self._nonces()) for b in range(shape.buckets)}
+            if self._shape != shape:
+                raise ModelExists(f"expected {shape}, found {self._shape}")
+            for bucket in range(shape.buckets):
+                self._state(bucket)
+
+    def shape(self) -> Shape:
+        """See Store.shape."""
+        with self._lock:
+            if self._shape is None:
+                raise MissingModel("this store in memory holds no model: nobody called `create`")
+            return self._shape
+
+    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+        """See Store.marks."""
+        with self._lock:
+            return [self._answer(b, dict(self._state(b).marks)) for b in buckets]
+
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        """See Store.push."""
+        with self._lock:
+            return [self._push(push) for push in pushes]
+
+    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+        """See Store.poll."""
+        with self._lock:
+            return [self._poll(bucket, version, limit) for bucket, version in after.items()]
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        """See Store.rows. A snapshot a chunk, not one of all."""
+        with self._lock:
+            ids = list(self._state(bucket).rows)
+        for start in range(0, len(ids), _ROWS_A_CHUNK):
+            with self._lock:
+                stored = self._state(bucket).rows
+                chunk = [
+                    row_id for row_id in ids[start : start + _ROWS_A_CHUNK] if row_id in stored
+                ]
+                blobs = [stored[row_id] for row_id in chunk]
+                width = self.shape().width
+            yield unpack_rows(chunk, blobs, width)
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """See Store.claim."""
+        with self._lock:
+            state, now = self._state(bucket), self._clock_ms()
+            if state.keeper != keeper:
+                if state.keeper and now < state.lease_ms:
+                    return False
+                state.keeper, state.folds = keeper, 0
+            state.lease_ms = now + lease_ms
+            return True
+
+    def release(self, bucket: int, keeper: str) -> None:
+        """See Store.release."""
+        with self._lock:
+            state = self._state(bucket)
+            if state.keeper == keeper:
+                state.keeper = ""
+
+    def fold(self, fold: Fold) -> None:
+        """See Store.fold."""
+        with self._lock:
+            state = self._held(fold.bucket, fold.keeper, fold.number - 1)
+            self._check_entry(state, fold)
+            state.rows.update(zip(*pack_rows(fold.version, fold.rows), strict=True))
+            state.folds = fold.number
+
+    def trim(self, trim: Trim) -> None:
+        """See Store.trim."""
+        with self._lock:
+            state = self._held(trim.bucket, trim.keeper, trim.folds)
+            self._check_entry(state, trim)
+            if trim.through > trim.version:
+                raise ValueError(f"expected to trim at most through {trim.version}: {trim}")
+            state.log = [entry for entry in state.log if entry.version > trim.through]
+            state.trimmed = max(state.trimmed, trim.through)
+
+    def close(self) -> None:
+        """See Store.close."""
+
+    def checkpoint(self, bucket: int) -> BucketState:
+        """Return the bucket as it is now, to be handed to `revert`."""
+        with self._lock:
+            return self._state(bucket).copy()
+
+    def revert(self, bucket: int, checkpoint: BucketState) -> None:
+        """Put the bucket back to an earlier state, as a failover that loses writes does."""
+        with self._lock:
+            self._buckets[bucket] = checkpoint.copy()
+
+    def empty(self, bucket: int) -> None:
+        """Lose the bucket, as a shard does that comes back without its data."""
+        with self._lock:
+            self._buckets.pop(bucket, None)
+
+    def _state(self, bucket: int) -> BucketState:
+        shape = self.shape()
+        if bucket not in self._buckets:
+            raise MissingBucket(
+                f"bucket {bucket} of {shape.model!r} has no version: its shard came back empty; "
+                "restore it"
+            )
+        return self._buckets[bucket]
+
+    def _held(self, bucket: int, keeper: str, folds: int) -> BucketState:
+        state = self._state(bucket)
+        if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
+            raise LostLease(f"bucket {bucket}: expected the lease of {keeper}, found it gone")
+        if state.folds != folds:
+            raise LostLease(f"bucket {bucket}: expected {folds} folds, found {state.folds}")
+        return state
+
+    def _check_entry(self, state: BucketState, named: Fold | Trim) -> None:
+        known = {entry.version: entry.nonce for entry in state.log} | {state.version: state.nonce}
+        if known.get(named.version) != named.nonce:
+            raise LostLease(
+                f"bucket {named.bucket}: expected entry {named.version} with nonce "
+                f"{named.nonce.hex()}, found {state.version} with {state.nonce.hex()}"
+            )
+
+    def _push(self, push: Push) -> Answer:
+        state = self._state(push.bucket)
+        if all(state.marks.get(span.source, 0) == span.start for span in push.spans):
+            state.marks |= {span.source: span.stop for span in push.spans}
+            state.version += 1
+            state.previous, state.nonce = state.nonce, push.nonce
+            state.log.append(Entry(state.version, push.nonce, state.previous, push.blob))
+        sources = [span.source for span in push.spans]
+        return self._answer(push.bucket, {s: state.marks.get(s, 0) for s in sources})
+
+    def _answer(self, bucket: int, marks: Mapping[str, int]) -> Answer:
+        state = self._state(bucket)
+        log_bytes = sum(len(entry.blob) for entry in state.log)
+        return Answer(bucket, state.version, state.nonce, state.previous, marks, log_bytes)
+
+    def _poll(self, bucket: int, after: int, limit: int) -> Polled:
+        state = self._state(bucket)
+        begin = max(0, after - state.trimmed)  # the log is without holes
+        entries = tuple(state.log[begin : begin + limit])
+        return Polled(bucket, state.version, state.nonce, state.trimmed, entries)
