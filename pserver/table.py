@@ -167,17 +167,13 @@ class RowTable:
         self.columns.values[places] = rows.values
         return places
 
+    def everything(self) -> Rows:
+        """Return all rows, in the order they were added. Views."""
+        return Rows._make(column[: len(self)] for column in self.columns[2:])
+
     def take(self, places: Places) -> Rows:
         """Return the rows at these places, as copies."""
-        columns = self.columns
-        return Rows(
-            columns.ids[places],
-            columns.shows[places],
-            columns.clicks[places],
-            columns.first_seen[places],
-            columns.last_seen[places],
-            columns.values[places],
-        )
+        return Rows._make(column[places] for column in self.columns[2:])
 
     def clear(self, places: Places) -> None:
         """Set rows to what a row is that never existed."""

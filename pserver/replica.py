@@ -1,0 +1,362 @@
+"""A copy of a model's rows in this process, kept up with the logs.
+
+Learners, servers and keepers all hold one. A replica adds what the entries of a bucket's log say,
+in the log's order, to its rows; float additions in one order give one result, so all replicas at
+one version are equal bit for bit, and a checksum can prove it.
+
+To copy a bucket: read its whole log; then its rows, each with the version up to which it is folded;
+add to each row the entries beyond its version; then follow the log at least to the version that the
+bucket had after its rows were read. Only then is the copy complete, and takes the place of what the
+table held of that bucket, which stayed visible until then. A row that was not found is one that was
+never folded, so all its entries are in the log that was read.
+
+To follow a bucket: each poll brings its head and the entries beyond mine. They form a chain, for
+each names the nonce of the one before. A gap (trimmed under me), a link that does not fit, a head
+below mine or a head at mine with another nonce (a failover rewrote history): copy it again.
+
+Not safe for use from several threads; but others may read the table while it is kept up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pserver.errors import StoreError, Unreachable
+from pserver.gains import NEVER, Gains, Reached, unpack
+from pserver.rows import Rows
+from pserver.table import RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from pserver.gains import Header
+    from pserver.store import Entry, Polled, Shape, Store
+    from pserver.table import Places
+
+_COPIES_A_POLL = 8
+"""Buckets copied in one poll: more, and those already followed would wait for too long."""
+_ENTRIES_A_POLL = 64
+"""Of one bucket, unless asked otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a replica has come with one bucket."""
+
+    version: int
+    nonce: bytes
+    event_ms: int
+    """Greatest event time that the bucket's rows have learned from; 0 if none is known."""
+    append_ms: int
+    """Greatest append time of the events that the bucket's rows have learned from; 0 likewise."""
+    reached: Mapping[str, Reached]
+    """Source -> the last that an entry said of it. Only what the log still held is known."""
+
+
+class Folded(NamedTuple):
+    """An entry was added to the rows of a bucket."""
+
+    bucket: int
+    version: int
+    header: Header
+    gains: Gains
+
+
+class Copied(NamedTuple):
+    """A bucket was copied anew: any of its rows may have changed."""
+
+    bucket: int
+
+
+class Stale(NamedTuple):
+    """A bucket could not be followed or copied now; what is known of it stays as it was."""
+
+    bucket: int
+    error: StoreError
+
+
+Change = Folded | Copied | Stale
+
+
+class _Broken(Exception):
+    """The log does not continue what was read before. The bucket has to be copied again."""
+
+
+class Replica:
+    """All rows of a model, or of some of its buckets, as of a version of each bucket."""
+
+    def __init__(
+        self,
+        store: Store,
+        shape: Shape,
+        table: RowTable | None = None,
+        buckets: Iterable[int] | None = None,
+    ) -> None:
+        """Follow `buckets` (all, if None) into `table` (a new one, if None)."""
+        self.shape = shape
+        self.table = RowTable(shape.width) if table is None else table
+        self._store = store
+        self._positions: dict[int, Position | None] = {}  # None: never copied
+        self._broken: dict[int, None] = {}  # to be copied (again), the longest waiting first
+        self._changes: list[Change] = []  # not yet returned
+        self.follow(range(shape.buckets) if buckets is None else buckets)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every bucket that is followed was copied once."""
+        return None not in self._positions.values()
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets that are followed, ascending."""
+        return sorted(self._positions)
+
+    def follow(self, buckets: Iterable[int]) -> None:
+        """Follow these buckets from now on, and no others; the rows of the others are cleared."""
+        wanted = set(buckets)
+        for bucket in self._positions.keys() - wanted:
+            if self._positions.pop(bucket) is not None:
+                self.table.clear(self.places(bucket))
+            self._broken.pop(bucket, None)
+        for bucket in sorted(wanted - self._positions.keys()):
+            self._positions[bucket] = None
+            self._broken[bucket] = None
+
+    def copied(self, bucket: int) -> bool:
+        """Whether there is a position: the bucket was copied once."""
+        return self._positions.get(bucket) is not None
+
+    def position(self, bucket: int) -> Position:
+        """Return how far the bucket was followed. Raises KeyError before it was copied once."""
+        position = self._positions.get(bucket)
+        if position is None:
+            raise KeyError(f"bucket {bucket} is not copied yet")
+        return position
+
+    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Change]:
+        """Take in what is new, up to `limit` entries a bucket; return what changed, in order.
+
+        Raises what the store raises beyond Unreachable; the next call then returns what changed
+        before that.
+        """
+        self._follow_all(limit)
+        for bucket in list(self._broken)[:_COPIES_A_POLL]:
+            try:
+                self._copy(bucket, limit)
+            except (_Broken, Unreachable) as error:
+                known = error if isinstance(error, Unreachable) else StoreError(str(error))
+                self._changes.append(Stale(bucket, known))
+                self._broken[bucket] = self._broken.pop(bucket)  # behind those that wait
+            else:
+                self._changes.append(Copied(bucket))
+                del self._broken[bucket]
+        changes, self._changes = self._changes, []
+        return changes
+
+    def fold_own(
+        self,
+        bucket: int,
+        version: int,
+        nonce: bytes,
+        previous_nonce: bytes,
+        header: Header,
+        gains: Gains,
+    ) -> bool:
+        """Fold an entry that this process pushed, without reading it back.
+
+        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        """
+        position = self._positions.get(bucket)
+        if position is None or bucket in self._broken:
+            return False
+        if version != position.version + 1 or previous_nonce != position.nonce:
+            return False
+        self.table.add(gains)
+        self._positions[bucket] = _advanced(position, version, nonce, header)
+        return True
+
+    def places(self, bucket: int) -> Places:
+        """Return the places in the table of all rows of a bucket, in no particular order."""
+        return np.flatnonzero(self.shape.bucket_of(self.table.ids) == bucket)
+
+    def checksum(self, bucket: int) -> str:
+        """Return a digest of the bucket's rows: equal where replicas at one version are equal.
+
+        Rows that are as if they had never existed do not count.
+        """
+        rows = self.table.take(self.places(bucket))
+        exists = (rows.shows > 0) | (rows.clicks > 0) | (rows.last_seen > 0)
+        exists |= (rows.first_seen != NEVER) | (rows.values != 0).any(axis=1)
+        order = np.flatnonzero(exists)
+        order = order[np.argsort(rows.ids[order])]
+        digest = hashlib.blake2b(digest_size=16)
+        for column in rows:
+            digest.update(np.ascontiguousarray(column[order]).data)
+        return digest.hexdigest()
+
+    def _follow_all(self, limit: int) -> None:
+        after = {
+            bucket: position.version
+            for bucket, position in self._positions.items()
+            if position is not None and bucket not in self._broken
+        }
+        if not after:
+            return
+        for bucket, polled in zip(after, self._store.poll(after, limit), strict=True):
+            if isinstance(polled, Unreachable):
+                self._changes.append(Stale(bucket, polled))
+                continue
+            try:
+                self._follow_one(bucket, polled)
+            except _Broken:
+                self._broken[bucket] = None
+
+    def _follow_one(self, bucket: int, polled: Polled) -> None:
+        position = self.position(bucket)
+        for entry in _chain(position.version, position.nonce, polled):
+            header, gains = self._unpack(bucket, entry)
+            self.table.add(gains)
+            position = _advanced(position, entry.version, entry.nonce, header)
+            self._positions[bucket] = position
+            self._changes.append(Folded(bucket, entry.version, header, gains))
+
+    def _copy(self, bucket: int, limit: int) -> None:
+        """Copy a bucket. Raises _Broken, Unreachable; the table is untouched then."""
+        start = self._poll_one(bucket, 0, limit)
+        log = list(_log_of(start))
+        if log:
+            while log[-1].version < start.version:  # the log is longer than one poll
+                more = self._poll_one(bucket, log[-1].version, limit)
+                log += _chain(log[-1].version, log[-1].nonce, more)
+        head = log[-1] if log else start
+        copy = _Copy(self.shape.width, Position(head.version, head.nonce, 0, 0, {}))
+        for versions, rows in self._store.rows(bucket):
+            copy.put(rows, versions)
+        for entry in log:
+            copy.add(entry, *self._unpack(bucket, entry))
+        self._follow_up(bucket, copy, limit)
+        self._swap(bucket, copy)
+
+    def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
+        """Follow to the head that the bucket had after its rows were read, or beyond."""
+        goal = None
+        while goal is None or copy.position.version < goal:
+            position = copy.position
+            polled = self._poll_one(bucket, position.version, limit)
+            if goal is None:
+                goal = max(polled.version, copy.newest)
+            for entry in _chain(position.version, position.nonce, polled):
+                copy.add(entry, *self._unpack(bucket, entry))
+            if copy.position is position and position.version < goal:
+                raise _Broken(f"bucket {bucket}: rows are newer than the log")
+
+    def _swap(self, bucket: int, copy: _Copy) -> None:
+        if self.copied(bucket):
+            old = self.places(bucket)
+            gone = copy.table.find(self.table.columns.ids[old]) < 0
+            self.table.clear(old[gone])
+        self.table.put(copy.table.everything())
+        self._positions[bucket] = copy.position
+
+    def _poll_one(self, bucket: int, after: int, limit: int) -> Polled:
+        [polled] = self._store.poll({bucket: after}, limit)
+        if isinstance(polled, Unreachable):
+            raise polled
+        return polled
+
+    def _unpack(self, bucket: int, entry: Entry) -> tuple[Header, Gains]:
+        header, gains = unpack(entry.blob)
+        if header.width != self.shape.width:
+            raise StoreError(
+                f"bucket {bucket}, entry {entry.version}: expected rows of {self.shape.width} "
+                f"floats, found {header.width}"
+            )
+        return header, gains
+
+
+class _Copy:
+    """A bucket while it is copied: rows of different versions, until the log brings all to one."""
+
+    def __init__(self, width: int, position: Position) -> None:
+        self.table = RowTable(width)
+        self.versions = np.zeros(0, np.uint64)  # (capacity,) up to which each place is folded
+        self.newest = 0
+        """Greatest version among the rows as they were read."""
+        self.position = position
+
+    def put(self, rows: Rows, versions: npt.NDArray[np.uint64]) -> None:
+        """Take rows as they were read; of a row read twice, the newer."""
+        places = self.table.find_or_add(rows.ids)
+        self._grow()
+        newer = versions >= self.versions[places]
+        if newer.all():
+            self.table.put(rows)
+        else:
+            self.table.put(Rows._make(column[newer] for column in rows))
+        self.versions[places[newer]] = versions[newer]
+        self.newest = max(self.newest, int(versions.max(initial=0)))
+
+    def add(self, entry: Entry, header: Header, gains: Gains) -> None:
+        """Add an entry to the rows that are not folded up to it."""
+        places = self.table.find_or_add(gains.ids)
+        self._grow()
+        lacking = self.versions[places] < entry.version
+        if not lacking.all():
+            gains = Gains._make(column[lacking] for column in gains)
+        self.table.add(gains)
+        self.position = _advanced(self.position, entry.version, entry.nonce, header)
+
+    def _grow(self) -> None:
+        more = self.table.columns.ids.shape[0] - self.versions.shape[0]
+        if more:
+            self.versions = np.concatenate([self.versions, np.zeros(more, np.uint64)])
+
+
+def _log_of(polled: Polled) -> Sequence[Entry]:
+    """Return the log's first entries. Raises _Broken if it does not begin where it must."""
+    entries = polled.entries
+    if not entries:
+        if polled.version != polled.trimmed:
+            raise _Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+        return ()
+    if entries[0].version != polled.trimmed + 1:
+        raise _Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+    return [entries[0], *_links(entries[0].version, entries[0].nonce, entries[1:])]
+
+
+def _chain(version: int, nonce: bytes, polled: Polled) -> Sequence[Entry]:
+    """Return the entries that continue (version, nonce). Raises _Broken if they do not."""
+    if polled.version < version or (polled.version == version and polled.nonce != nonce):
+        raise _Broken(f"bucket {polled.bucket} went back to version {polled.version}")
+    if polled.trimmed > version or (polled.version > version and not polled.entries):
+        raise _Broken(f"bucket {polled.bucket}: entries after {version} were trimmed")
+    return _links(version, nonce, polled.entries)
+
+
+def _links(version: int, nonce: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
+    for entry in entries:
+        if entry.version != version + 1 or entry.previous != nonce:
+            raise _Broken(f"entry {entry.version} does not follow entry {version}")
+        version, nonce = entry.version, entry.nonce
+    return entries
+
+
+def _advanced(position: Position, version: int, nonce: bytes, header: Header) -> Position:
+    reached = dict(position.reached)
+    for now in header.reached:
+        before = reached.get(now.source)
+        append_ms = max(now.append_ms, before.append_ms if before else 0)
+        reached[now.source] = Reached(now.source, now.start, now.stop, append_ms, now.clicks)
+    return Position(
+        version,
+        nonce,
+        max(position.event_ms, header.event_ms),
+        max(position.append_ms, header.append_ms),
+        reached,
+    )
