@@ -1,0 +1,48 @@
+"""Whether a process and the parameter server mean the same model: asked by learners and servers.
+
+Two specs that differ in a transform or a constant give rows whose numbers cannot be told from good
+ones, so a process that disagrees does not start. The store keeps the text of the spec it was made
+from; the difference is shown as a person would ask for it, line by line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from pserver.errors import WrongModel
+
+if TYPE_CHECKING:
+    from learner.spec import ModelSpec
+    from pserver.store import Shape
+
+
+def check_agreement(spec: ModelSpec, shape: Shape) -> None:
+    """Return if the store's model is the one that `spec` declares.
+
+    Raises WrongModel naming the difference: `-` as the parameter server has it, `+` as here.
+    """
+    if shape.model != spec.name:
+        raise WrongModel(
+            f'expected model "{spec.name}" in the parameter server, found "{shape.model}"'
+        )
+    if shape.fingerprint != spec.fingerprint:
+        raise WrongModel(
+            f'model "{spec.name}": the parameter server was made from another spec '
+            f"(fingerprint {shape.fingerprint}) than this process has ({spec.fingerprint}):\n"
+            f"{_difference(shape.spec, spec.text)}"
+        )
+    if shape.width != spec.width:
+        raise WrongModel(
+            f'model "{spec.name}": expected rows of {spec.width} floats, '
+            f"found {shape.width} in the parameter server"
+        )
+
+
+def _difference(stored: str, here: str) -> str:
+    lines = difflib.unified_diff(
+        stored.splitlines(), here.splitlines(), "parameter server", "this process", lineterm=""
+    )
+    difference = "\n".join(lines)
+    # one text, two meanings: a default or a transform changed between versions of headrace
+    return difference or "the texts are equal: another version of headrace wrote it; make it anew"

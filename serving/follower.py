@@ -1,0 +1,183 @@
+"""The thread that keeps a server's replica fresh, and says how it stands.
+
+Every few milliseconds it polls the logs and folds what is new. Requests read the same table without
+a lock (see `predictor`), so nothing here can make one wait but the interpreter's own lock, which
+kernels and sockets release.
+
+What others need to know is published as one immutable `Standing` after every poll: readers take the
+reference and see one moment, whole.
+
+An error of the store stops a server that has never been complete, for it has nothing to say and an
+operator has to act. A server that was complete goes on answering from what it has, staler and
+staler, says so, and tries again: whatever happens to the parameter server, answers do not stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pserver.errors import StoreError
+from pserver.replica import Copied, Folded, Stale
+from serving.freshness import Ages, Freshness, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pserver.replica import Replica
+    from pserver.table import RowTable
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+"""After an error that an operator has to mend: often enough to notice that he did."""
+_JOIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How closely to follow the logs."""
+
+    poll_interval_ms: int = 20
+    """Adds half of itself to freshness, and costs a round trip to every node each time."""
+    entries_a_poll: int = 64
+    """Of one bucket: what is folded before anything else is looked at."""
+    busy_share: float = 0.5
+    """At most this part of the thread's time goes into polling: requests need the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a replica stood after its last poll."""
+
+    complete: bool
+    buckets: int
+    copied: int
+    """Buckets of which it holds a complete copy."""
+    unreachable: int
+    """Buckets that could not be followed when last asked."""
+    version: int
+    """Sum of the versions of all buckets: grows with every push that was folded."""
+    rows: int
+    ages: Ages
+    polled_ms: int
+    """Wall clock when the logs were last read; 0 if never."""
+    copies: int
+    """Buckets copied since the start."""
+    trouble: str = ""
+    """What the parameter server said that an operator has to mend; empty if nothing."""
+
+
+class Follower:
+    """Follows one model's logs, in a thread between `start` and `stop`."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        following: Following,
+        now_ms: Callable[[], int],
+        arrived: Callable[[Iterable[int]], None],
+    ) -> None:
+        """Give every batch of freshness samples, in ms, to `arrived`."""
+        self._replica, self._following, self._now_ms = replica, following, now_ms
+        self._arrived = arrived
+        self._freshness = Freshness(replica.shape.buckets)
+        self._copies = 0
+        self._polled_ms = 0
+        self._stale: frozenset[int] = frozenset()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self.failure: StoreError | None = None
+        """Why following ended before the replica was complete."""
+        self.standing = self._stand()
+
+    @property
+    def table(self) -> RowTable:
+        """The rows, to be read only."""
+        return self._replica.table
+
+    def freshness(self) -> Summary:
+        """Return the percentiles of recent freshness: not free, so only made when asked for."""
+        return self._freshness.summary()
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what was folded stays."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
+
+    def step(self) -> None:
+        """Poll and fold once, note what has arrived, publish how it stands. Raises StoreError."""
+        was_complete = self._replica.complete
+        stale: dict[int, StoreError] = {}
+        for change in self._replica.poll(self._following.entries_a_poll):
+            match change:
+                case Folded(bucket=bucket, header=header) if was_complete:
+                    self._freshness.folded(bucket, header)
+                case Folded(bucket=bucket) | Copied(bucket=bucket):
+                    self._note_position(bucket)
+                    self._copies += isinstance(change, Copied)
+                case Stale(bucket=bucket, error=error):
+                    stale[bucket] = error
+        self._polled_ms = now = self._now_ms()
+        self._tell_stale(stale)
+        self._arrived(self._freshness.arrived(now))
+        self.standing = self._stand()
+
+    def _note_position(self, bucket: int) -> None:
+        position = self._replica.position(bucket)
+        stops = {source: reached.stop for source, reached in position.reached.items()}
+        self._freshness.copied(bucket, position.append_ms, stops)
+
+    def _tell_stale(self, stale: Mapping[int, StoreError]) -> None:
+        if stale and not self._stale:
+            bucket, error = next(iter(stale.items()))
+            log.warning("%d buckets get staler, bucket %d since: %s", len(stale), bucket, error)
+        elif self._stale and not stale:
+            log.info("all buckets are followed again")
+        self._stale = frozenset(stale)
+
+    def _stand(self) -> Standing:
+        replica = self._replica
+        copied = [bucket for bucket in replica.buckets if replica.copied(bucket)]
+        return Standing(
+            complete=replica.complete,
+            buckets=replica.shape.buckets,
+            copied=len(copied),
+            unreachable=len(self._stale),
+            version=sum(replica.position(bucket).version for bucket in copied),
+            rows=len(replica.table),
+            ages=self._freshness.ages(),
+            polled_ms=self._polled_ms,
+            copies=self._copies,
+        )
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                self.step()
+            except StoreError as error:
+                if not self._replica.complete:
+                    self.failure = error
+                    return
+                if self.standing.trouble != str(error):
+                    log.error("answering from what is here, since: %s", error)
+                self.standing = replace(self.standing, trouble=str(error))
+                self._ended.wait(_RETRY_S)
+                continue
+            self._ended.wait(self._rest_s(time.monotonic() - began))
+
+    def _rest_s(self, busy_s: float) -> float:
+        interval_s = self._following.poll_interval_ms / 1000
+        if not self._replica.complete:
+            return interval_s if self._stale else 0.0  # nobody is answered yet: copy at full speed
+        share = self._following.busy_share
+        return max(interval_s - busy_s, busy_s * (1 - share) / share)

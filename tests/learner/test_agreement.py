@@ -1,0 +1,61 @@
+"""A process whose spec differs from the store's does not start, and is told the difference."""
+
+from dataclasses import replace
+
+import pytest
+
+from learner.agreement import check_agreement
+from learner.spec import parse_spec
+from pserver.errors import WrongModel
+from pserver.store import Shape
+
+SPEC = """\
+[model]
+name = "news"
+architecture = "logistic_regression"
+
+[fields.article]
+number = 1
+transform = "id"
+
+[optimizer]
+name = "ftrl"
+alpha = 0.05
+"""
+
+
+def shape() -> Shape:
+    spec = parse_spec(SPEC, "news.toml")
+    return Shape(spec.name, 4, spec.width, spec.fingerprint, spec.text)
+
+
+def test_the_same_spec_agrees_and_so_does_one_with_another_comment() -> None:
+    check_agreement(parse_spec(SPEC, "news.toml"), shape())
+    check_agreement(parse_spec("# as in 2026\n" + SPEC, "elsewhere.toml"), shape())
+
+
+def test_another_spec_is_refused_showing_the_lines_that_differ() -> None:
+    changed = parse_spec(SPEC.replace("0.05", "0.1"), "news.toml")
+    with pytest.raises(WrongModel) as refused:
+        check_agreement(changed, shape())
+    lines = str(refused.value).splitlines()
+    assert "-alpha = 0.05" in lines
+    assert "+alpha = 0.1" in lines
+    assert changed.fingerprint in lines[0]
+    assert shape().fingerprint in lines[0]
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(WrongModel, match='expected model "sport".*found "news"'):
+        check_agreement(parse_spec(SPEC.replace("news", "sport"), "sport.toml"), shape())
+
+
+def test_one_text_with_two_meanings_is_refused_saying_so() -> None:
+    spec = parse_spec(SPEC, "news.toml")
+    with pytest.raises(WrongModel, match="another version of headrace"):
+        check_agreement(spec, replace(shape(), fingerprint="0" * 16))
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(WrongModel, match="rows of 2 floats, found 18"):
+        check_agreement(parse_spec(SPEC, "news.toml"), replace(shape(), width=18))

@@ -1,0 +1,251 @@
+"""A small model, a store in memory that holds it, and somebody who pushes to it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from ingest.encode import Encoder
+from learner.logistic import LogisticRegression
+from learner.spec import parse_spec
+from pserver.errors import Unreachable
+from pserver.gains import Gains, Header, Reached, pack
+from pserver.memory_store import MemoryStore
+from pserver.replica import Replica
+from pserver.store import Push, Shape, Span
+from serving.app import Readiness, Served, make_app
+from serving.follower import Follower, Following
+from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
+from serving.predictor import Predictor
+from serving.request import Limits, RequestDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fastapi import FastAPI
+
+    from ingest.examples import Encoded
+    from learner.spec import ModelSpec
+    from pserver.store import Answer, Polled, Store
+
+SPEC = """
+[model]
+name = "news"
+architecture = "logistic_regression"
+
+[fields.article]
+number = 1
+transform = "id"
+source = "article_id"
+
+[fields.user]
+number = 2
+transform = "id"
+source = "user_id"
+
+[fields.user_article]
+number = 3
+transform = "cross"
+of = ["user", "article"]
+
+[fields.slate]
+number = 4
+transform = "log_bucket"
+source = "slate_size"
+
+[fields.topics]
+number = 5
+transform = "bag"
+
+[fields.price]
+number = 6
+transform = "number"
+log1p = true
+
+[fields.hour]
+number = 7
+transform = "hour"
+
+[statistics.article_rate]
+number = 40
+statistic = "rate"
+of = "article"
+
+[optimizer]
+name = "ftrl"
+alpha = 0.5
+"""
+BUCKETS = 4
+NOW_MS = 1_760_000_000_000
+
+
+def news() -> ModelSpec:
+    return parse_spec(SPEC, "news.toml")
+
+
+def shape_of(spec: ModelSpec) -> Shape:
+    return Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text)
+
+
+def memory_store(spec: ModelSpec) -> MemoryStore:
+    numbers = itertools.count(1)
+    store = MemoryStore(clock_ms=lambda: NOW_MS, nonces=lambda: next(numbers).to_bytes(8, "little"))
+    store.create(shape_of(spec))
+    return store
+
+
+class Pusher:
+    """Pushes rounds as a learner does: every bucket gets an entry that covers the offsets."""
+
+    def __init__(self, store: Store, source: str = "topic/0") -> None:
+        self._store, self._shape, self._source = store, store.shape(), source
+        self._nonces = itertools.count(1)
+        self.offset = 0
+
+    def push(
+        self,
+        gains: Gains,
+        *,
+        append_ms: int = NOW_MS,
+        clicks: Sequence[int] = (),
+        buckets: Sequence[int] | None = None,
+    ) -> None:
+        """Push gains as the next offset, `clicks` being the append times of clicks in it."""
+        start, self.offset = self.offset, self.offset + 1
+        of_row = self._shape.bucket_of(gains.ids)
+        traced = [(start, each) for each in clicks]
+        for bucket in range(self._shape.buckets) if buckets is None else buckets:
+            part = Gains(*(column[of_row == bucket] for column in gains))
+            reached = Reached(self._source, start, self.offset, append_ms, traced)
+            rows, width = part.values.shape
+            blob = pack(Header(width, rows, append_ms, append_ms, [reached]), part)
+            nonce = next(self._nonces).to_bytes(8, "little")
+            span = Span(self._source, start, self.offset)
+            [answer] = self._store.push([Push(bucket, (span,), nonce, blob)])
+            assert not isinstance(answer, Unreachable)
+            assert answer.covers([span])
+            traced = []
+
+
+def gains_of(features: Encoded, z: float) -> Gains:
+    """What every row of these features gains: z, a show, and a click if z favours one."""
+    ids = np.unique(np.concatenate([features.ids.reshape(-1), features.bag_ids]))
+    return gains_of_ids(ids, z)
+
+
+def gains_of_ids(ids: np.ndarray, z: float) -> Gains:
+    count = ids.shape[0]
+    seconds = np.full(count, NOW_MS // 1000, np.uint32)
+    values = np.column_stack([np.full(count, z, np.float32), np.ones(count, np.float32)])
+    shows, clicks = np.ones(count, np.uint32), np.full(count, int(z < 0), np.uint32)
+    return Gains(ids, shows, clicks, seconds, seconds, values)
+
+
+def gains_of_article(spec: ModelSpec, article: object, z: float) -> Gains:
+    """What the row of an article gains: a negative z makes it likelier."""
+    place = [each.name for each in spec.fields.singles].index("article")
+    ids = Encoder(spec.fields).encode([{"article_id": article}]).ids[:, place]
+    return gains_of_ids(np.unique(ids), z)
+
+
+class Fallible:
+    """A store of which some buckets do not answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away: set[int] = set()
+        self.failure: Exception | None = None
+
+    def shape(self) -> Shape:
+        return self._store.shape()
+
+    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+        if self.failure is not None:
+            raise self.failure
+        return [
+            Unreachable(f"bucket {bucket}") if bucket in self.away else answer
+            for bucket, answer in zip(after, self._store.poll(after, limit), strict=True)
+        ]
+
+    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+        return [
+            Unreachable(f"bucket {bucket}") if bucket in self.away else answer
+            for bucket, answer in zip(buckets, self._store.marks(buckets), strict=True)
+        ]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class Serving:
+    """A server without its thread and port: `follow` is one poll."""
+
+    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+        self.spec, self.clock, self.limits = news(), Clock(), limits or Limits()
+        self.registry = CollectorRegistry()
+        self.readiness = Readiness()
+        self.model = LogisticRegression(self.spec)
+        self.predictor = Predictor(self.spec.fields, self.model)
+        self.follower = Follower(
+            Replica(store, store.shape()),
+            Following(),
+            self.clock,
+            FreshnessMetrics(self.registry).of(self.spec.name),
+        )
+        self.registry.register(
+            ReplicaCollector(self.spec.name, lambda: self.follower.standing, self.clock)
+        )
+
+    @cached_property
+    def app(self) -> FastAPI:
+        decoder = RequestDecoder(self.spec.fields, self.limits)
+        served = Served(self.spec, decoder, self.predictor, self.follower)
+        return make_app(
+            {self.spec.name: served},
+            RequestMetrics(self.registry),
+            self.registry,
+            self.readiness,
+            self.clock,
+            self.limits,
+        )
+
+    def follow(self) -> None:
+        """Poll until nothing more comes at once and the replica is complete."""
+        follow(self.follower)
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, {"model": self.spec.name, **labels})
+
+
+def follow(follower: Follower) -> None:
+    """Poll until the replica is complete, and once more for what came meanwhile."""
+
+    def complete() -> bool:
+        follower.step()
+        return follower.standing.complete
+
+    eventually(complete)
+    follower.step()
+
+
+def eventually(true: Callable[[], object], within_s: float = 20.0) -> None:
+    """Wait until a condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.002)

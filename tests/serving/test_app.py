@@ -1,0 +1,259 @@
+"""What the server says over HTTP, without a socket."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from pserver.errors import MissingBucket
+from serving.request import Limits
+from tests.serving.scenery import (
+    BUCKETS,
+    NOW_MS,
+    Fallible,
+    Pusher,
+    Serving,
+    gains_of_article,
+    memory_store,
+    news,
+)
+
+PREDICT = "/v1/models/news:predict"
+
+
+def ask(serving: Serving, method: str, path: str, **how: Any) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(app=serving.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, **how)
+
+    return asyncio.run(send())
+
+
+def complete(**how: Any) -> tuple[Serving, Pusher]:
+    store = memory_store(news())
+    serving = Serving(store, **how)
+    serving.follow()
+    return serving, Pusher(store)
+
+
+def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
+    serving, pusher = complete()
+    for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
+        pusher.push(gains_of_article(serving.spec, article, z))
+    serving.follow()
+    context = {"user_id": "u", "slate_size": 3}
+    candidates = [
+        {"article_id": article, "topics": ["a"], "price": 2.5} for article in (1, 2, 3, 4)
+    ]
+    answer = ask(
+        serving,
+        "POST",
+        PREDICT,
+        json={"context": context, "candidates": candidates, "timestamp_ms": NOW_MS},
+    )
+    assert answer.status_code == 200
+    found = [each["score"] for each in answer.json()["predictions"]]
+    events = [{**context, **each, "timestamp_ms": NOW_MS} for each in candidates]
+    features = serving.predictor._encoder.encode(events)
+    times = np.full(4, NOW_MS, np.int64)
+    assert found == serving.model.predict(serving.follower.table, features, times).tolist()
+    assert found[0] > found[2] > found[3] > found[1]
+
+    instances = ask(serving, "POST", PREDICT, json={"instances": events})
+    assert [each["score"] for each in instances.json()["predictions"]] == found
+
+
+def test_an_answer_says_version_and_age() -> None:
+    serving, pusher = complete()
+    nothing = gains_of_article(serving.spec, 1, -1.0)
+    pusher.push(nothing, append_ms=NOW_MS - 300)
+    pusher.push(nothing, append_ms=NOW_MS - 100, buckets=[0])
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "request_id": "r1"}).json()
+    assert answer["model"] == "news"
+    assert answer["version"] == BUCKETS + 1
+    assert answer["age_ms"] == {"newest": 100, "oldest": 300}
+    assert answer["request_id"] == "r1"
+
+
+def test_ids_are_made_where_they_are_absent_and_unique() -> None:
+    serving, _ = complete()
+    asked = {"candidates": [{"impression_id": "mine"}, {}, {}]}
+    first = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    second = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert first[0]["impression_id"] == second[0]["impression_id"] == "mine"
+    assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
+
+
+def test_a_push_changes_the_next_answer() -> None:
+    serving, pusher = complete()
+    asked = {"candidates": [{"article_id": "hot"}]}
+    [before] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    pusher.push(gains_of_article(serving.spec, "hot", -4.0))
+    serving.follow()
+    [after] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert after["score"] > before["score"]
+
+
+def test_a_wrong_type_gets_422_naming_the_field() -> None:
+    serving, _ = complete()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}, {"price": [1]}]})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "candidates[1].price"
+    assert serving.sample("headrace_server_requests_total", code="422") == 1.0
+
+
+def test_an_unknown_model_gets_404_naming_those_there_are() -> None:
+    serving, _ = complete()
+    for method, path in (("POST", "/v1/models/old:predict"), ("GET", "/v1/models/old")):
+        answer = ask(serving, method, path, json={"candidates": [{}]})
+        assert answer.status_code == 404
+        error = answer.json()["error"]
+        assert (error["field"], error["found"]) == ("model", "old")
+        assert "news" in error["expected"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405)]
+)
+def test_every_error_has_one_shape(method: str, path: str, status: int) -> None:
+    serving, _ = complete()
+    answer = ask(serving, method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"field", "expected", "found"}
+    assert path in answer.json()["error"]["found"]
+
+
+def test_a_body_that_is_too_long_gets_413_whether_or_not_it_says_its_length() -> None:
+    serving, _ = complete(limits=Limits(body_bytes=100))
+
+    async def parts() -> Any:
+        for _ in range(200):
+            yield b" "
+
+    assert ask(serving, "POST", PREDICT, content=b" " * 200).status_code == 413
+    assert ask(serving, "POST", PREDICT, content=parts()).status_code == 413
+
+
+def test_no_answer_before_the_replica_is_complete() -> None:
+    store = Fallible(memory_store(news()))
+    Pusher(store).push(gains_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
+    store.away = {2}
+    serving = Serving(store)  # type: ignore[arg-type]
+    for _ in range(3):
+        serving.follower.step()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert f"all {BUCKETS} buckets" in answer.json()["error"]["expected"]
+    assert ask(serving, "GET", "/health/ready").status_code == 503
+    assert ask(serving, "GET", "/health/live").status_code == 200
+    status = ask(serving, "GET", "/v1/models/news").json()
+    assert status["ready"] is False
+    assert status["buckets"] == {"total": BUCKETS, "complete": BUCKETS - 1, "unreachable": 1}
+
+    store.away = set()
+    serving.follow()
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+
+
+def test_a_shard_that_is_away_makes_answers_staler_never_absent() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    serving = Serving(store)  # type: ignore[arg-type]
+    serving.follow()
+    nothing = gains_of_article(serving.spec, 1, -1.0)
+    pusher.push(nothing, append_ms=NOW_MS)
+    serving.follow()
+    store.away = {3}
+    serving.clock.ms += 5_000
+    pusher.push(nothing, append_ms=NOW_MS + 4_900)
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.status_code == 200
+    assert answer.json()["age_ms"] == {"newest": 100, "oldest": 5_000}
+    assert serving.sample("headrace_server_unreachable_buckets") == 1.0
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+    store.away = set()
+    serving.follow()
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}]})
+    assert answer.json()["age_ms"] == {"newest": 100, "oldest": 100}
+
+
+def test_status_tells_rows_freshness_and_trouble() -> None:
+    serving, pusher = complete()
+    pusher.push(
+        gains_of_article(serving.spec, 1, -1.0),
+        clicks=[NOW_MS - 250, NOW_MS - 250],
+        append_ms=NOW_MS,
+    )
+    serving.follow()
+    status = ask(serving, "GET", "/v1/models/news").json()
+    assert status["rows"] == 1
+    assert status["fingerprint"] == serving.spec.fingerprint
+    assert status["freshness"] == {"p50_ms": 250.0, "p99_ms": 250.0, "count": 2}
+    assert status["trouble"] == ""
+    assert ask(serving, "GET", "/v1/models").json() == {"models": [status]}
+
+
+def test_metrics_tell_requests_candidates_freshness_and_rows() -> None:
+    serving, pusher = complete()
+    pusher.push(gains_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
+    serving.follow()
+    ask(serving, "POST", PREDICT, json={"candidates": [{}, {}]})
+    answer = ask(serving, "GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for line in (
+        'headrace_server_requests_total{code="200",model="news"} 1.0',
+        'headrace_server_candidates_total{model="news"} 2.0',
+        'headrace_server_request_seconds_count{model="news"} 1.0',
+        'headrace_server_freshness_seconds_bucket{le="0.3",model="news"} 1.0',
+        'headrace_server_freshness_seconds_bucket{le="0.2",model="news"} 0.0',
+        'headrace_server_rows{model="news"} 1.0',
+        f'headrace_server_version{{model="news"}} {BUCKETS}.0',
+        'headrace_server_unreachable_buckets{model="news"} 0.0',
+        'headrace_server_age_seconds{bucket="oldest",model="news"} 0.0',
+    ):
+        assert line in answer.text.splitlines()
+
+
+def test_the_examples_of_the_openapi_page_can_be_sent_as_they_stand() -> None:
+    serving, _ = complete()
+    page = ask(serving, "GET", "/openapi.json").json()
+    post = page["paths"][PREDICT]["post"]
+    body = post["requestBody"]["content"]["application/json"]
+    sent = 0
+    for example in body["examples"].values():
+        answer = ask(serving, "POST", PREDICT, json=example["value"])
+        assert answer.status_code == 200, answer.text
+        sent += 1
+    assert sent == 2
+    assert set(post["responses"]) == {"200", "404", "413", "422", "503"}
+    for reference in _references(page):
+        at: Any = page
+        for part in reference.removeprefix("#/").split("/"):
+            at = at[part]
+        assert at
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, list):
+        return [found for each in part for found in _references(each)]
+    if not isinstance(part, dict):
+        return []
+    own = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+    return own + [found for each in part.values() for found in _references(each)]
+
+
+def test_an_error_of_the_store_is_told_and_answers_go_on() -> None:
+    store = Fallible(memory_store(news()))
+    serving = Serving(store)  # type: ignore[arg-type]
+    serving.follow()
+    store.failure = MissingBucket("bucket 2 of news has no version: restore it")
+    with pytest.raises(MissingBucket):
+        serving.follower.step()
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200

@@ -1,0 +1,151 @@
+"""A replica is followed while requests read it, and errors end nothing that was complete."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from ingest.encode import Encoder
+from learner.logistic import LogisticRegression
+from pserver.errors import MissingBucket
+from pserver.replica import Replica
+from pserver.table import RowTable
+from serving.follower import Follower, Following
+from tests.serving.scenery import (
+    NOW_MS,
+    Clock,
+    Fallible,
+    Pusher,
+    Serving,
+    eventually,
+    follow,
+    gains_of_article,
+    gains_of_ids,
+    memory_store,
+    news,
+)
+
+
+def follower_of(store: Fallible, arrived: list[int] | None = None) -> Follower:
+    noted = [] if arrived is None else arrived
+    replica = Replica(store, store.shape())  # type: ignore[arg-type]
+    return Follower(replica, Following(poll_interval_ms=1), Clock(), noted.extend)
+
+
+def test_the_thread_follows_pushes_until_it_is_stopped() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    follower = follower_of(store)
+    follower.start()
+    eventually(lambda: follower.standing.complete)
+    pusher.push(gains_of_article(news(), 1, -1.0))
+    eventually(lambda: follower.standing.rows == 1)
+    follower.stop()
+    assert not [each for each in threading.enumerate() if each.name == "follower"]
+    pusher.push(gains_of_article(news(), 2, -1.0))
+    assert follower.standing.rows == 1
+
+
+def test_clicks_pushed_before_the_replica_was_complete_are_no_samples() -> None:
+    store = Fallible(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    gains = gains_of_article(news(), 1, -1.0)
+    pusher.push(gains, clicks=[NOW_MS - 3_600_000])
+    store.away = {0}
+    arrived: list[int] = []
+    follower = follower_of(store, arrived)
+    for _ in range(3):
+        follower.step()
+    pusher.push(gains, clicks=[NOW_MS - 60_000])  # three buckets follow, one is not there
+    for _ in range(3):
+        follower.step()
+    store.away = set()
+    follow(follower)
+    pusher.push(gains, clicks=[NOW_MS - 70])
+    follower.step()
+    assert arrived == [70]
+    assert follower.freshness().count == 1
+
+
+def test_an_error_before_the_first_copy_ends_following_and_is_kept() -> None:
+    store = Fallible(memory_store(news()))
+    store.failure = MissingBucket("bucket 1 of news is empty")
+    follower = follower_of(store)
+    follower.start()
+    eventually(lambda: follower.failure is not None)
+    follower.stop()
+    assert "bucket 1" in str(follower.failure)
+
+
+def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("serving.follower._RETRY_S", 0.002)
+    store = Fallible(memory_store(news()))
+    follower = follower_of(store)
+    follower.start()
+    try:
+        eventually(lambda: follower.standing.complete)
+        store.failure = MissingBucket("bucket 1 of news is empty")
+        eventually(lambda: follower.standing.trouble)
+        assert "bucket 1" in follower.standing.trouble
+        assert follower.standing.complete
+        store.failure = None
+        eventually(lambda: not follower.standing.trouble)
+    finally:
+        follower.stop()
+    told = [each for each in caplog.records if "bucket 1" in each.getMessage()]
+    assert len(told) == 1
+
+
+def test_following_leaves_the_interpreter_to_requests() -> None:
+    follower = follower_of(Fallible(memory_store(news())))
+    follow(follower)
+    assert follower._rest_s(0.0) == pytest.approx(0.001)
+    assert follower._rest_s(0.3) == pytest.approx(0.3)
+
+
+def test_scores_read_while_rows_are_folded_are_those_of_some_moment() -> None:
+    """The table grows many times over meanwhile; the rows asked for take one of three values."""
+    serving = Serving(memory_store(news()))
+    fields, model = serving.spec.fields, LogisticRegression(serving.spec)
+    event = [{"article_id": "watched", "timestamp_ms": NOW_MS}]
+    features = Encoder(fields).encode(event)
+    times = np.full(1, NOW_MS, np.int64)
+    table = RowTable(serving.spec.width)
+    watched = gains_of_ids(features.ids[0, :1], -2.0)
+
+    def score(of: RowTable) -> float:
+        return float(model.predict(of, features, times)[0])
+
+    # the values that the watched row passes through, as one thread alone would see them
+    alone = RowTable(serving.spec.width)
+    moments = [score(alone)]
+    for _ in range(2):
+        alone.add(watched)
+        moments.append(score(alone))
+    # and in between: some columns of the row changed, others not yet
+    least, most = min(moments), max(moments)
+    seen: list[float] = []
+    folding = threading.Event()
+    folding.set()
+
+    def read() -> None:
+        while folding.is_set():
+            seen.append(score(table))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    dice = np.random.default_rng(7)
+    for part in range(60):
+        if part in (20, 40):
+            table.add(watched)
+        ids = np.unique(dice.integers(0, 2**63, 4_000).astype(np.uint64) << np.uint64(1))
+        table.add(gains_of_ids(ids, -1.0))
+    eventually(lambda: len(seen) > 200)
+    folding.clear()
+    reader.join()
+    assert len(table) > 200_000
+    assert seen[-1] == moments[-1]
+    spread = most - least
+    assert all(least - spread <= each <= most + spread for each in seen)

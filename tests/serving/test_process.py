@@ -1,0 +1,150 @@
+"""The whole server: a real port, a real HTTP client, a clean end."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from learner.spec import parse_spec
+from pserver.errors import MissingBucket, WrongModel
+from pserver.memory_store import MemoryStore
+from serving.errors import AddressTaken
+from serving.follower import Following
+from serving.process import ServerSettings, run_server
+from tests.serving.scenery import (
+    SPEC,
+    Fallible,
+    Pusher,
+    eventually,
+    gains_of_article,
+    memory_store,
+    news,
+)
+
+SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
+
+
+class Running:
+    """A server in a thread of this process."""
+
+    def __init__(self, store: Any, settings: ServerSettings) -> None:
+        self.stop = threading.Event()
+        self._ports: list[int] = []
+        self._ended: list[BaseException | None] = []
+        self._thread = threading.Thread(target=self._run, args=(store, settings))
+        self._thread.start()
+        eventually(lambda: self._ports or self._ended)
+
+    def _run(self, store: Any, settings: ServerSettings) -> None:
+        try:
+            run_server(settings, news(), store, self.stop, self._ports.append)
+        except BaseException as error:  # noqa: BLE001 - handed to the test, which raises it
+            self._ended.append(error)
+        else:
+            self._ended.append(None)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._ports[0]}"
+
+    def join(self) -> None:
+        """Wait for the end; raise what it ended with."""
+        self._thread.join(20)
+        [error] = self._ended
+        if error is not None:
+            raise error
+
+
+@contextlib.contextmanager
+def running(store: Any, settings: ServerSettings = SETTINGS) -> Iterator[Running]:
+    server = Running(store, settings)
+    try:
+        yield server
+    finally:
+        server.stop.set()
+        server.join()
+
+
+def ready(url: str) -> bool:
+    return httpx.get(f"{url}/health/ready").status_code == 200
+
+
+def test_a_push_reaches_the_answers_of_a_running_server() -> None:
+    store = memory_store(news())
+    asked = {"candidates": [{"article_id": "hot"}]}
+    before = set(threading.enumerate())
+    with running(store) as server, httpx.Client(base_url=server.url) as client:
+        eventually(lambda: ready(server.url))
+
+        def score() -> float:
+            answer = client.post("/v1/models/news:predict", json=asked)
+            assert answer.status_code == 200
+            return float(answer.json()["predictions"][0]["score"])
+
+        first = score()
+        Pusher(store).push(gains_of_article(news(), "hot", -4.0))
+        eventually(lambda: score() > first)
+    assert set(threading.enumerate()) <= before
+
+
+def test_told_to_stop_it_is_unready_first_and_finishes_what_is_under_way() -> None:
+    settings = replace(SETTINGS, drain_ms=1_500)
+    server = Running(memory_store(news()), settings)
+    with httpx.Client(base_url=server.url) as client:
+        eventually(lambda: ready(server.url))
+        server.stop.set()
+        eventually(lambda: client.get("/health/ready").status_code == 503)
+        answer = client.post("/v1/models/news:predict", json={"candidates": [{}]})
+        assert answer.status_code == 200
+        assert client.get("/health/ready").json()["leaving"] is True
+    server.join()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url)
+
+
+def test_metrics_have_a_port_of_their_own_if_asked() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = replace(SETTINGS, metrics_port=port, metrics_host="127.0.0.1")
+    with running(memory_store(news()), settings) as server:
+        eventually(lambda: ready(server.url))
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    assert 'headrace_server_complete{model="news"} 1.0' in text.splitlines()
+    assert "process_resident_memory_bytes" in text
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/metrics")
+
+
+def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        stop = threading.Event()
+        with pytest.raises(AddressTaken, match=rf"127\.0\.0\.1:{port}.*--port"):
+            run_server(replace(SETTINGS, port=port), news(), memory_store(news()), stop)
+
+
+def test_another_spec_than_the_stores_is_refused() -> None:
+    other = parse_spec(SPEC.replace("alpha = 0.5", "alpha = 0.1"), "news.toml")
+    with pytest.raises(WrongModel, match=r"\+alpha = 0\.1"):
+        run_server(SETTINGS, other, memory_store(news()), threading.Event())
+
+
+def test_a_bucket_that_is_missing_at_the_start_stops_the_server() -> None:
+    store = Fallible(memory_store(news()))
+    store.failure = MissingBucket("bucket 1 of news is empty")
+    with pytest.raises(MissingBucket, match="bucket 1"):
+        run_server(SETTINGS, news(), store, threading.Event())  # type: ignore[arg-type]
+
+
+def test_no_model_in_the_store_stops_the_server() -> None:
+    empty = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"12345678")
+    with pytest.raises(Exception, match="no model"):
+        run_server(SETTINGS, news(), empty, threading.Event())

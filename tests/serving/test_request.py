@@ -1,0 +1,149 @@
+"""A request is decoded by the spec's own type, and refused naming field, expected and found."""
+
+import json
+import random
+
+import pytest
+
+from serving.errors import Refused
+from serving.request import Limits, RequestDecoder
+from tests.serving.scenery import NOW_MS, news
+
+
+@pytest.fixture(scope="module")
+def decoder() -> RequestDecoder:
+    return RequestDecoder(news().fields, Limits(body_bytes=10_000, candidates=3))
+
+
+def body(**parts: object) -> bytes:
+    return json.dumps({"candidates": [{}], **parts}).encode()
+
+
+def test_what_the_model_does_not_read_is_dropped(decoder: RequestDecoder) -> None:
+    asked = decoder.decode(
+        body(
+            request_id="r",
+            timestamp_ms=NOW_MS,
+            context={"user_id": 7, "referrer": {"any": ["thing"]}},
+            candidates=[{"article_id": "a", "topics": [1, "b", None], "impression_id": "i"}],
+        )
+    )
+    assert (asked.request_id, asked.timestamp_ms) == ("r", NOW_MS)
+    assert asked.context == {"user_id": 7}
+    assert asked.candidates == [{"article_id": "a", "topics": [1, "b", None], "impression_id": "i"}]
+
+
+def test_instances_are_candidates_without_a_context(decoder: RequestDecoder) -> None:
+    asked = decoder.decode(json.dumps({"instances": [{"user_id": 1}, {"user_id": 2}]}).encode())
+    assert asked.context == {}
+    assert asked.candidates == [{"user_id": 1}, {"user_id": 2}]
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 2, 2.5, "text", 123456789012345678901234567890, -0.0, "\u00e9\u4e16"]
+)
+def test_any_scalar_is_an_id(decoder: RequestDecoder, value: object) -> None:
+    asked = decoder.decode(body(candidates=[{"article_id": value}]))
+    assert asked.candidates == [{"article_id": value}]
+
+
+@pytest.mark.parametrize("value", [3, 3.5, "3.5", None])
+def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: object) -> None:
+    asked = decoder.decode(body(context={"price": value}, candidates=[{"price": value}]))
+    assert asked.candidates == [{"price": value}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "expected", "found"),
+    [
+        ({"context": 3}, "context", "object", "3"),
+        ({"context": {"user_id": [1]}}, "context.user_id", "str", "[1]"),
+        ({"candidates": []}, "candidates", "from 1 to 3", "0"),
+        ({"candidates": [{}] * 4}, "candidates", "from 1 to 3", "4"),
+        ({"candidates": {}}, "candidates", "array", "{}"),
+        ({"candidates": [{}, 7]}, "candidates[1]", "object", "7"),
+        ({"candidates": [{}, {"article_id": {"a": 1}}]}, "candidates[1].article_id", "str", "{"),
+        ({"candidates": [{"topics": [[1]]}]}, "candidates[0].topics[0]", "str", "[1]"),
+        ({"candidates": [{"price": True}]}, "candidates[0].price", "float", "true"),
+        ({"candidates": [{"price": "dear"}]}, "candidates[0].price", "a number", '"dear"'),
+        ({"candidates": [{"slate_size": "nan"}]}, "candidates[0].slate_size", "a number", '"nan"'),
+        ({"context": {"price": "dear"}}, "context.price", "a number", '"dear"'),
+        ({"candidates": [{"impression_id": 5}]}, "candidates[0].impression_id", "str", "5"),
+        ({"timestamp_ms": 1_760_000_000}, "timestamp_ms", ">= 946684800000", "1760000000"),
+        ({"timestamp_ms": 1.5}, "timestamp_ms", "int", "1.5"),
+        ({"request_id": 3}, "request_id", "str", "3"),
+        ({"instances": [{}]}, "candidates", "either candidates or instances", "both"),
+        ({"candidates": None}, "candidates", "either candidates or instances", "neither"),
+        ({"candidates": None, "instances": [{}], "context": {}}, "context", "no context", "one"),
+        ({"candidate": []}, "candidate", "candidates", "none of them"),
+    ],
+)
+def test_a_wrong_type_is_refused_naming_the_field(
+    decoder: RequestDecoder, asked: dict[str, object], field: str, expected: str, found: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        decoder.decode(body(**asked))
+    assert refused.value.status == 422
+    refusal = refused.value.refusal
+    assert refusal.field == field
+    assert expected in refusal.expected
+    assert found in refusal.found
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"\xff", b'{"candidates":[{"article_id":"\xff"}]}']
+)
+def test_what_is_no_json_object_is_refused(decoder: RequestDecoder, raw: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        decoder.decode(raw)
+    assert refused.value.status == 422
+    assert "object" in refused.value.refusal.expected
+
+
+def test_half_a_surrogate_is_refused(decoder: RequestDecoder) -> None:
+    with pytest.raises(Refused):
+        decoder.decode(rb'{"candidates":[{"article_id":"\ud800"}]}')
+
+
+def test_nesting_without_end_is_refused(decoder: RequestDecoder) -> None:
+    with pytest.raises(Refused) as refused:
+        decoder.decode(b'{"candidates":[{"topics":' + b"[" * 4_000 + b"]" * 4_000 + b"}]}")
+    assert refused.value.status == 422
+
+
+def test_a_body_that_is_too_long_is_refused(decoder: RequestDecoder) -> None:
+    with pytest.raises(Refused) as refused:
+        decoder.decode(b" " * 10_001)
+    assert refused.value.status == 413
+
+
+def test_any_json_is_decoded_or_refused(decoder: RequestDecoder) -> None:
+    seed = 20261121
+    dice = random.Random(seed)
+    leaves: list[object] = [None, True, 0, -1.5, 10**30, "", "a", "1e3", "\x00"]
+    names = ["context", "candidates", "instances", "timestamp_ms", "request_id"]
+    fields = ["article_id", "user_id", "topics", "price", "slate_size", "timestamp_ms", "x.y[0]"]
+
+    def value(depth: int) -> object:
+        kind = dice.random()
+        if depth == 0 or kind < 0.4:
+            return dice.choice(leaves)
+        if kind < 0.7:
+            return [value(depth - 1) for _ in range(dice.randint(0, 3))]
+        return {dice.choice(fields): value(depth - 1) for _ in range(dice.randint(0, 3))}
+
+    decoded, refusals = 0, []
+    for _ in range(3_000):
+        asked: dict[str, object] = {
+            "candidates": [{dice.choice(fields): value(1)} for _ in range(dice.randint(1, 3))]
+        }
+        if dice.random() < 0.5:
+            asked |= {name: value(3) for name in dice.sample(names, dice.randint(1, 2))}
+        try:
+            decoder.decode(json.dumps(asked).encode())
+            decoded += 1
+        except Refused as refused:
+            refusals.append(refused.refusal)
+    assert all(each.expected and each.found for each in refusals), seed
+    assert decoded > 100, seed
+    assert len(refusals) > 100, seed
