@@ -7,30 +7,34 @@ changes no result; where the processor has no such instruction, it is nothing.
 
 from __future__ import annotations
 
-from llvmlite import ir
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core.cgutils import get_item_pointer
+from numba.core import cgutils
 from numba.extending import intrinsic
 
+_point_to: Any = cgutils.get_item_pointer
 _READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA = 1, 3, 1
 
 
-@intrinsic
-def prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    """Ask for the line of the first element of `array[place]`. Compiled; for use inside kernels."""
-
+def _prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]  # noqa: ARG001
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array_type = signature.args[0]
         data = context.make_array(array_type)(context, builder, arguments[0])
         zero = ir.Constant(arguments[1].type, 0)
         indices = [arguments[1]] + [zero] * (array_type.ndim - 1)
-        pointer = get_item_pointer(context, builder, array_type, data, indices)
+        pointer = _point_to(context, builder, array_type, data, indices)
         byte = builder.bitcast(pointer, ir.IntType(8).as_pointer())
         word = ir.IntType(32)
-        signature_of_hint = ir.FunctionType(ir.VoidType(), [byte.type, word, word, word])
-        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], signature_of_hint)
+        kind = ir.FunctionType(ir.VoidType(), [byte.type, word, word, word])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], kind)
         settings = (_READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA)
         builder.call(hint, [byte, *(ir.Constant(word, setting) for setting in settings)])
         return context.get_dummy_value()
 
     return types.void(array, place), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
+"""Ask for the line of the first element of `array[place]`. Compiled; for use inside kernels."""

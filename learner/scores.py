@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 _SCHEMA = pa.schema(

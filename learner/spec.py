@@ -192,7 +192,9 @@ def _statistics(named: Table, fields: FieldSet, where: SpecText) -> tuple[Statis
             raise where.error((*keys, "of"), expected, f'"{each.of}"')
         for part in each.cross:
             if part not in singles and part not in read:
-                expected = f"cross of single-valued fields and statistics, {one_of(singles + read, part)}"
+                expected = (
+                    f"cross of single-valued fields and statistics, {one_of(singles + read, part)}"
+                )
                 raise where.error((*keys, "cross"), expected, f'"{part}"')
         if each.cross and not any(part in read for part in each.cross):
             raise where.error(

@@ -1,4 +1,4 @@
-"""Statistics of rows as inputs of a model: how often shown, how often clicked, at what rate, how old.
+"""Statistics of rows as inputs of a model: how often shown, clicked, at what rate, how old.
 
 A statistic reads the counters of the row that a single-valued field names, cuts the value into
 logarithmic buckets (its *level*), and the level, alone or crossed with others and with fields,
@@ -111,15 +111,16 @@ def take_levels(program, columns, places, live, own_show, own_click, shown_s, le
     example already counted in that row. What of the rows is the impression's own is left out:
     `own_show` of 1 if it was already counted everywhere, `own_click` of 1 if it was clicked.
     """
+    zero = np.int64(0)
     for i in range(program.kinds.shape[0]):
         field = program.fields[i]
         place = places[field]
-        shows, clicks, age_s = np.int64(0), np.int64(0), np.int64(0)
+        shows = clicks = age_s = zero
         if place >= 0:
-            counted = np.int64(0) if live[field] else np.int64(1)
-            shows = max(np.int64(columns.shows[place]) - max(own_show, counted), 0)
-            clicks = max(np.int64(columns.clicks[place]) - own_click * counted, 0)
-            age_s = max(shown_s - np.int64(columns.first_seen[place]), 0)
+            counted = zero if live[field] else np.int64(1)
+            shows = max(np.int64(columns.shows[place]) - max(own_show, counted), zero)
+            clicks = max(np.int64(columns.clicks[place]) - own_click * counted, zero)
+            age_s = max(shown_s - np.int64(columns.first_seen[place]), zero)
         kind = program.kinds[i]
         if kind == AGE and shows == 0:
             levels[i] = _NOTHING

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ingest.examples import Kind
-from learner.logistic import INTERCEPT
+from learner.logistic_kernels import INTERCEPT
 
 if TYPE_CHECKING:
     from ingest.examples import Examples

@@ -157,6 +157,12 @@ def random_examples(
     )
 
 
+def counted(spec: ModelSpec) -> dict[str, int]:
+    """Return name and number of everything that has one row an example."""
+    fields = {each.name: each.number for each in (*spec.fields.singles, *spec.fields.numbers)}
+    return fields | {each.name: each.number for each in spec.statistics}
+
+
 def part(examples: Examples, begin: int, end: int) -> Examples:
     """Return examples [begin, end) as a batch of their own."""
     features, count = examples.features, len(examples)

@@ -1,4 +1,4 @@
-"""The five figures: equal to scikit-learn's where it has them, and to slow loops where it has not."""
+"""The five figures: equal to scikit-learn's where it has them, else to slow loops."""
 
 import math
 

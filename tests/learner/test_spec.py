@@ -110,7 +110,7 @@ def test_what_is_wrong_is_refused_by_file_and_line(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="absent.toml"):
+    with pytest.raises(SpecError, match=r"absent\.toml"):
         load_spec(tmp_path / "absent.toml")
 
 

@@ -1,4 +1,4 @@
-"""Statistics of rows: taken once, kept for a window, and in a bucket that their value cannot move."""
+"""Statistics of rows: taken once, kept for a window, in a bucket that no value can move."""
 
 import numpy as np
 import pytest

@@ -5,6 +5,7 @@ import pytest
 from learner.logistic import LogisticRegression
 from learner.spec import load_spec
 from tests.bench.week import WEEK, Events, Outcome, read_events, run
+from tests.learner.streams import counted
 from tests.learner.test_spec import MODELS
 
 
@@ -59,7 +60,7 @@ def test_a_learner_that_remembers_nothing_loses_little(
     assert outcome.figures.auc >= 0.765
     spec = load_spec(MODELS / "news.toml")
     numbers = outcome.view.ids & 1023
-    for each in (*spec.fields.singles, *spec.statistics):
-        mine = numbers == each.number
+    for number in counted(spec).values():
+        mine = numbers == number
         assert outcome.view.columns.shows[: len(outcome.view)][mine].sum() == 278_139
         assert outcome.view.columns.clicks[: len(outcome.view)][mine].sum() == 24_829
