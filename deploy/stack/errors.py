@@ -9,9 +9,9 @@ class StackError(RuntimeError):
     """A part of the one-machine stack cannot be had; the message says why and what to do."""
 
 
-class JarsUnavailable(StackError):  # noqa: N818
+class JarsUnavailable(StackError):
     """The jars of Kafka are neither here nor to be fetched."""
 
 
-class DidNotStart(StackError):  # noqa: N818
+class DidNotStart(StackError):
     """A foreign process died, or was not ready by its deadline; carries the tail of its log."""

