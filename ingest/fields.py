@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 import numpy as np
 
+from ingest.events import TIME
 from ingest.spec_text import SpecError, SpecText, one_of
 from ingest.values import NUMBER_ROW, field_id
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "TIME",
     "Field",
     "FieldSet",
     "LabelPolicy",
@@ -40,7 +42,6 @@ __all__ = [
 LAST_NUMBER = 1000
 """Numbers of fields and statistics are 1 to this; 0 is the intercept, the rest is reserved."""
 NAME = re.compile(r"[a-z0-9_]+")
-TIME = "timestamp_ms"
 
 
 class Transform(StrEnum):

@@ -79,17 +79,31 @@ def hash_values(values: list[object]) -> Hashes:
     return hash_strings(texts(values))
 
 
+def string_buffers(
+    strings: pa.StringArray,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Return read-only views of the offsets, (n + 1,), and of the bytes they point into."""
+    count = len(strings)
+    _, starts, data = strings.buffers()
+    if count == 0:
+        offsets = np.zeros(1, np.int32)
+    else:
+        offsets = np.frombuffer(starts, np.int32)[strings.offset : strings.offset + count + 1]
+    flat = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    # Arrow's own buffers are now writable, now not: one type, so that kernels are compiled once
+    offsets.flags.writeable = flat.flags.writeable = False
+    return offsets, flat
+
+
 def hash_strings(strings: pa.StringArray) -> Hashes:
     """Return the XXH64 of each string's UTF-8 bytes, ABSENT where it is null; shape (n,)."""
     count = len(strings)
     hashes = np.empty(count, np.uint64)
     if count == 0:
         return hashes
-    valid, offsets, data = strings.buffers()
-    ends = np.frombuffer(offsets, np.int32)[strings.offset : strings.offset + count + 1]
-    flat = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    _hash_many(flat, ends, hashes)
-    if strings.null_count and valid is not None:
+    offsets, data = string_buffers(strings)
+    _hash_many(data, offsets, hashes)
+    if strings.null_count:
         hashes[strings.is_null().to_numpy(zero_copy_only=False)] = ABSENT
     return hashes
 

@@ -1,0 +1,398 @@
+"""The compiled half of the joiner core: takes events in the order of event time, makes examples.
+
+What it goes by, and why, is told in `join_rules`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from ingest.join_rules import (
+    BLOCKED,
+    CLICKED,
+    CLICKED_CLOCK,
+    CLICKS,
+    CLOSED,
+    DEAD_LETTERS,
+    DUPLICATE_CLICKS,
+    DUPLICATE_IMPRESSIONS,
+    EVENT,
+    EXAMPLES,
+    FOREVER,
+    FULL,
+    GROW,
+    IMPRESSIONS,
+    LATE_CLICKS,
+    MARGIN,
+    NEEDED,
+    NEVER,
+    REFUSED,
+    SHOWN,
+    SHOWN_CLOCK,
+    TICK,
+    TICKS,
+    WAIT,
+    WATERMARK,
+    WATERMARK_APPEND,
+)
+from ingest.window import clear_slot, drop_oldest_click, find_slot, hold_click, hold_row
+
+
+@njit(cache=True, nogil=True)
+def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+    """Take events until blocked or full. `cursor`: next and end of both chunks."""
+    while True:
+        if max(made.counts[0], made.counts[1], made.counts[2]) >= rule.limit:
+            return FULL
+        if _take_refused(state, shown, clicked, cursor, made, rule):
+            continue
+        i, c = cursor[0], cursor[2]
+        has_shown, has_clicked = i < cursor[1], c < cursor[3]
+        next_shown, next_clicked = rule.floor_shown, rule.floor_clicked
+        if has_shown:
+            next_shown = time_of(shown, i)
+            if not has_clicked:
+                next_clicked = _floor(state, rule.floor_clicked, shown.append_ms[i])
+        if has_clicked:
+            next_clicked = time_of(clicked, c)
+            if not has_shown:
+                next_shown = _floor(state, rule.floor_shown, clicked.append_ms[c])
+        first = min(next_shown, next_clicked)
+        answer = _sweep(rings, state, min(first, rule.until_ms), made, rule)
+        if answer != BLOCKED:
+            return answer
+        if first > rule.until_ms:
+            return BLOCKED
+        if has_shown and next_shown <= next_clicked:
+            _take_shown(rings, state, shown, rows, i, made, rule)
+            cursor[0] += 1
+        elif has_clicked and next_clicked <= next_shown:
+            _take_clicked(rings, state, clicked, c, made, rule)
+            cursor[2] += 1
+        else:
+            return BLOCKED
+        made.counts[2] += 1
+
+
+@njit(cache=True)
+def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
+    return event_ms if append_ms <= 0 else min(event_ms, append_ms)
+
+
+@njit(cache=True)
+def time_of(arrays, i):  # type: ignore[no-untyped-def]
+    """Return the time of event `i`: its timestamp, but not later than its append."""
+    if arrays.roles[i] == TICK:
+        return arrays.event_ms[i]
+    return _known_time(arrays.event_ms[i], arrays.append_ms[i])
+
+
+@njit(cache=True)
+def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+    for side in range(2):
+        arrays = shown if side == 0 else clicked
+        place = cursor[2 * side]
+        if place < cursor[2 * side + 1] and arrays.roles[place] == REFUSED:
+            _bury(state, side, place, made, rule)
+            cursor[2 * side] += 1
+            made.counts[2] += 1
+            return True
+    return False
+
+
+@njit(cache=True)
+def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
+    if rule.silent:
+        return
+    made.dead_sides[made.counts[1]] = side
+    made.dead_places[made.counts[1]] = place
+    made.counts[1] += 1
+    state[DEAD_LETTERS] += 1
+
+
+@njit(cache=True)
+def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
+    """Return how far the other source may go: as far as wall time has, here or at Kafka."""
+    if floor == WAIT:
+        return WAIT
+    if state[WATERMARK] == NEVER:
+        return FOREVER  # somebody has to set the clock
+    return max(floor, state[WATERMARK] + append_ms - state[WATERMARK_APPEND])
+
+
+@njit(cache=True)
+def _reach(state, time_ms, append_ms):  # type: ignore[no-untyped-def]
+    if time_ms > state[WATERMARK]:
+        state[WATERMARK] = time_ms
+        state[WATERMARK_APPEND] = append_ms
+
+
+@njit(cache=True)
+def _emit(state, made, kind, label, sequence, event_ms, append_ms, rule):  # type: ignore[no-untyped-def]
+    if rule.silent:
+        return
+    at = made.counts[0]
+    made.kinds[at] = kind
+    made.labels[at] = label
+    made.sequences[at] = sequence
+    made.event_ms[at] = event_ms
+    made.append_ms[at] = append_ms
+    made.counts[0] += 1
+    state[EXAMPLES] += 1
+
+
+@njit(cache=True)
+def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
+    """Close the windows that end before `until_ms`, moving the watermark past each."""
+    entries, ends = rings.entries, rings.ends
+    mask = entries.hashes.shape[0] - 1
+    makes = rule.closing and not rule.silent
+    if not makes:
+        until_ms = state[WATERMARK]
+    while ends.open_head[0] < ends.entry_tail[0]:
+        clock = entries.clocks[ends.open_head[0] & mask]
+        if clock + rule.window_ms >= until_ms:
+            break
+        if not makes:
+            ends.open_head[0] += 1
+            continue
+        # all of one clock or none: the watermark alone must tell which are closed
+        stop = ends.open_head[0]
+        while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == clock:
+            stop += 1
+        count = stop - ends.open_head[0]
+        if made.counts[0] + count + MARGIN > made.kinds.shape[0]:
+            state[NEEDED] = count
+            return FULL if made.counts[0] > 0 else GROW
+        if clock + rule.window_ms + 1 > state[WATERMARK]:
+            passed = clock + rule.window_ms + 1 - state[WATERMARK]
+            state[WATERMARK] += passed
+            state[WATERMARK_APPEND] += passed
+        while ends.open_head[0] < stop:
+            _close(rings, state, made, rule)
+        if made.counts[0] >= rule.limit:
+            return FULL
+    return BLOCKED
+
+
+@njit(cache=True)
+def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
+    held, sequence = rings.open, rings.ends.open_head[0]
+    row = sequence & (held.event_ms.shape[0] - 1)
+    event_ms, append_ms = held.event_ms[row], held.append_ms[row]
+    _emit(state, made, CLOSED, held.clicked[row], sequence, event_ms, append_ms, rule)
+    rings.ends.open_head[0] += 1
+
+
+@njit(cache=True)
+def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
+    time_ms = time_of(shown, i)
+    _reach(state, time_ms, shown.append_ms[i])
+    if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
+        _bury(state, 0, i, made, rule)
+        return
+    state[SHOWN_CLOCK] = max(state[SHOWN_CLOCK], time_ms)
+    _forget(rings, state, rule)
+    if shown.roles[i] == TICK:
+        state[TICKS] += 1
+        return
+    entries, ends = rings.entries, rings.ends
+    wanted = shown.hashes[i]
+    slot = find_slot(entries.slots, entries.hashes, wanted)
+    place = np.int64(entries.slots[slot])
+    if place >= 0 and _lives(entries, place, state, rule):
+        state[DUPLICATE_IMPRESSIONS] += 1
+        if entries.lasts[place] == entries.clocks[place] < state[SHOWN_CLOCK]:
+            ends.repeated[0] += 1
+        entries.lasts[place] = state[SHOWN_CLOCK]
+        sequence = _sequence(rings, place)
+        _settle(rings, state, wanted, sequence, state[SHOWN_CLOCK], made, rule)
+        return
+    repeat = _repeat(rings, wanted, state, rule)
+    if repeat >= 0:
+        state[DUPLICATE_IMPRESSIONS] += 1
+        rings.repeats.lasts[repeat] = state[SHOWN_CLOCK]
+        _settle(rings, state, wanted, -1, state[SHOWN_CLOCK], made, rule)
+        return
+    if place >= 0 and entries.lasts[place] > entries.clocks[place]:
+        ends.repeated[0] -= 1  # it is dead, and its slot goes to the new one
+        entries.lasts[place] = entries.clocks[place]
+    sequence = ends.entry_tail[0]
+    place = sequence & (entries.hashes.shape[0] - 1)
+    entries.hashes[place] = wanted
+    entries.clocks[place] = state[SHOWN_CLOCK]
+    entries.lasts[place] = state[SHOWN_CLOCK]
+    entries.slots[slot] = np.int32(place)
+    hold_row(rings.open, ends, rows, i, shown.event_ms[i], shown.append_ms[i])
+    ends.entry_tail[0] += 1
+    state[IMPRESSIONS] += 1
+    if not rule.closing:
+        event_ms, append_ms = shown.event_ms[i], shown.append_ms[i]
+        _emit(state, made, SHOWN, 0, sequence, event_ms, append_ms, rule)
+    _settle(rings, state, wanted, sequence, state[SHOWN_CLOCK], made, rule)
+    if rule.closing and not _is_open(entries, place, state, rule):
+        _close(rings, state, made, rule)  # all before it are closed already
+
+
+@njit(cache=True)
+def _sequence(rings, place):  # type: ignore[no-untyped-def]
+    newest = rings.ends.entry_tail[0] - 1
+    return newest - ((newest - place) & (rings.entries.hashes.shape[0] - 1))
+
+
+@njit(cache=True)
+def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
+    """Return the place among repeats of a hash that lives there, or -1."""
+    repeats = rings.repeats
+    if rings.ends.repeat_head[0] == rings.ends.repeat_tail[0]:
+        return np.int64(-1)
+    place = np.int64(repeats.slots[find_slot(repeats.slots, repeats.hashes, wanted)])
+    return place if place >= 0 and _lives(repeats, place, state, rule) else np.int64(-1)
+
+
+@njit(cache=True)
+def _lives(entries, place, state, rule):  # type: ignore[no-untyped-def]
+    return state[SHOWN_CLOCK] <= entries.lasts[place] + 2 * rule.window_ms
+
+
+@njit(cache=True)
+def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
+    return state[WATERMARK] <= entries.clocks[place] + rule.window_ms
+
+
+@njit(cache=True)
+def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
+    time_ms = time_of(clicked, c)
+    _reach(state, time_ms, clicked.append_ms[c])
+    state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
+    _forget(rings, state, rule)
+    if clicked.roles[c] == TICK:
+        state[TICKS] += 1
+        return
+    state[CLICKS] += 1
+    clock = state[CLICKED_CLOCK]
+    entries, wanted = rings.entries, clicked.hashes[c]
+    event_ms, append_ms = clicked.event_ms[c], clicked.append_ms[c]
+    place = np.int64(entries.slots[find_slot(entries.slots, entries.hashes, wanted)])
+    met, last = place >= 0 and _lives(entries, place, state, rule), np.int64(NEVER)
+    if met:
+        last, sequence = entries.lasts[place], _sequence(rings, place)
+    else:
+        repeat = _repeat(rings, wanted, state, rule)
+        met, sequence = repeat >= 0, np.int64(-1)
+        if met:
+            last = rings.repeats.lasts[repeat]
+    if met and clock <= last + rule.window_ms:
+        _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+    elif _waits(state, clock, rule):
+        hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms)
+    else:
+        state[LATE_CLICKS] += 1
+
+
+@njit(cache=True)
+def _waits(state, clock, rule):  # type: ignore[no-untyped-def]
+    return (
+        state[SHOWN_CLOCK] <= clock + rule.window_ms
+        and state[WATERMARK] <= clock + 2 * rule.window_ms
+    )
+
+
+@njit(cache=True)
+def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
+    """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
+    entries, held = rings.entries, rings.open
+    if sequence < 0:
+        state[LATE_CLICKS] += 1
+        return
+    place = sequence & (entries.hashes.shape[0] - 1)
+    row = sequence & (held.event_ms.shape[0] - 1)
+    if not _is_open(entries, place, state, rule) or clock < entries.clocks[place] - rule.window_ms:
+        state[LATE_CLICKS] += 1
+        return
+    shown_ms = _known_time(held.event_ms[row], held.append_ms[row])
+    if abs(_known_time(event_ms, append_ms) - shown_ms) > rule.window_ms:
+        state[LATE_CLICKS] += 1
+    elif held.clicked[row]:
+        state[DUPLICATE_CLICKS] += 1
+    else:
+        held.clicked[row] = 1
+        if not rule.closing:
+            _emit(state, made, CLICKED, 1, sequence, event_ms, append_ms, rule)
+
+
+@njit(cache=True)
+def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
+    """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
+    waiting = rings.waiting
+    if rings.ends.waiting_head[0] == rings.ends.waiting_tail[0]:
+        return
+    until = last + rule.window_ms
+    mask = waiting.hashes.shape[0] - 1
+    click = np.int64(waiting.slots[find_slot(waiting.slots, waiting.hashes, wanted)])
+    while click >= 0:
+        if not waiting.settled[click] and waiting.clocks[click] <= until:
+            waiting.settled[click] = 1
+            clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
+            append_ms = waiting.append_ms[click]
+            _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+        following = waiting.following[click]
+        click = following & mask if following >= 0 else np.int64(-1)
+
+
+@njit(cache=True)
+def _forget(rings, state, rule):  # type: ignore[no-untyped-def]
+    """Drop what no longer lives, and clicks that waited in vain."""
+    _forget_entries(rings, state, rule)
+    waiting, ends = rings.waiting, rings.ends
+    mask = waiting.hashes.shape[0] - 1
+    while ends.waiting_head[0] < ends.waiting_tail[0]:
+        place = ends.waiting_head[0] & mask
+        if _waits(state, waiting.clocks[place], rule):
+            break
+        if not waiting.settled[place]:
+            state[LATE_CLICKS] += 1
+        drop_oldest_click(waiting, ends)
+
+
+@njit(cache=True)
+def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
+    entries, repeats, ends = rings.entries, rings.repeats, rings.ends
+    before = state[SHOWN_CLOCK] - 2 * rule.window_ms
+    mask = entries.hashes.shape[0] - 1
+    while ends.entry_head[0] < ends.open_head[0]:
+        place = ends.entry_head[0] & mask
+        if entries.clocks[place] >= before:
+            break
+        slot = find_slot(entries.slots, entries.hashes, entries.hashes[place])
+        if entries.slots[slot] == place:  # else its id was used again
+            clear_slot(entries.slots, entries.hashes, slot)
+        if entries.lasts[place] > entries.clocks[place]:
+            ends.repeated[0] -= 1
+            if entries.lasts[place] >= before:
+                _put_repeat(rings, state, entries.hashes[place], entries.lasts[place])
+        ends.entry_head[0] += 1
+    mask = repeats.hashes.shape[0] - 1
+    while ends.repeat_head[0] < ends.repeat_tail[0]:
+        place = ends.repeat_head[0] & mask
+        if repeats.clocks[place] >= before:
+            break
+        wanted, last = repeats.hashes[place], repeats.lasts[place]
+        slot = find_slot(repeats.slots, repeats.hashes, wanted)
+        if repeats.slots[slot] == place:
+            clear_slot(repeats.slots, repeats.hashes, slot)
+        ends.repeat_head[0] += 1
+        if last >= before:
+            _put_repeat(rings, state, wanted, last)
+
+
+@njit(cache=True)
+def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
+    repeats, ends = rings.repeats, rings.ends
+    place = ends.repeat_tail[0] & (repeats.hashes.shape[0] - 1)
+    repeats.hashes[place] = wanted
+    repeats.clocks[place] = state[SHOWN_CLOCK]
+    repeats.lasts[place] = last
+    repeats.slots[find_slot(repeats.slots, repeats.hashes, wanted)] = np.int32(place)
+    ends.repeat_tail[0] += 1
