@@ -267,6 +267,7 @@ def _levels(columns, program, memory, window_ms, labelled, i, scratch, row, sing
 def learn(  # type: ignore[no-untyped-def]
     columns, gaining, active, ftrl, program, memory, window_ms, features, labelled, scratch, scores
 ):
+    """Score into `scores`, then learn, each example of a batch in turn. The caller made room."""
     examples, singles = features.ids.shape
     shift = _shift(active.shape[0])
     counts = np.empty(BLOCK, np.int64)
@@ -303,6 +304,7 @@ def learn(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def predict(columns, ftrl, program, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
+    """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     examples, singles = features.ids.shape
     everywhere = np.ones(1, np.bool_)
     shift = _shift(1)
