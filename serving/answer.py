@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from serving.follower import Follower, Standing
 
 
-class Age(msgspec.Struct, frozen=True):
+class Age(msgspec.Struct, frozen=True, gc=False):
     """Now less the append time of the newest event learned; null if none is known. In ms."""
 
     newest: int | None
@@ -23,7 +23,7 @@ class Age(msgspec.Struct, frozen=True):
     """Of the bucket that is behind. Both grow while no event comes."""
 
 
-class Prediction(msgspec.Struct, frozen=True):
+class Prediction(msgspec.Struct, frozen=True, gc=False):  # hundreds an answer, never in a cycle
     """One candidate."""
 
     impression_id: str

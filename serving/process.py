@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import sys
@@ -28,6 +29,7 @@ from prometheus_client import (
 from learner.agreement import check_agreement
 from learner.logistic import LogisticRegression
 from pserver.replica import Replica
+from pserver.table import RowTable
 from serving.app import Readiness, Served, make_app
 from serving.errors import AddressTaken
 from serving.follower import Follower, Following
@@ -54,6 +56,10 @@ _BACKLOG = 2048
 _SWITCH_INTERVAL_S = 0.0005
 """How long the follower may keep the interpreter from a request that waits for it. Python's default
 of 5 ms would be half of the whole budget of a request."""
+
+_COLLECT_AFTER = 20_000
+"""Objects between two looks for cycles: Python's default of 700 looks several times a request. What
+was imported is taken out of the search altogether, which else stops everything for tens of ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ def run_server(
         Predictor(spec.fields, LogisticRegression(spec)),
         follower,
     )
+    # compiles the kernels, or loads them: the first request is not to pay for it
+    served.predictor.predict(RowTable(spec.width), {}, [{}], now_ms())
     readiness = Readiness()
     app = make_app(
         {spec.name: served}, RequestMetrics(registry), registry, readiness, now_ms, settings.limits
@@ -120,7 +128,7 @@ def run_server(
         _listening_socket(settings) as listener,
         _own_metrics(settings, registry),
         _running(follower),
-        _short_switch_interval(),
+        _settled_interpreter(),
     ):
         server = _Server(_configuration(app, settings))
         leave = _leaving(server, settings, readiness, follower, stop)
@@ -230,10 +238,16 @@ def _running(follower: Follower) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _short_switch_interval() -> Iterator[None]:
-    before = sys.getswitchinterval()
+def _settled_interpreter() -> Iterator[None]:
+    """Keep the interpreter's own pauses out of the requests, as long as this lasts."""
+    switch_interval_s, thresholds = sys.getswitchinterval(), gc.get_threshold()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+        sys.setswitchinterval(switch_interval_s)

@@ -46,7 +46,7 @@ def test_another_spec_is_refused_showing_the_lines_that_differ() -> None:
 
 
 def test_another_name_is_refused() -> None:
-    with pytest.raises(WrongModel, match='expected model "sport".*found "news"'):
+    with pytest.raises(WrongModel, match=r'expected model "sport".*found "news"'):
         check_agreement(parse_spec(SPEC.replace("news", "sport"), "sport.toml"), shape())
 
 
