@@ -70,7 +70,7 @@ class Measured:
 # What is learned meanwhile
 
 
-def events(fields: FieldSet, count: int, dice: np.random.Generator) -> list[dict[str, object]]:
+def events(fields: FieldSet, count: int, dice: np.random.Generator) -> list[dict[str, int]]:
     """Return events whose values follow Zipf's law, as those of users and articles do."""
     sources = {each.source for each in (*fields.singles, *fields.bags, *fields.numbers)} - {""}
     columns = {source: dice.zipf(1.2, count) % 1_000_000 for source in sorted(sources)}
