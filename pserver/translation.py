@@ -1,0 +1,63 @@
+"""What a failure of the client library or a refusal of the server means to us.
+
+The one place where foreign errors become those of `pserver.errors`, which say what to do next. The
+server's own functions refuse with words of their own: MISSING and LEASE.
+"""
+
+from __future__ import annotations
+
+from redis import exceptions
+
+from pserver.address import SETTING
+from pserver.errors import (
+    LostLease,
+    MissingBucket,
+    OutOfMemory,
+    Refused,
+    StoreError,
+    Unreachable,
+)
+
+_LATER = (
+    *("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS"),
+    *("MISCONF", "MOVED", "ASK"),
+)
+"""First words of refusals that pass: nothing was done, and later it may be."""
+_NEVER = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
+"""First words of refusals that only the operator can lift."""
+
+
+def translated(error: Exception, node: str) -> StoreError:
+    """Return what a failure of the client or a refusal of the server means to us."""
+    if isinstance(error, StoreError):
+        return error
+    said = str(error)
+    text = f"{node}: {said or type(error).__name__}"
+    word = said.partition(" ")[0]
+    if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM":
+        return OutOfMemory(f"{node} is at its memory limit: {said}")
+    if word == "MISSING":
+        return MissingBucket(f"{text}: its shard came back empty; restore it")
+    if word == "LEASE":
+        return LostLease(text)
+    refused = (
+        exceptions.AuthenticationError,
+        exceptions.AuthorizationError,
+        exceptions.NoPermissionError,
+        exceptions.AuthenticationWrongNumberOfArgsError,
+    )
+    if isinstance(error, refused) or word in _NEVER:
+        return Refused(f"{SETTING}: {text}")
+    later = (
+        exceptions.ClusterDownError,
+        exceptions.AskError,
+        exceptions.TryAgainError,
+        exceptions.ReadOnlyError,
+        exceptions.ConnectionError,
+        exceptions.TimeoutError,
+        exceptions.InvalidResponse,
+        OSError,
+    )
+    if isinstance(error, later) or word in _LATER:
+        return Unreachable(text)
+    return StoreError(text)
