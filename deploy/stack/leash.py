@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STOP = b"s"
@@ -95,6 +95,10 @@ class Leashed:
             return self._leash.wait(timeout_s)
         return None
 
+    def join(self) -> int:
+        """Wait until it has ended, however long that takes; the exit status."""
+        return self._leash.wait()
+
     def kill(self) -> None:
         """SIGKILL to the process, and return when it has ended. What a crash looks like."""
         if self.alive:
@@ -133,18 +137,6 @@ class Leashed:
         assert self._leash.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._leash.stdin.close()
-
-
-@contextlib.contextmanager
-def stopping(*processes: Leashed) -> Iterator[None]:
-    """Stop all of them on the way out, together: they share the time that the slowest needs."""
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.ask_to_stop()
-        for process in processes:
-            process.stop()
 
 
 # ---- From here on: inside the leash ----

@@ -10,6 +10,7 @@ start at the same moment do not try the same ones in the same order.
 import secrets
 import socket
 
+HOST = "127.0.0.1"
 LOWEST_PORT = 20_000
 PAST_HIGHEST_PORT = 32_768
 TRIES = 200
@@ -21,20 +22,21 @@ def free_port() -> int:
     """A port of 127.0.0.1 nobody listens on, given out once in the life of this process."""
     for _ in range(TRIES):
         port = LOWEST_PORT + secrets.randbelow(PAST_HIGHEST_PORT - LOWEST_PORT)
-        if port not in _given and _is_free(port):
+        if port not in _given and is_free(port):
             _given.add(port)
             return port
     raise OSError(
-        f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of 127.0.0.1, "
+        f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of {HOST}, "
         f"found none in {TRIES} tries"
     )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server could listen on `port` of `host` now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True

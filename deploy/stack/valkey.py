@@ -185,8 +185,8 @@ class ValkeyCluster:
 
     @property
     def url(self) -> str:
-        """Names one node; a client learns the others from it."""
-        return f"redis+cluster://{self.nodes[0].address}"
+        """Names every node, so that a client finds the cluster while one is down."""
+        return f"redis+cluster://{','.join(node.address for node in self.nodes)}"
 
     def launch(self) -> None:
         """Start every node; do not wait for them."""
