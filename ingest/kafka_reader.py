@@ -32,6 +32,7 @@ from confluent_kafka.admin import AdminClient
 
 from ingest.errors import KafkaUnreachable, MissingTopic
 from ingest.foreign_errors import translate, translated, unreachable
+from ingest.patience import ask_again
 from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
 from ingest.topics import LARGEST_MESSAGE_BYTES
 
@@ -143,11 +144,7 @@ class KafkaReader:
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset the source still holds and the first it does not yet hold."""
-        with translated(f"asking what {source} holds", self._settings.bootstrap):
-            low, high = self._consumer.get_watermark_offsets(
-                _partition(source), timeout=self._settings.connect_timeout_s
-            )
-        return low, high
+        return ask_again(self._settings.connect_timeout_s)(self._held, source)
 
     def topic_id(self, topic: str) -> str:
         """Return the identity that Kafka gave the topic: another one after it was made again."""
@@ -191,6 +188,12 @@ class KafkaReader:
         }
 
     # ---------------------------------------------------------------- inside
+
+    def _held(self, source: Source) -> tuple[int, int]:
+        timeout_s = self._settings.connect_timeout_s
+        with translated(f"asking what {source} holds", self._settings.bootstrap):
+            low, high = self._consumer.get_watermark_offsets(_partition(source), timeout=timeout_s)
+        return low, high
 
     def _config(
         self, group: str | None, instance: str | None, read_committed: bool

@@ -15,12 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
 from ingest.errors import MissingTopic, TopicMismatch
 from ingest.foreign_errors import translate, translated
+from ingest.patience import ask_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -164,6 +165,23 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             # two processes that start together both find it missing: the second is content
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"making topic {name}", settings.bootstrap) from error
+    ask_again(timeout_s)(_ask_leaders, settings, admin, specs)
+
+
+def _ask_leaders(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
+    """Return once every partition has a leader that answers: Kafka says "made" before that."""
+    partitions = [
+        TopicPartition(spec.name, partition)
+        for spec in specs
+        for partition in range(spec.partitions)
+    ]
+    at_end = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    with translated("waiting for new topics", settings.bootstrap):
+        asked = admin.list_offsets(
+            dict.fromkeys(partitions, at_end), request_timeout=settings.connect_timeout_s
+        )
+        for answer in asked.values():
+            answer.result()
 
 
 def _read_configs(
