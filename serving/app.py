@@ -9,14 +9,15 @@ hundred candidates, less than handing it to another thread and back would cost t
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from serving.answer import Answer, Prediction, Status, age, encode, status
 from serving.errors import Refusal, RefusalBody, Refused
@@ -74,8 +75,11 @@ def make_app(
         redoc_url=None,
     )
     predict = _Prediction(models, metrics, now_ms, limits)
-    # a Starlette route: FastAPI's own would resolve dependencies that this one does not have
-    app.add_route("/v1/models/{name}:predict", predict.answer, ["POST"], include_in_schema=False)
+    # a Starlette route, for FastAPI's own would resolve dependencies that this one does not have;
+    # and the first, for routes are tried in turn
+    app.router.routes.insert(
+        0, Route("/v1/models/{name}:predict", predict.answer, methods=["POST"])
+    )
     _add_status(app, models, now_ms)
     _add_health(app, models, readiness)
 
@@ -158,7 +162,7 @@ class _Prediction:
 def _named(
     candidates: Sequence[Mapping[str, Any]], scores: npt.NDArray[np.float64]
 ) -> list[Prediction]:
-    drawn = uuid.uuid4().hex  # one draw a request: a name needs to be unique, not secret
+    drawn = secrets.token_hex(12)  # one draw a request, for all that have no name
     return [
         Prediction(each.get(ID) or f"{drawn}-{i}", score)
         for i, (each, score) in enumerate(zip(candidates, scores.tolist(), strict=True))

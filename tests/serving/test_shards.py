@@ -1,0 +1,71 @@
+"""A server over two real shards, one of which stops answering and comes back."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import httpx
+
+from deploy.stack.valkey import ValkeyCluster
+from learner.spec import parse_spec
+from pserver.nodes import Waiting
+from pserver.redis_store import StoreSettings, open_store
+from pserver.store import Shape
+from serving.follower import Following
+from serving.process import ServerSettings, now_ms, run_server
+from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
+
+WAITING = StoreSettings(Waiting(connect_timeout_ms=500, answer_timeout_ms=300))
+
+
+def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
+    valkey_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
+) -> None:
+    name = fresh_name("served")
+    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
+    store = open_store(valkey_cluster.url, name, WAITING)
+    store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+    nodes = {store.node_of(bucket) for bucket in range(BUCKETS)}
+    assert len(nodes) == 2
+    pusher, stop, ports = Pusher(store), threading.Event(), list[int]()
+    settings = ServerSettings(port=0, following=Following(poll_interval_ms=5))
+    server = threading.Thread(target=run_server, args=(settings, spec, store, stop, ports.append))
+    server.start()
+    try:
+        eventually(lambda: ports)
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}") as client:
+            eventually(lambda: client.get("/health/ready").status_code == 200)
+            _freeze_and_thaw(client, name, pusher, valkey_cluster.nodes[0].pid)
+    finally:
+        stop.set()
+        server.join(20)
+        store.close()
+    assert not server.is_alive()
+
+
+def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) -> None:
+    gains = gains_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0)
+
+    def version() -> int:
+        answer = client.post(f"/v1/models/{name}:predict", json={"candidates": [{}]})
+        assert answer.status_code == 200
+        return int(answer.json()["version"])
+
+    def unreachable() -> int:
+        return int(client.get(f"/v1/models/{name}").json()["buckets"]["unreachable"])
+
+    pusher.push(gains, append_ms=now_ms(), clicks=[now_ms()])
+    eventually(lambda: version() == BUCKETS)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: 0 < unreachable() < BUCKETS)
+        for _ in range(20):
+            assert version() == BUCKETS  # with the client's own time limit, so nobody waits for it
+        assert client.get("/health/ready").status_code == 200
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: unreachable() == 0)
+    pusher.push(gains, append_ms=now_ms(), clicks=[now_ms()])
+    eventually(lambda: version() == 2 * BUCKETS)
+    assert client.get(f"/v1/models/{name}").json()["freshness"]["count"] == 2
