@@ -80,6 +80,11 @@ class LiveStream(threading.Thread):
         """Impressions a second that are being sent."""
         return self._throttle.rate_s
 
+    @property
+    def sent(self) -> int:
+        """Events sent."""
+        return self.impressions + self.clicks
+
     def stop_showing(self) -> None:
         """Show no more; the thread ends when the last click has been sent."""
         self._no_more.set()

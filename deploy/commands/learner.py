@@ -1,0 +1,49 @@
+"""`headrace learner`: learn from examples."""
+
+from functools import partial
+
+import typer
+
+from deploy.commands.options import (
+    KAFKA,
+    REDIS,
+    Instance,
+    KafkaAddress,
+    KafkaClient,
+    MetricsPort,
+    ModelFile,
+    RedisUrl,
+)
+
+app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def run(
+    model: ModelFile,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    redis: RedisUrl = REDIS,
+    instance: Instance = "",
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Learn from the topic of examples and push to the parameter server, until stopped."""
+    from deploy.commands.building import kafka_settings, open_store
+    from deploy.signals import stopped_by_signals
+    from learner.process import LearnerSettings, run_learner
+    from learner.spec import load_spec
+
+    spec = load_spec(model)
+    with stopped_by_signals() as stop:
+        run_learner(
+            LearnerSettings(instance=instance, metrics_port=metrics_port),
+            kafka_settings(kafka, kafka_client),
+            partial(open_store, redis, spec.name),
+            spec,
+            stop,
+        )

@@ -1,0 +1,294 @@
+"""The demo: every part on this machine, a stream through all of them, and a model that keeps up.
+
+The stream is a synthetic one in real time (`deploy.synthetic`), or a log of the user's. After a
+third of the time, a minute at most, the rows are copied, and the copy never learns again: from then
+on two models score the same impressions, and the distance between them is what freshness is worth.
+Everything shown is read where a user could read it: topics, the server, the rows.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+from rich.console import Console
+from rich.live import Live
+
+from deploy.arrival import Patience
+from deploy.demo_view import Counted, Summary, View, line, summary, table
+from deploy.event_log import first_impressions, span_ms
+from deploy.live_stream import LiveStream, Throttle
+from deploy.log_replay import LogReplay
+from deploy.observer import Observer, Rate, ask_server, copy_rows, curl_of
+from deploy.report import count_rows
+from deploy.road import Road, RoadSettings
+from deploy.stack.steps import ShownSteps
+from deploy.synthetic import SyntheticStream, World
+from ingest.joiner import read_state
+from ingest.kafka import BY_KEY, KafkaWriter
+from ingest.stream import Source
+from ingest.topics import EventTopics
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from deploy.arrival import Behind
+    from deploy.observer import ServerStatus
+    from deploy.synthetic import Event, Happened
+
+SHOW_EVERY_S = 0.5
+LINE_EVERY_S = 10.0
+ASK_EVERY_S = 1.0
+LONGEST_PART_S = 60.0
+"""The model freezes after the first part, and the last part is what is compared in the end."""
+RECENT_S = 30.0
+CLICKS_SHARE = 0.16
+"""Of the synthetic impressions are clicked: of N events, N / (1 + this) are impressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """What to show."""
+
+    road: RoadSettings
+    seconds: float
+    events_s: int
+    """Synthetic impressions and clicks together."""
+    seed: int
+    data: Path | None
+    """A log to replay instead."""
+    speed: float | None
+    """Of the log; None: so that it lasts `seconds`, or at full speed."""
+    full_speed: bool
+
+    @property
+    def part_s(self) -> float:
+        """Length of the first part and of the last."""
+        return min(LONGEST_PART_S, self.seconds / 3)
+
+
+class Player(Protocol):
+    """Sends events from a thread of its own."""
+
+    failure: BaseException | None
+
+    @property
+    def sent(self) -> int:
+        """Events sent so far."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def is_alive(self) -> bool:
+        """Whether there is more to come."""
+
+    def stop_showing(self) -> None:
+        """Show no more impressions; what must follow follows."""
+
+    def abandon(self) -> None:
+        """End at once."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+
+
+def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
+    """Show the demo on the terminal, or as plain lines where there is none. Raises DeployError."""
+    console = Console()
+    with ShownSteps(console) as steps, Road(settings.road, steps) as road:
+        if not road.start(stop):
+            return
+        observer = Observer(road.kafka, road.spec)
+        try:
+            with _player(settings, road, observer) as player:
+                _Demo(settings, road, observer, player, console, stop).run()
+        finally:
+            observer.close()
+
+
+@contextmanager
+def _player(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[Player]:
+    player: Player
+    if settings.data is not None:
+        speed = settings.speed
+        if speed is None and not settings.full_speed:
+            speed = max(1.0, span_ms(settings.data) / 1000 / settings.seconds)
+        player = LogReplay(road.kafka, road.spec, [settings.data], speed)
+        writer = None
+    else:
+        writer = KafkaWriter(road.kafka)
+        player = _synthetic(settings, writer, observer)
+    try:
+        yield player
+    finally:
+        player.abandon()
+        player.join()
+        if writer is not None:
+            writer.close()
+
+
+def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
+    stream = SyntheticStream(
+        World.lasting(settings.seconds), settings.seed, time.time_ns() // 1_000_000
+    )
+
+    topics = EventTopics()
+
+    def send(happened: Happened) -> None:
+        # before Kafka has them, so that the truth is never later than the score
+        observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
+        for topic, events in (
+            (topics.impressions, happened.impressions),
+            (topics.clicks, happened.clicks),
+        ):
+            for event in events:
+                key = event["impression_id"].encode()
+                writer.send(Source(topic, BY_KEY), orjson.dumps(event), key)
+
+    throttle = Throttle(settings.events_s / (1 + CLICKS_SHARE))
+    return LiveStream(stream, throttle, send, lambda: observer.expected - observer.race.scored)
+
+
+class _Demo:
+    """One demo under way, in the main thread."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        road: Road,
+        observer: Observer,
+        player: Player,
+        console: Console,
+        stop: threading.Event,
+    ) -> None:
+        self._settings, self._road, self._observer = settings, road, observer
+        self._player, self._console, self._stop = player, console, stop
+        self._frozen_at_s: float | None = None
+        self._server: ServerStatus | None = None
+        self._asked_s = self._shown_s = self._said_s = float("-inf")
+        self._events, self._examples = Rate(), Rate()
+        self._curl = curl_of(road.address, road.spec, _sample(settings))
+        self._live: Live | None = None
+
+    def run(self) -> None:
+        """Play, freeze after the first part, wait until all is learned, sum up."""
+        settings, observer = self._settings, self._observer
+        observer.poll(0.0)  # stand at the end of the topics before anything is sent
+        if not self._console.is_terminal:
+            self._console.print(f"ask the server, while this runs:\n{self._curl}", soft_wrap=True)
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            self._live = live if self._console.is_terminal else None
+            observer.begin()
+            self._player.start()
+            drain_s = World.lasting(settings.seconds).longest_delay_s
+            showing_s = settings.seconds - (drain_s if settings.data is None else 0.0)
+            self._play_until(showing_s)
+            shown_s = observer.at_s
+            self._player.stop_showing()
+            self._finish()
+            self._live = None
+        if not self._stop.is_set():
+            self._sum_up(shown_s)
+
+    def _play_until(self, end_s: float) -> None:
+        while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
+            self._look("learning")
+            if self._frozen_at_s is None and self._observer.at_s >= self._settings.part_s:
+                self._observer.freeze(copy_rows(self._road.store))
+                self._frozen_at_s = self._observer.at_s
+
+    def _finish(self) -> None:
+        while self._player.is_alive() and not self._stop.is_set():
+            self._look("the last clicks")
+        self._look("waiting until all is learned")
+        if self._stop.is_set():
+            return
+
+        def tell(_behind: Behind) -> None:
+            self._look("waiting until all is learned")
+
+        self._road.arrival.wait(self._stop, Patience(), tell)
+        self._observer.poll(0.2)
+
+    def _look(self, phase: str) -> None:
+        """Take what came, and show it when it is time."""
+        self._observer.poll(0.05)
+        self._road.check()
+        if self._player.failure is not None:
+            raise self._player.failure
+        now_s = self._observer.at_s
+        if now_s - self._asked_s >= ASK_EVERY_S:
+            self._asked_s = now_s
+            self._server = ask_server(self._road.address, self._road.spec.name) or self._server
+        if now_s - self._shown_s >= SHOW_EVERY_S:
+            self._shown_s = now_s
+            self._show(self._view(phase, now_s))
+
+    def _show(self, view: View) -> None:
+        if self._live is not None:
+            self._live.update(table(view), refresh=True)
+        elif not self._console.is_terminal and view.at_s - self._said_s >= LINE_EVERY_S:
+            self._said_s = view.at_s
+            self._console.print(line(view), soft_wrap=True, highlight=False)
+
+    def _view(self, phase: str, now_s: float) -> View:
+        settings, server = self._settings, self._server
+        recent_s = min(RECENT_S, settings.part_s)
+        # clicks of the last seconds are still to come: compare a little earlier
+        to_s = now_s - (World.lasting(settings.seconds).click_delay_s * 2)
+        return View(
+            phase=phase,
+            at_s=now_s,
+            of_s=settings.seconds,
+            events_s=self._events.note(now_s, self._player.sent),
+            examples_s=self._examples.note(now_s, self._observer.race.examples),
+            recent=self._observer.race.standing(to_s - recent_s, to_s),
+            recent_s=recent_s,
+            frozen_at_s=self._frozen_at_s,
+            freeze_due_s=settings.part_s,
+            p50_ms=server.p50_ms if server else None,
+            p99_ms=server.p99_ms if server else None,
+            rows=server.rows if server else None,
+            address=self._road.address,
+            curl=self._curl,
+        )
+
+    def _sum_up(self, shown_s: float) -> None:
+        road, part_s = self._road, self._settings.part_s
+        state = read_state(road.kafka, road.spec)
+        rows = count_rows(copy_rows(road.store), road.spec.fields)
+        server = ask_server(road.address, road.spec.name) or self._server
+        player = self._player
+        if isinstance(player, LiveStream):
+            impressions, clicks = player.impressions, player.clicks
+        else:
+            impressions, clicks = state.impressions, state.clicks
+        result = Summary(
+            seconds=self._observer.at_s,
+            impressions=impressions,
+            clicks=clicks,
+            frozen_at_s=self._frozen_at_s,
+            last=self._observer.race.standing(shown_s - part_s, shown_s + 1.0),
+            last_s=part_s,
+            p50_ms=server.p50_ms if server else None,
+            p99_ms=server.p99_ms if server else None,
+            rows=rows.rows,
+            counted=Counted(
+                impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
+            ),
+        )
+        self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
+
+
+def _sample(settings: DemoSettings) -> list[Event]:
+    """Two impressions as the model will see them, to ask the server about."""
+    if settings.data is not None:
+        return first_impressions(settings.data, 2)
+    now_ms = time.time_ns() // 1_000_000
+    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, now_ms)
+    return stream.step(now_ms, 1).impressions[:2]

@@ -1,0 +1,125 @@
+"""What a run amounted to: one JSON object, every figure of it recounted from the source.
+
+Nothing here is a process's running total, for processes are killed and restarted. How many events
+of each kind there were stands in the offsets that the joiner committed with its examples; accuracy
+is computed from the topics of scores and examples; shows and clicks are read back from the rows of
+the parameter server. So the figures of a run with kills in it are those of one without, and where
+they are not, the report shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from deploy.event_log import impression_ids_of
+from deploy.outcomes import join_outcomes
+from ingest.examples import unpack as unpack_examples
+from ingest.kafka import read_all
+from ingest.topics import examples_topic, scores_topic
+from learner.scores import unpack as unpack_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from deploy.outcomes import Outcomes
+    from ingest.fields import FieldSet
+    from ingest.joiner import JoinerState
+    from ingest.settings import KafkaSettings
+    from learner.progressive import Progressive
+    from learner.spec import ModelSpec
+    from pserver.table import RowTable
+
+FIELD_BITS = np.uint64(1023)
+"""The low ten bits of an id are the number of its field."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What the rows of the parameter server add up to."""
+
+    rows: int
+    shows_by_field: dict[str, int]
+    clicks_by_field: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """From a click's append to Kafka to a server's replica that has learned from it."""
+
+    p50_ms: float | None
+    """None if no click came by while the server looked."""
+    p99_ms: float | None
+
+
+def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
+    """Sum the counters of the rows of each single-valued field; `table` is complete."""
+    size = len(table)
+    numbers = (table.ids & FIELD_BITS).astype(np.int64)
+    sums = []
+    for counts in (table.columns.shows[:size], table.columns.clicks[:size]):
+        # float64 holds every sum below 2^53 exactly
+        by_number = np.bincount(numbers, weights=counts, minlength=int(FIELD_BITS) + 1)
+        sums.append({field.name: int(by_number[field.number]) for field in fields.singles})
+    return RowCounts(size, sums[0], sums[1])
+
+
+def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
+    """Read all examples and scores of a model from Kafka. Raises KafkaUnreachable."""
+    examples = read_all(kafka, examples_topic(spec.name))
+    scores = read_all(kafka, scores_topic(spec.name))
+    return join_outcomes(
+        (unpack_examples(record.value, spec.fields) for record in examples),
+        (unpack_scores(record.value) for record in scores),
+    )
+
+
+def make_report(
+    *,
+    state: JoinerState,
+    outcomes: Outcomes,
+    data: Sequence[Path],
+    rows: RowCounts,
+    freshness: Freshness,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return the report as it is written: see the README for its fields."""
+    by_data = []
+    for directory in data:
+        of_it = outcomes.only(impression_ids_of(directory))
+        by_data.append({"data": str(directory)} | _figures(of_it.progressive()))
+    return {
+        "impressions": state.impressions,
+        "clicks": state.clicks,
+        "late_clicks": state.late_clicks,
+        "duplicates": state.duplicates,
+        "examples": state.examples,
+        "dead_letters": state.dead_letters,
+        "seconds": round(seconds, 3),
+        "progressive": _figures(outcomes.progressive()),
+        "by_data": by_data,
+        "freshness_ms": {"p50": freshness.p50_ms, "p99": freshness.p99_ms},
+        "rows": rows.rows,
+        "shows_by_field": rows.shows_by_field,
+        "clicks_by_field": rows.clicks_by_field,
+    }
+
+
+def _figures(accuracy: Progressive) -> dict[str, float | None]:
+    # what has no value (an AUC with labels of one kind) is null, for JSON has no NaN
+    return {
+        name: round(value, 6) if np.isfinite(value) else None
+        for name, value in asdict(accuracy).items()
+    }
+
+
+def write_report(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    unfinished.replace(path)
