@@ -66,6 +66,8 @@ class Folded(NamedTuple):
     version: int
     header: Header
     gains: Gains
+    size_bytes: int
+    """Of the entry in the log."""
 
 
 class Copied(NamedTuple):
@@ -224,7 +226,7 @@ class Replica:
             self.table.add(gains)
             position = _advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position
-            self._changes.append(Folded(bucket, entry.version, header, gains))
+            self._changes.append(Folded(bucket, entry.version, header, gains, len(entry.blob)))
 
     def _copy(self, bucket: int, limit: int) -> None:
         """Copy a bucket. Raises _Broken, Unreachable; the table is untouched then."""

@@ -1,0 +1,63 @@
+"""Gains, pushes and their sums, made for tests."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from pserver.gains import NEVER, Gains, Header, Reached, pack
+from pserver.store import Push, Span
+
+WIDTH = 2
+SOURCE = "topic/0"
+
+
+def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> Gains:
+    """What up to `rows` of the bucket's nine rows gained."""
+    high = np.uint64(64 - (buckets.bit_length() - 1))
+    numbers = sorted({dice.randrange(9) for _ in range(rows)})
+    spread = [number * 0x0123456789AB for number in numbers]  # into different sub-hashes
+    ids = np.array(spread, np.uint64)
+    if buckets > 1:
+        ids |= np.uint64(bucket) << high
+    count = len(numbers)
+
+    def some(limit: int) -> list[int]:
+        return [dice.randrange(limit) for _ in range(count)]
+
+    return Gains(
+        ids,
+        np.array(some(5), np.uint32),
+        np.array(some(3), np.uint32),
+        np.array([dice.choice([NEVER, 50, 60, 70]) for _ in range(count)], np.uint32),
+        np.array(some(100), np.uint32),
+        np.array([[dice.gauss(0, 1) for _ in range(WIDTH)] for _ in range(count)], np.float32),
+    )
+
+
+def blob_of(gains: Gains, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
+    """An entry with these gains, which says that it covers these offsets."""
+    rows, width = gains.values.shape
+    return pack(Header(width, rows, stop, stop, [Reached(source, start, stop, stop)]), gains)
+
+
+class Pusher:
+    """Pushes to one bucket as a learner would, its offsets in order."""
+
+    def __init__(self, bucket: int, buckets: int, seed: int = 0) -> None:
+        self.bucket, self.buckets = bucket, buckets
+        self.dice = random.Random(f"{seed}/{bucket}")
+        self.offset = 0
+
+    def next(self, rows: int = 4) -> Push:
+        """The next push, as if the one before had been applied."""
+        gains = gains_of(self.bucket, self.buckets, self.dice, rows)
+        start, stop = self.offset, self.offset + self.dice.randint(1, 5)
+        self.offset = stop
+        return Push(
+            self.bucket,
+            (Span(SOURCE, start, stop),),
+            self.dice.randbytes(8),
+            blob_of(gains, start, stop),
+        )
