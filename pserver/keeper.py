@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
-import socket
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from pserver.errors import LostLease, Unreachable
 from pserver.gains import unpack
@@ -35,7 +31,6 @@ from pserver.replica import Copied, Folded, Replica, Stale
 from pserver.store import Fold, Trim
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
@@ -336,44 +331,3 @@ class Keeper:
         for _ in range(count):
             tenure.size_bytes -= tenure.entries.popleft().size_bytes
         self._metrics.trimmed_entries.inc(count)
-
-
-@dataclass(frozen=True, slots=True)
-class KeeperSettings:
-    """What may differ between two keepers of the same model."""
-
-    name: str = ""
-    """Shown as the holder of buckets; the host's name if empty."""
-    metrics_port: int = 0
-    """0: no metrics are served."""
-    idle_s: float = 0.1
-    """Rest when there was nothing to do: short against the time that the log is kept."""
-    keeping: Keeping = field(default_factory=Keeping)
-
-
-def run_keeper(settings: KeeperSettings, store: Store, shape: Shape, stop: threading.Event) -> None:
-    """Keep buckets until `stop` is set, then give them back. Raises StoreError's kinds."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    keeper = Keeper(
-        store,
-        shape,
-        name=settings.name or socket.gethostname(),
-        keeping=settings.keeping,
-        now_ms=lambda: time.monotonic_ns() // 1_000_000,
-        draw_nonce=lambda: secrets.token_bytes(8),
-        metrics=KeeperMetrics(shape.model, registry),
-    )
-    server = None
-    if settings.metrics_port:
-        server, thread = start_http_server(settings.metrics_port, registry=registry)
-    try:
-        while not stop.is_set():
-            if not keeper.step():
-                stop.wait(settings.idle_s)
-        keeper.release()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
