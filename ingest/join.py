@@ -198,7 +198,7 @@ class PartitionJoiner:
             if made.counts[0]:
                 parts.append(gather(self.fields, self._held.open, made, self.watermark_ms))
             taken, examples = taken + int(made.counts[2]), examples + int(made.counts[0])
-            if answer == rules.FULL or not (made.counts[0] or made.counts[2]):
+            if answer == rules.BLOCKED and not made.counts.any():
                 break
         if not parts:
             parts.append(Examples.empty(self.fields, self.watermark_ms))

@@ -6,8 +6,8 @@ What it goes by, and why, is told in `join_rules`.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ingest.compiled import kernel
 from ingest.join_rules import (
     BLOCKED,
     CLICKED,
@@ -39,7 +39,7 @@ from ingest.join_rules import (
 from ingest.window import clear_slot, drop_oldest_click, find_slot, hold_click, hold_row
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
     """Take events until blocked or full. `cursor`: next and end of both chunks."""
     while True:
@@ -75,12 +75,12 @@ def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore
         made.counts[2] += 1
 
 
-@njit(cache=True)
+@kernel
 def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
     return event_ms if append_ms <= 0 else min(event_ms, append_ms)
 
 
-@njit(cache=True)
+@kernel
 def time_of(arrays, i):  # type: ignore[no-untyped-def]
     """Return the time of event `i`: its timestamp, but not later than its append."""
     if arrays.roles[i] == TICK:
@@ -88,7 +88,7 @@ def time_of(arrays, i):  # type: ignore[no-untyped-def]
     return _known_time(arrays.event_ms[i], arrays.append_ms[i])
 
 
-@njit(cache=True)
+@kernel
 def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
     for side in range(2):
         arrays = shown if side == 0 else clicked
@@ -101,7 +101,7 @@ def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no
     return False
 
 
-@njit(cache=True)
+@kernel
 def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     if rule.silent:
         return
@@ -111,7 +111,7 @@ def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     state[DEAD_LETTERS] += 1
 
 
-@njit(cache=True)
+@kernel
 def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     """Return how far the other source may go: as far as wall time has, here or at Kafka."""
     if floor == WAIT:
@@ -121,14 +121,14 @@ def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     return max(floor, state[WATERMARK] + append_ms - state[WATERMARK_APPEND])
 
 
-@njit(cache=True)
+@kernel
 def _reach(state, time_ms, append_ms):  # type: ignore[no-untyped-def]
     if time_ms > state[WATERMARK]:
         state[WATERMARK] = time_ms
         state[WATERMARK_APPEND] = append_ms
 
 
-@njit(cache=True)
+@kernel
 def _emit(state, made, kind, label, sequence, event_ms, append_ms, rule):  # type: ignore[no-untyped-def]
     if rule.silent:
         return
@@ -142,7 +142,7 @@ def _emit(state, made, kind, label, sequence, event_ms, append_ms, rule):  # typ
     state[EXAMPLES] += 1
 
 
-@njit(cache=True)
+@kernel
 def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     """Close the windows that end before `until_ms`, moving the watermark past each."""
     entries, ends = rings.entries, rings.ends
@@ -176,7 +176,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     return BLOCKED
 
 
-@njit(cache=True)
+@kernel
 def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     held, sequence = rings.open, rings.ends.open_head[0]
     row = sequence & (held.event_ms.shape[0] - 1)
@@ -185,7 +185,7 @@ def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     rings.ends.open_head[0] += 1
 
 
-@njit(cache=True)
+@kernel
 def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i)
     _reach(state, time_ms, shown.append_ms[i])
@@ -235,13 +235,13 @@ def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-un
         _close(rings, state, made, rule)  # all before it are closed already
 
 
-@njit(cache=True)
+@kernel
 def _sequence(rings, place):  # type: ignore[no-untyped-def]
     newest = rings.ends.entry_tail[0] - 1
     return newest - ((newest - place) & (rings.entries.hashes.shape[0] - 1))
 
 
-@njit(cache=True)
+@kernel
 def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     """Return the place among repeats of a hash that lives there, or -1."""
     repeats = rings.repeats
@@ -251,17 +251,17 @@ def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     return place if place >= 0 and _lives(repeats, place, state, rule) else np.int64(-1)
 
 
-@njit(cache=True)
+@kernel
 def _lives(entries, place, state, rule):  # type: ignore[no-untyped-def]
     return state[SHOWN_CLOCK] <= entries.lasts[place] + 2 * rule.window_ms
 
 
-@njit(cache=True)
+@kernel
 def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
     return state[WATERMARK] <= entries.clocks[place] + rule.window_ms
 
 
-@njit(cache=True)
+@kernel
 def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c)
     _reach(state, time_ms, clicked.append_ms[c])
@@ -291,7 +291,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
         state[LATE_CLICKS] += 1
 
 
-@njit(cache=True)
+@kernel
 def _waits(state, clock, rule):  # type: ignore[no-untyped-def]
     return (
         state[SHOWN_CLOCK] <= clock + rule.window_ms
@@ -299,7 +299,7 @@ def _waits(state, clock, rule):  # type: ignore[no-untyped-def]
     )
 
 
-@njit(cache=True)
+@kernel
 def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
     entries, held = rings.entries, rings.open
@@ -322,7 +322,7 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # ty
             _emit(state, made, CLICKED, 1, sequence, event_ms, append_ms, rule)
 
 
-@njit(cache=True)
+@kernel
 def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
     """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
     waiting = rings.waiting
@@ -341,7 +341,7 @@ def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[n
         click = following & mask if following >= 0 else np.int64(-1)
 
 
-@njit(cache=True)
+@kernel
 def _forget(rings, state, rule):  # type: ignore[no-untyped-def]
     """Drop what no longer lives, and clicks that waited in vain."""
     _forget_entries(rings, state, rule)
@@ -356,7 +356,7 @@ def _forget(rings, state, rule):  # type: ignore[no-untyped-def]
         drop_oldest_click(waiting, ends)
 
 
-@njit(cache=True)
+@kernel
 def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
     entries, repeats, ends = rings.entries, rings.repeats, rings.ends
     before = state[SHOWN_CLOCK] - 2 * rule.window_ms
@@ -387,7 +387,7 @@ def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
             _put_repeat(rings, state, wanted, last)
 
 
-@njit(cache=True)
+@kernel
 def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
     repeats, ends = rings.repeats, rings.ends
     place = ends.repeat_tail[0] & (repeats.hashes.shape[0] - 1)

@@ -22,7 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from ingest.compiled import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,7 +177,7 @@ class Held:
         return int(self.ends.arena_tail[0] - self.open.starts[head])
 
 
-@njit(cache=True)
+@kernel
 def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
     """Return the slot that holds a place with this hash, or the empty one where it would go."""
     slot = np.int64(wanted & np.uint64(slots.shape[0] - 1))
@@ -185,7 +186,7 @@ def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True)
+@kernel
 def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
     """Empty a slot, moving back those that probed past it (Knuth, 6.4, Algorithm R)."""
     mask = slots.shape[0] - 1
@@ -204,7 +205,7 @@ def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
         slot = probe
 
 
-@njit(cache=True)
+@kernel
 def hold_row(held, ends, rows, i, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Copy the features of event `i` of `rows` to the open row of the newest entry."""
     place = ends.entry_tail[0] & (held.starts.shape[0] - 1)
@@ -229,7 +230,7 @@ def hold_row(held, ends, rows, i, event_ms, append_ms):  # type: ignore[no-untyp
     ends.arena_tail[0] = start + size
 
 
-@njit(cache=True)
+@kernel
 def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Add a click to those waiting, after the others of its hash."""
     mask = waiting.hashes.shape[0] - 1
@@ -252,7 +253,7 @@ def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: igno
     ends.waiting_tail[0] = sequence + 1
 
 
-@njit(cache=True)
+@kernel
 def drop_oldest_click(waiting, ends):  # type: ignore[no-untyped-def]
     """Remove the click that has waited longest."""
     mask = waiting.hashes.shape[0] - 1
@@ -300,7 +301,7 @@ def _grown_entries(old: Entries, head: Longs, tail: Longs, needed: int) -> Entri
     return new
 
 
-@njit(cache=True)
+@kernel
 def _index_entries(slots, hashes, places):  # type: ignore[no-untyped-def]
     for place in places:  # of two with one hash (an id used again) the newer is meant
         slots[find_slot(slots, hashes, hashes[place])] = np.int32(place)
@@ -334,7 +335,7 @@ def _grown_open(
     return new
 
 
-@njit(cache=True)
+@kernel
 def _move_runs(old, new, before, after):  # type: ignore[no-untyped-def]
     tail = np.int64(0)
     for i in range(before.shape[0]):
@@ -370,7 +371,7 @@ def _grown_waiting(old: Waiting, ends: Ends, needed: int) -> Waiting:
     return new
 
 
-@njit(cache=True)
+@kernel
 def _index_waiting(slots, hashes, places):  # type: ignore[no-untyped-def]
     for place in places:  # of a chain the oldest, which comes first
         slot = find_slot(slots, hashes, hashes[place])

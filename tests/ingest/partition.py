@@ -1,0 +1,114 @@
+"""Events of one partition, written down briefly, and a joiner fed with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from ingest.chunks import ChunkReader, Side
+from ingest.fields import FieldSet, SpecText, parse_fields
+from ingest.join import PartitionJoiner
+from ingest.stream import Record, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ingest.examples import Examples
+    from ingest.join import Dead
+
+T0_MS = 1_700_000_000_000
+WINDOW_MS = 100
+LONG_AGO_MS = T0_MS + 10_000_000
+"""When history was appended: all at once, and long after it happened."""
+
+_SPEC = """
+[label]
+policy = "{policy}"
+window_s = 0.1
+[examples]
+slice_by = ["device"]
+[fields.user]
+number = 1
+transform = "id"
+[fields.tags]
+number = 2
+transform = "bag"
+[fields.price]
+number = 3
+transform = "number"
+[fields.words]
+number = 4
+transform = "bag"
+"""
+
+
+def fields_of(policy: str = "immediate") -> FieldSet:
+    where = SpecText("test.toml", _SPEC.format(policy=policy))
+    return parse_fields(where.tables(), where)
+
+
+def shown(identity: str, at: int, **more: object) -> bytes:
+    """An impression `at` milliseconds after the beginning."""
+    return orjson.dumps({"impression_id": identity, "timestamp_ms": T0_MS + at, **more})
+
+
+def clicked(identity: str, at: int) -> bytes:
+    return orjson.dumps({"impression_id": identity, "timestamp_ms": T0_MS + at})
+
+
+def tick(at: int) -> bytes:
+    return orjson.dumps({"timestamp_ms": T0_MS + at})
+
+
+def records(
+    side: Side, values: Iterable[bytes], append_ms: int | Sequence[int] = LONG_AGO_MS
+) -> list[Record]:
+    """Messages as Kafka would give them; offsets have gaps, as those of transactions have."""
+    values = list(values)
+    times = [append_ms] * len(values) if isinstance(append_ms, int) else list(append_ms)
+    source = Source(("impressions", "clicks")[side], 0)
+    return [
+        Record(source, 10 + 2 * place, time, value)
+        for place, (time, value) in enumerate(zip(times, values, strict=True))
+    ]
+
+
+class Partition:
+    """A joiner, and everything it has made."""
+
+    def __init__(self, policy: str = "immediate") -> None:
+        self.fields = fields_of(policy)
+        self.reader = ChunkReader(self.fields)
+        self.joiner = PartitionJoiner(self.fields)
+        self.made: list[tuple[str, str, int]] = []
+        self.dead: list[Dead] = []
+
+    def offer(self, side: Side, found: Sequence[Record]) -> None:
+        if found:
+            self.joiner.offer(self.reader.read(side, found))
+
+    def advance(self, now_ms: int = 0, limit: int = 4096) -> list[tuple[str, str, int]]:
+        joined = self.joiner.advance(now_ms, limit)
+        made = brief(joined.examples)
+        self.made += made
+        self.dead += joined.dead
+        return made
+
+    def join(
+        self, impressions: Iterable[bytes], clicks: Iterable[bytes]
+    ) -> list[tuple[str, str, int]]:
+        """Offer all of it, and say that there is no more."""
+        for side, values in ((Side.IMPRESSIONS, impressions), (Side.CLICKS, clicks)):
+            self.offer(side, records(side, values))
+            self.joiner.ended(side)
+        return self.advance()
+
+
+def brief(examples: Examples) -> list[tuple[str, str, int]]:
+    """What each example is, of which impression, and its label."""
+    names = ("shown", "clicked", "closed")
+    kinds = [names[kind] for kind in examples.kinds]
+    return list(
+        zip(kinds, examples.impression_ids.to_pylist(), examples.labels.tolist(), strict=True)
+    )
