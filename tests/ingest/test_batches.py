@@ -1,0 +1,64 @@
+"""Examples are cut into messages that are neither too large nor too wide nor too many."""
+
+import numpy as np
+import pyarrow as pa
+
+from ingest.batches import Cut, cut
+from ingest.examples import Encoded, Examples, concatenate, pack
+
+
+def examples(event_ms: list[int], bags: int = 0) -> Examples:
+    count = len(event_ms)
+    lengths = np.arange(count * bags) % 3
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    times = np.array(event_ms, np.int64)
+    return Examples(
+        fingerprint="f",
+        watermark_ms=7,
+        kinds=np.zeros(count, np.uint8),
+        labels=np.arange(count).astype(np.uint8) % 2,
+        event_ms=times,
+        shown_ms=times - 1,
+        append_ms=times + 1,
+        impression_ids=pa.array([f"i{i}" for i in range(count)], pa.string()),
+        request_ids=pa.array([None if i % 2 else f"r{i}" for i in range(count)], pa.string()),
+        features=Encoded(
+            ids=np.arange(count * 2, dtype=np.uint64).reshape(count, 2),
+            bag_ids=np.arange(offsets[-1], dtype=np.uint64),
+            bag_offsets=offsets,
+            numbers=np.zeros((count, 1), np.float32),
+        ),
+        slices={"device": pa.array([str(i) for i in range(count)], pa.string())},
+    )
+
+
+def sizes(event_ms: list[int], rule: Cut) -> list[int]:
+    return [len(part) for part in cut(examples(event_ms), rule)]
+
+
+def test_a_message_holds_no_more_than_so_many() -> None:
+    assert sizes([5] * 10, Cut(most=4, span_ms=100, least=1)) == [4, 4, 2]
+
+
+def test_a_message_spans_no_more_than_so_much_event_time() -> None:
+    assert sizes([0, 50, 100, 101, 150, 500], Cut(most=100, span_ms=100, least=1)) == [3, 2, 1]
+
+
+def test_time_that_goes_back_is_no_span() -> None:
+    assert sizes([100, 0, 120, 10, 201, 202], Cut(most=100, span_ms=100, least=1)) == [4, 2]
+
+
+def test_sparse_examples_are_kept_together_up_to_the_least_size() -> None:
+    assert sizes(list(range(0, 10_000, 1_000)), Cut(most=100, span_ms=1, least=4)) == [4, 4, 2]
+
+
+def test_nothing_makes_no_message() -> None:
+    assert sizes([], Cut()) == []
+
+
+def test_the_parts_are_the_whole() -> None:
+    for bags in (0, 1, 3):
+        whole = examples(list(range(20)), bags)
+        parts = list(cut(whole, Cut(most=7, span_ms=5, least=2)))
+        assert len(parts) > 2
+        assert pack(concatenate(parts)) == pack(whole)

@@ -1,0 +1,321 @@
+"""The running joiner over lists: whatever interrupts it, each example is written once."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ingest.batches import Cut
+from ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from ingest.fakes import ListReader, ListTransactions
+from ingest.joiner_loop import Joiner, Pace
+from ingest.joiner_state import Saved
+from ingest.patience import ask_again
+from ingest.stream import Source
+from ingest.topics import examples_topic
+from ingest.transactions import Committed
+from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ingest.stream import Record
+    from ingest.transactions import Outgoing
+
+PARTITIONS = 2
+MODEL = "test"
+EXAMPLES = examples_topic(MODEL)
+EAGER = Pace(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
+
+
+class Life:
+    """One joiner process, until it is dropped."""
+
+    def __init__(
+        self,
+        records: Mapping[Source, Sequence[Record]],
+        transactions: ListTransactions,
+        *,
+        policy: str = "immediate",
+        largest_poll: int = 1_000,
+        pace: Pace = EAGER,
+    ) -> None:
+        self.clock_ms = 1_000
+        self.rests: list[float] = []
+        self.reader = ListReader(records, largest_poll=largest_poll)
+        self.transactions = transactions
+        self.joiner = Joiner(
+            reader=self.reader,
+            transactions=transactions,
+            model=MODEL,
+            fields=fields_of(policy),
+            topics=TOPICS,
+            pace=pace,
+            now_ms=lambda: self.clock_ms,
+            rest=self.rests.append,
+            restoring=ask_again(0.0),
+        )
+
+    def run(self) -> None:
+        """Step until all is committed."""
+        for _ in range(10_000):
+            self.joiner.step(0.0)
+            if self.done:
+                return
+        raise AssertionError(f"stuck at {self.transactions.offsets}")
+
+    @property
+    def done(self) -> bool:
+        return all(
+            source in self.transactions.offsets
+            and self.transactions.offsets[source].offset == self.reader.held(source)[1]
+            for source in self.reader.records
+        )
+
+    @property
+    def examples(self) -> list[tuple[int, int, int, str, int]]:
+        fields = self.joiner._fields
+        return list(examples_in(self.transactions.written, EXAMPLES, fields))
+
+
+def saved(transactions: ListTransactions, partition: int) -> Saved:
+    text = transactions.offsets[Source(TOPICS.impressions, partition)].metadata
+    return msgspec.json.decode(text, type=Saved)
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_every_impression_and_click_becomes_what_it_must(policy: str) -> None:
+    happened = happen(seed=1, count=500, partitions=PARTITIONS)
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
+    life.run()
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(life.examples) == sorted(expected)
+    counted = life.joiner.figures.counted
+    assert counted.impressions == 500
+    assert counted.late_clicks == happened.late
+    assert counted.duplicates == happened.duplicates
+    assert counted.dead_letters == happened.dead > 0
+    assert sum(life.joiner.figures.dead_letters.values()) == happened.dead
+
+
+def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
+    """Run over the events with a process that dies, aborts and loses partitions time and again."""
+    dice = random.Random(seed)
+    records = happened.records(TOPICS, PARTITIONS)
+    transactions = ForgetfulTransactions(dice)
+    for _ in range(200):
+        life = Life(records, transactions, policy=policy, largest_poll=dice.randrange(10, 200))
+        for _ in range(dice.randrange(1, 30)):
+            fate = dice.random()
+            if fate < 0.1:
+                transactions.failures.append(TransactionAborted("as the dice fell"))
+            elif fate < 0.2:
+                partition = dice.randrange(PARTITIONS)
+                for topic in (TOPICS.impressions, TOPICS.clicks):
+                    life.reader.lose(Source(topic, partition))
+                    life.reader.gain(Source(topic, partition))
+            try:
+                life.joiner.step(0.0)
+            except KafkaUnreachable:
+                break
+            if life.done:
+                return transactions
+    raise AssertionError("it never ended")
+
+
+class ForgetfulTransactions(ListTransactions):
+    """Sometimes written, but the answer is lost."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self._dice = dice
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        super().write(messages, offsets)
+        if self._dice.random() < 0.05:
+            raise KafkaUnreachable("the answer was lost")
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", range(8))
+def test_deaths_aborts_and_rebalances_change_nothing(seed: int, policy: str) -> None:
+    happened = happen(seed, count=400, partitions=PARTITIONS)
+    transactions = interrupted(happened, seed, policy)
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+    dead = [
+        message for message in transactions.written if message.target.topic == TOPICS.dead_letters
+    ]
+    assert len(dead) == happened.dead, f"seed {seed}"
+    counters = [saved(transactions, p).checkpoint.counters for p in range(PARTITIONS)]
+    total = counters[0] + counters[1]
+    assert total.impressions == 400
+    assert (total.late_clicks, total.duplicates) == (happened.late, happened.duplicates)
+    assert total.dead_letters == happened.dead
+
+
+def test_a_dead_letter_says_why_and_where_and_holds_the_event() -> None:
+    happened = Happened(shown=[(1, 0, b"\xff\x00"), (2, 1, b"{}")])
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions())
+    life.run()
+    letters = {
+        letter["partition"]: letter
+        for target, value in life.transactions.written
+        if target == Source(TOPICS.dead_letters, 0)
+        for letter in [json.loads(value)]
+    }
+    assert letters[0]["value_base64"] == "/wA="
+    assert "expected a JSON object" in letters[0]["reason"]
+    assert (letters[0]["topic"], letters[0]["offset"]) == (TOPICS.impressions, 0)
+    assert letters[1]["value"] == "{}"
+    assert "expected timestamp_ms, found none" in letters[1]["reason"]
+    reasons = {reason.name for reason in life.joiner.figures.dead_letters}
+    assert reasons == {"NOT_JSON", "NO_TIME"}
+
+
+def test_an_abort_reads_again_and_rests_longer_each_time() -> None:
+    happened = happen(seed=3, count=50, partitions=PARTITIONS)
+    transactions = ListTransactions()
+    transactions.failures = [TransactionAborted("no") for _ in range(4)]
+    life = Life(happened.records(TOPICS, PARTITIONS), transactions)
+    life.run()
+    assert sorted(life.examples) == sorted(happened.examples)
+    assert life.joiner.figures.aborts == 4
+    assert life.rests == sorted(life.rests)
+    assert len(life.rests) == 3
+
+
+def test_progress_without_examples_is_committed_after_a_while_and_not_before() -> None:
+    happened = Happened()
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=Pace())
+    life.joiner.step(0.0)
+    life.joiner.step(0.0)
+    tick = json.dumps({"timestamp_ms": 1_700_000_000_000}).encode()
+    source = Source(TOPICS.impressions, 0)
+    life.reader.append(source, tick, 1_700_000_000_000)
+    life.joiner.step(0.0)
+    assert life.transactions.count == 0
+    life.clock_ms += 250
+    life.joiner.step(0.0)
+    assert life.transactions.count == 1
+    assert life.transactions.offsets[source].offset == 1
+
+
+def test_nothing_new_commits_nothing() -> None:
+    life = Life(Happened().records(TOPICS, PARTITIONS), ListTransactions())
+    life.run()
+    before = life.transactions.count
+    for _ in range(10):
+        life.clock_ms += 1_000
+        life.joiner.step(0.0)
+    assert life.transactions.count == before
+
+
+def test_windows_close_by_wall_time_when_nothing_comes() -> None:
+    happened = happen(seed=4, count=20, partitions=PARTITIONS)
+    for events in (happened.shown, happened.clicked):
+        del events[-PARTITIONS:]  # the ticks
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy="window")
+    for _ in range(20):
+        life.joiner.step(0.0)
+    assert len(life.examples) < 20
+    for _ in range(200):
+        life.clock_ms += 10_000
+        life.joiner.step(0.0)
+    assert sorted(life.examples) == sorted(happened.closed)
+
+
+def test_partitions_are_written_in_the_order_of_event_time_within_a_slice() -> None:
+    happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
+    pace = Pace(turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1))
+    life = Life(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
+    )
+    taken: list[tuple[int, int]] = []
+    life.joiner.step(0.0)
+    for number, part in life.joiner.partitions.items():
+        advance = part.core.advance
+
+        def spied(*arguments: int, number: int = number, advance=advance):  # type: ignore[no-untyped-def]
+            joined = advance(*arguments)
+            taken.append((number, life.joiner.partitions[number].core.watermark_ms))
+            return joined
+
+        part.core.advance = spied  # type: ignore[method-assign,assignment]
+    life.joiner.step(0.0)
+    reached = dict.fromkeys(range(PARTITIONS), 0)
+    most_apart = 0
+    for number, watermark_ms in taken:
+        reached[number] = watermark_ms
+        if all(reached.values()) and watermark_ms < 1_700_000_600_000:
+            most_apart = max(most_apart, max(reached.values()) - min(reached.values()))
+    assert len(taken) > 50
+    assert most_apart <= 20_000
+
+
+def test_a_source_that_runs_ahead_is_paused_until_it_no_longer_does() -> None:
+    happened = happen(seed=6, count=3_000, partitions=1)
+    records = happened.records(TOPICS, 1)
+    shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
+    late = records[clicked]
+    life = Life(
+        {shown: records[shown], clicked: []}, ListTransactions(), pace=Pace(ahead_limit=500)
+    )
+    life.reader.pause([clicked])  # Kafka is slow with these, and they are not at their end
+    paused: set[Source] = set()
+    for _ in range(20):
+        life.joiner.step(0.0)
+        life.reader.paused.add(clicked)
+        paused |= life.reader.paused
+    assert shown in paused
+    assert life.joiner.partitions[0].core.queued(0) < 3_000  # type: ignore[arg-type]
+    life.reader.records[clicked] += late
+    life.reader.resume([clicked])
+    life.run()
+    assert sorted(life.examples) == sorted(happened.examples)
+    assert not life.reader.paused
+
+
+def test_another_spec_under_the_same_name_is_refused() -> None:
+    records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    Life(records, transactions, policy="window").run()
+    with pytest.raises(BadCheckpoint, match="another name"):
+        Life(records, transactions, policy="immediate").joiner.step(0.0)
+
+
+def test_metadata_of_somebody_else_is_refused() -> None:
+    transactions = ListTransactions()
+    transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
+    records = Happened().records(TOPICS, PARTITIONS)
+    with pytest.raises(BadCheckpoint, match="'mine'"):
+        Life(records, transactions).joiner.step(0.0)
+
+
+def test_a_topic_made_again_or_overtaken_by_retention_is_refused() -> None:
+    records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    transactions = ListTransactions()
+    Life(records, transactions).run()
+    emptied: dict[Source, list[Record]] = {source: [] for source in records}
+    with pytest.raises(OffsetGone, match="retention"):
+        Life(emptied, transactions).joiner.step(0.0)
+    again = Life(records, transactions)
+    again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
+    with pytest.raises(OffsetGone, match="made again"):
+        again.joiner.step(0.0)
+
+
+def test_what_was_made_is_written_when_the_joiner_finishes() -> None:
+    happened = happen(seed=9, count=50, partitions=PARTITIONS)
+    slow = Pace(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
+    life.joiner.step(0.0)
+    life.joiner.step(0.0)
+    assert life.transactions.count == 0
+    life.joiner.finish()
+    assert sorted(life.examples) == sorted(happened.examples)
