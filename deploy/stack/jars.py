@@ -70,7 +70,7 @@ class Jar:
                 return False
             with path.open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
 
@@ -105,15 +105,15 @@ def _locked_jars(on_bytes: OnBytes | None) -> list[Path]:
     jars = read_lock()
     maven = _maven(on_chunk=lambda _: None)
     paths = [jar.path_in(maven.repo_cache) for jar in jars]
-    if not all(jar.is_whole(path) for jar, path in zip(jars, paths, strict=True)):
-        try:
+    try:
+        if not all(jar.is_whole(path) for jar, path in zip(jars, paths, strict=True)):
             with _only_one_fetches(maven.repo_cache):
                 missing = [jar for jar in jars if not jar.is_whole(jar.path_in(maven.repo_cache))]
                 _fetch(missing, on_bytes or (lambda _done, _total: None))
-        except OSError as error:
-            raise JarsUnavailable(
-                f"the jars of Kafka cannot be kept in {maven.repo_cache}: {error}. {WHAT_TO_DO}"
-            ) from error
+    except OSError as error:
+        raise JarsUnavailable(
+            f"the jars of Kafka cannot be kept in {maven.repo_cache}: {error}. {WHAT_TO_DO}"
+        ) from error
     return paths
 
 

@@ -44,7 +44,7 @@ class ValkeySettings:
     node_timeout_ms: int = 3_600_000
     """See the top of this file: without replicas, failure detection only does harm."""
 
-    start_timeout_s: float = 30.0
+    start_timeout_s: float = 60.0
     """A node starts in 0.1 s and loads a million rows a second or so from its append-only file."""
 
     grace_s: float = 10.0

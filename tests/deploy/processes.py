@@ -34,10 +34,11 @@ def parent(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
             offspring = descendants(process.pid)
             yield process, line
     finally:
-        for each in [*offspring, psutil.Process(process.pid)]:
+        process.kill()
+        process.wait()
+        for each in offspring:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        process.wait()
 
 
 def descendants(pid: int) -> list[psutil.Process]:

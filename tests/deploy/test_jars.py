@@ -1,0 +1,160 @@
+"""Jars are the ones that were locked, and where they cannot be had somebody is told what to do."""
+
+import hashlib
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.stack import jars
+from deploy.stack.errors import JarsUnavailable
+from deploy.stack.jars import Jar, kafka_jars, read_lock
+
+CONTENTS = {f"org.example.one:jar-{n}:1.0": f"content of jar {n}".encode() for n in range(6)}
+LOCKED = [
+    Jar(coordinates, hashlib.sha256(content).hexdigest(), len(content))
+    for coordinates, content in CONTENTS.items()
+]
+
+
+class FakeMaven:
+    """As much of jgo's MavenContext as is used: `create_dependency(...).artifact.resolve()`."""
+
+    def __init__(self, cache: Path, on_chunk: Callable[[int], None]) -> None:
+        self.repo_cache = cache
+        self.on_chunk = on_chunk
+        self.served = dict(CONTENTS)
+        self.fetched: list[str] = []
+
+    def create_dependency(self, coordinates: str) -> "FakeMaven":
+        self._coordinates = coordinates
+        return self
+
+    @property
+    def artifact(self) -> "FakeMaven":
+        return self
+
+    def resolve(self) -> None:
+        path = Jar(self._coordinates, "", 0).path_in(self.repo_cache)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.served[self._coordinates])
+        self.fetched.append(self._coordinates)
+        self.on_chunk(len(self.served[self._coordinates]))
+
+
+@pytest.fixture
+def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMaven:
+    """A Maven that serves CONTENTS, with an empty cache and a lock that names them."""
+    fake = FakeMaven(tmp_path / "cache", lambda _: None)
+
+    def same_maven(on_chunk: Callable[[int], None]) -> FakeMaven:
+        fake.on_chunk = on_chunk
+        return fake
+
+    monkeypatch.setattr(jars, "_maven", same_maven)
+    monkeypatch.setattr(jars, "read_lock", lambda: LOCKED)
+    monkeypatch.setattr(jars, "FETCHERS", 1)  # the fake remembers what was asked of it
+    return fake
+
+
+def test_missing_jars_are_fetched_once_and_come_in_the_order_of_the_lock(maven: FakeMaven) -> None:
+    seen: list[tuple[int, int]] = []
+
+    first = kafka_jars(on_bytes=lambda done, total: seen.append((done, total)))
+    second = kafka_jars()
+
+    assert [path.read_bytes() for path in first] == list(CONTENTS.values())
+    assert second == first
+    assert maven.fetched == list(CONTENTS)
+    assert {total for _, total in seen} == {sum(map(len, CONTENTS.values()))}
+    assert seen == sorted(seen)
+
+
+def test_a_jar_that_was_cut_short_or_changed_is_fetched_again(maven: FakeMaven) -> None:
+    paths = kafka_jars()
+    maven.fetched.clear()
+    paths[1].write_bytes(b"content")
+    paths[4].write_bytes(b"Content of jar 4")
+
+    kafka_jars()
+
+    names = list(CONTENTS)
+    assert maven.fetched == [names[1], names[4]]
+    assert [path.read_bytes() for path in paths] == list(CONTENTS.values())
+
+
+def test_a_jar_that_is_not_the_locked_one_is_refused_and_removed(maven: FakeMaven) -> None:
+    changed = LOCKED[2]
+    maven.served[changed.coordinates] = b"content of another"
+
+    with pytest.raises(JarsUnavailable, match=rf"{changed.coordinates}.*{changed.sha256}"):
+        kafka_jars()
+
+    assert not changed.path_in(maven.repo_cache).exists()
+
+
+def test_the_lock_names_the_broker_and_every_jar_once() -> None:
+    locked = read_lock()
+
+    coordinates = [jar.coordinates for jar in locked]
+    assert set(jars.KAFKA_COORDINATES) <= set(coordinates)
+    assert len(set(coordinates)) == len(coordinates)
+    assert all(len(jar.sha256) == 64 and jar.size_bytes > 0 for jar in locked)
+
+
+def test_a_directory_of_jars_is_the_class_path(tmp_path: Path) -> None:
+    names = ["kafka-clients-4.2.0.jar", "kafka_2.13-4.2.0.jar", "log4j-core-2.25.3.jar"]
+    for name in [*names, "README"]:
+        (tmp_path / name).touch()
+
+    assert kafka_jars(tmp_path) == [tmp_path / name for name in names]
+
+
+def test_a_directory_without_the_jars_of_kafka_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "kafka-clients-4.2.0.jar").touch()
+
+    with pytest.raises(JarsUnavailable) as raised:
+        kafka_jars(tmp_path)
+
+    for word in (str(tmp_path), "kafka_2.13-*.jar", "1 jars", "--kafka-jars", "--kafka HOST:PORT"):
+        assert word in str(raised.value)
+
+
+@pytest.mark.timeout(60)
+def test_without_a_network_somebody_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("M2_REPO", str(tmp_path))
+    for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+
+    with pytest.raises(JarsUnavailable) as raised:
+        kafka_jars()
+
+    for word in ("could not be fetched", "refused", "--kafka HOST:PORT", "--kafka-jars DIR"):
+        assert word in str(raised.value)
+
+
+@pytest.mark.timeout(60)
+def test_a_network_that_swallows_everything_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jars, "STALL_S", 0.3)
+    monkeypatch.setenv("M2_REPO", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{mute.getsockname()[1]}")
+
+        with pytest.raises(JarsUnavailable, match=r"nothing came for 0\.3 s.*--kafka HOST:PORT"):
+            kafka_jars()
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("M2_REPO", str(tmp_path / "file" / "cache"))
+
+    with pytest.raises(JarsUnavailable, match=r"cannot be kept in .*file/cache"):
+        kafka_jars()

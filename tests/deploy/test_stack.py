@@ -1,0 +1,182 @@
+"""The stack comes up, comes up again with what it had, and leaves nothing behind."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from deploy.stack.errors import DidNotStart, StackError
+from deploy.stack.jars import kafka_jars
+from deploy.stack.kafka import KafkaNode
+from deploy.stack.one_machine import OneMachine
+from deploy.stack.ports import free_port, is_free
+from deploy.stack.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
+from deploy.stack.waiting import wait_until
+from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_running
+
+ONE_MACHINE = """
+import sys, time
+from deploy.stack.one_machine import OneMachine
+kafka = sys.argv[1] or None
+with OneMachine(kafka=kafka) as machine:
+    print(machine.directory, flush=True)
+    time.sleep(1000)
+"""
+
+
+def keys_of(cluster: ValkeyCluster) -> list[str]:
+    """A key for each node, which that node serves."""
+    found: dict[int, str] = {}
+    for number in range(1000):
+        slot = int(cluster.nodes[0].call("CLUSTER", "KEYSLOT", f"key-{number}"))
+        found.setdefault(slot * len(cluster.nodes) // SLOTS, f"key-{number}")
+    return [found[index] for index in range(len(cluster.nodes))]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory to keep data in, not made yet."""
+    return tmp_path / "data"
+
+
+def test_a_cluster_serves_on_while_a_node_is_dead_and_the_node_comes_back(directory: Path) -> None:
+    cluster = ValkeyCluster(directory, primaries=2)
+    try:
+        cluster.launch()
+        cluster.wait_ready()
+        keys = keys_of(cluster)
+        for node, key in zip(cluster.nodes, keys, strict=True):
+            assert node.call("SET", key, "kept") == "OK"
+
+        cluster.kill(0)
+        with pytest.raises(ConnectionError):
+            cluster.nodes[0].call("PING")
+        assert cluster.nodes[1].call("SET", keys[1], "while the other is away") == "OK"
+        cluster.restart(0)
+
+        assert cluster.nodes[0].call("GET", keys[0]) == "kept"
+    finally:
+        cluster.stop()
+
+
+def test_a_used_cluster_directory_keeps_slots_and_keys_under_new_ports(directory: Path) -> None:
+    for number in range(2):
+        cluster = ValkeyCluster(directory, primaries=2)
+        try:
+            cluster.launch()
+            cluster.wait_ready()
+            for node, key in zip(cluster.nodes, keys_of(cluster), strict=True):
+                assert node.call("INCR", key) == str(number + 1)
+        finally:
+            cluster.stop()
+
+
+def test_a_node_alone_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
+    host, _, port = valkey_node.removeprefix("redis://").partition(":")
+
+    assert "cluster_enabled:0" in call(host, int(port), "INFO", "cluster")
+    policy = call(host, int(port), "CONFIG", "GET", "maxmemory-policy")
+    assert policy.splitlines() == ["maxmemory-policy", "noeviction"]
+    with pytest.raises(ValueError, match="unknown command"):
+        call(host, int(port), "NO-SUCH-COMMAND")
+
+
+def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory: Path) -> None:
+    node = ValkeyNode(directory)
+    other = ValkeyNode(directory.with_name("other"))
+    other.port = node.port
+    try:
+        node.launch()
+        node.wait_ready()
+        other.launch()
+        assert wait_until(lambda: not other.alive, ENDED_WITHIN_S)
+        node.stop()
+
+        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*in use"):
+            other.wait_ready()
+    finally:
+        node.stop()
+        other.stop()
+
+
+def test_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
+    for number in range(2):
+        node = KafkaNode(directory, kafka_jars())
+        try:
+            node.launch()
+            node.wait_ready()
+            admin = AdminClient({"bootstrap.servers": node.bootstrap})
+            if number == 0:
+                for done in admin.create_topics([NewTopic("kept", num_partitions=3)]).values():
+                    done.result(30)
+            assert len(admin.list_topics(timeout=30).topics["kept"].partitions) == 3
+        finally:
+            node.stop()
+
+
+def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    node = KafkaNode(tmp_path / "kafka", [tmp_path / "not-a.jar"])
+    try:
+        node.launch()
+
+        with pytest.raises(DidNotStart, match=r"(?s)ended with status 1.*StorageTool"):
+            node.wait_ready()
+    finally:
+        node.stop()
+
+
+def test_addresses_that_are_given_are_used_and_nothing_is_started(directory: Path) -> None:
+    with OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
+        assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
+        assert machine.kafka_node is None
+        assert machine.valkey_cluster is None
+
+
+def test_a_directory_belongs_to_one_at_a_time(directory: Path) -> None:
+    with (
+        OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory),
+        pytest.raises(StackError, match=rf"--state.*{directory}"),
+        OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory),
+    ):
+        pass
+
+
+def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
+    before = descendants(os.getpid())
+    machine = OneMachine(jars_directory=tmp_path)
+
+    with pytest.raises(StackError, match="--kafka-jars"), machine:
+        pass
+
+    assert still_running([each for each in descendants(os.getpid()) if each not in before]) == []
+    assert not machine.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "kafka"),
+    [(signal.SIGKILL, ""), (signal.SIGTERM, "kafka:9092"), (signal.SIGINT, "kafka:9092")],
+    ids=["SIGKILL, all of it", "SIGTERM", "Ctrl-C"],
+)
+def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
+    number: signal.Signals, kafka: str
+) -> None:
+    with parent(ONE_MACHINE, kafka) as (process, directory):
+        everything = descendants(process.pid)
+        assert len(everything) == (4 if kafka else 6)
+        assert Path(directory).is_dir()
+
+        os.killpg(process.pid, number)  # a terminal signals the group
+
+        process.wait()
+        assert still_running(everything) == []
+    assert not Path(directory).exists()
+
+
+def test_a_free_port_is_given_out_once() -> None:
+    ports = {free_port() for _ in range(50)}
+
+    assert len(ports) == 50
+    assert all(map(is_free, ports))
