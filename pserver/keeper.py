@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ENTRIES_A_POLL = 64
-_FOLDS_A_STEP = 16
-"""Of one bucket: no more, so that leases are renewed and logs followed in between."""
+_FOLDS_A_ROUND = 16
+"""Sent at a time: each node has work while another answers, and none is busy for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ class _Tenure:
     entries: deque[Held] = field(default_factory=deque)
     size_bytes: int = 0
     """Of all entries."""
+    count: int = 0
+    """How many of the oldest entries are being folded, to be trimmed then; 0: none."""
+    unwritten: Places = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The rows of those that are still to be written, by id: neighbours lie in one sub-hash."""
 
 
 class Keeper:
@@ -142,34 +146,31 @@ class Keeper:
         return sorted(self._tenures)
 
     def step(self) -> bool:
-        """Do everything once; return whether there was anything to fold, trim or read.
+        """Do everything once; return whether there was anything to read, fold or trim.
 
         1. lease   renew what is held, claim what nobody holds
         2. follow  the logs of what is held; remember which rows their entries touch first
         3. stock   read the whole log of a bucket that was taken over, or copied anew
-        4. fold    write the rows of entries that are due
-        5. trim    remove those entries
+        4. fold    write the rows of entries that are due, until others have waited long enough
+        5. trim    remove the entries whose rows are written
 
         Raises MissingBucket and what else the store raises beyond Unreachable and LostLease.
         """
         self._renew()
         self._claim()
         busy = self._follow()
-        for bucket in list(self._tenures):
-            try:
-                busy |= self._tend(bucket)
-            except LostLease as error:
-                log.warning("letting bucket %d go: %s", bucket, error)
-                self._metrics.lost_leases.inc()
-                self._let_go(bucket)
-            except Unreachable as error:
-                # whether the call had its effect is unknown, so the count of folds is too
-                log.warning("letting bucket %d go, its node does not answer: %s", bucket, error)
-                self._let_go(bucket)
-        self._metrics.hold(
-            len(self._tenures),
-            sum(tenure.size_bytes for tenure in self._tenures.values()),
-        )
+        for bucket, tenure in self._tenures.items():
+            if self.replica.copied(bucket) and (tenure.stocked or self._stock(bucket, tenure)):
+                self._begin(tenure)
+        until_ms = self._now_ms() + self._keeping.lease_ms // 8
+        while any(tenure.count for tenure in self._tenures.values()):
+            busy = True
+            self._fold()
+            self._trim()
+            if self._now_ms() >= until_ms:
+                break
+        size_bytes = sum(tenure.size_bytes for tenure in self._tenures.values())
+        self._metrics.hold(len(self._tenures), size_bytes)
         return busy
 
     def release(self) -> None:
@@ -245,7 +246,9 @@ class Keeper:
         for entry in tenure.entries:
             self._since[entry.places] = False
         tenure.entries.clear()
-        tenure.size_bytes, tenure.stocked = 0, False
+        self._since[tenure.unwritten] = False
+        tenure.unwritten = tenure.unwritten[:0]
+        tenure.size_bytes, tenure.count, tenure.stocked = 0, 0, False
 
     def _let_go(self, bucket: int) -> None:
         self._forget(bucket)
@@ -257,23 +260,9 @@ class Keeper:
         except Unreachable:
             log.info("the lease of bucket %d ends by itself", bucket)
 
-    def _tend(self, bucket: int) -> bool:
-        if not self.replica.copied(bucket):
-            return False
-        tenure = self._tenures[bucket]
-        if not tenure.stocked and not self._stock(bucket):
-            return False
-        count = due(tenure.entries, tenure.size_bytes, self._now_ms(), self._keeping)
-        if not count:
-            return False
-        if self._fold(bucket, tenure, count):
-            self._trim(bucket, tenure, count)
-        return True
-
-    def _stock(self, bucket: int) -> bool:
+    def _stock(self, bucket: int, tenure: _Tenure) -> bool:
         """Remember the whole log up to the replica's position; return whether that was possible."""
         goal, last = self.replica.position(bucket).version, 0
-        tenure = self._tenures[bucket]
         while not tenure.stocked:
             [polled] = self._store.poll({bucket: last}, _ENTRIES_A_POLL)
             if isinstance(polled, Unreachable):
@@ -294,40 +283,67 @@ class Keeper:
             self._forget(bucket)
         return tenure.stocked
 
-    def _fold(self, bucket: int, tenure: _Tenure, count: int) -> bool:
-        """Write the rows of the oldest entries; return whether all of them are written."""
-        position = self.replica.position(bucket)
-        oldest = itertools.islice(tenure.entries, count)
-        places = np.concatenate([entry.places for entry in oldest])
-        size = self._keeping.rows_a_fold
-        for start in range(0, min(places.shape[0], _FOLDS_A_STEP * size), size):
-            rows = self.replica.table.take(places[start : start + size])
-            number = tenure.folds + 1
-            fold = Fold(bucket, tenure.token, number, position.version, position.nonce, rows)
-            with self._metrics.fold_seconds.time():
-                self._store.fold(fold)
-            tenure.folds = number
-            self._metrics.folded_rows.inc(rows.ids.shape[0])
-        written = places[: _FOLDS_A_STEP * size]
-        self._since[written] = False
-        self._drop(tenure, written.shape[0])
-        return bool(written.shape[0] == places.shape[0])
-
-    def _drop(self, tenure: _Tenure, written: int) -> None:
-        """Take so many places, which were written, out of the oldest entries."""
-        index = 0
-        while written:
+    def _begin(self, tenure: _Tenure) -> None:
+        """Take the rows to be written out of the entries that are due."""
+        if tenure.count:
+            return
+        tenure.count = due(tenure.entries, tenure.size_bytes, self._now_ms(), self._keeping)
+        places = [tenure.unwritten]
+        for index in range(tenure.count):
             entry = tenure.entries[index]
-            taken = min(written, entry.places.shape[0])
-            tenure.entries[index] = entry._replace(places=entry.places[taken:])
-            written -= taken
-            index += 1
+            places.append(entry.places)
+            tenure.entries[index] = entry._replace(places=entry.places[:0])
+        joined = np.concatenate(places)
+        tenure.unwritten = joined[np.argsort(self.replica.table.columns.ids[joined])]
 
-    def _trim(self, bucket: int, tenure: _Tenure, count: int) -> None:
-        position = self.replica.position(bucket)
-        through = tenure.entries[count - 1].version
-        trim = Trim(bucket, tenure.token, tenure.folds, position.version, position.nonce, through)
-        self._store.trim(trim)
-        for _ in range(count):
-            tenure.size_bytes -= tenure.entries.popleft().size_bytes
-        self._metrics.trimmed_entries.inc(count)
+    def _fold(self) -> None:
+        """Write rows of the buckets with the largest logs, as they are now."""
+        wanting = [bucket for bucket, tenure in self._tenures.items() if tenure.unwritten.size]
+        wanting.sort(key=lambda bucket: -self._tenures[bucket].size_bytes)
+        folds = []
+        for bucket in wanting[:_FOLDS_A_ROUND]:
+            tenure, position = self._tenures[bucket], self.replica.position(bucket)
+            rows = self.replica.table.take(tenure.unwritten[: self._keeping.rows_a_fold])
+            number = tenure.folds + 1
+            folds.append(Fold(bucket, tenure.token, number, position.version, position.nonce, rows))
+        if not folds:
+            return
+        with self._metrics.fold_seconds.time():
+            answers = self._store.fold(folds)
+        for fold, answer in zip(folds, answers, strict=True):
+            if answer is not None:
+                self._refused(fold.bucket, answer)
+                continue
+            tenure, count = self._tenures[fold.bucket], fold.rows.ids.shape[0]
+            tenure.folds = fold.number
+            self._since[tenure.unwritten[:count]] = False
+            tenure.unwritten = tenure.unwritten[count:]
+            self._metrics.folded_rows.inc(count)
+
+    def _trim(self) -> None:
+        """Remove the entries of which every row is written."""
+        trims = []
+        for bucket, tenure in self._tenures.items():
+            if tenure.count and not tenure.unwritten.size:
+                position = self.replica.position(bucket)
+                version, nonce = position.version, position.nonce
+                through = tenure.entries[tenure.count - 1].version
+                trims.append(Trim(bucket, tenure.token, tenure.folds, version, nonce, through))
+        if not trims:
+            return
+        for trim, answer in zip(trims, self._store.trim(trims), strict=True):
+            if answer is not None:
+                self._refused(trim.bucket, answer)
+                continue
+            tenure = self._tenures[trim.bucket]
+            for _ in range(tenure.count):
+                tenure.size_bytes -= tenure.entries.popleft().size_bytes
+            self._metrics.trimmed_entries.inc(tenure.count)
+            tenure.count = 0
+
+    def _refused(self, bucket: int, error: LostLease | Unreachable) -> None:
+        if isinstance(error, LostLease):
+            self._metrics.lost_leases.inc()
+        # else whether the call had its effect is unknown, and so is the count of folds
+        log.warning("letting bucket %d go: %s", bucket, error)
+        self._let_go(bucket)

@@ -121,23 +121,15 @@ class MemoryStore:
             if state.keeper == keeper:
                 state.keeper = ""
 
-    def fold(self, fold: Fold) -> None:
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store.fold."""
         with self._lock:
-            state = self._held(fold.bucket, fold.keeper, fold.number - 1)
-            self._check_entry(state, fold)
-            state.rows.update(zip(*pack_rows(fold.version, fold.rows), strict=True))
-            state.folds = fold.number
+            return [self._fold(fold) for fold in folds]
 
-    def trim(self, trim: Trim) -> None:
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """See Store.trim."""
         with self._lock:
-            state = self._held(trim.bucket, trim.keeper, trim.folds)
-            self._check_entry(state, trim)
-            if trim.through > trim.version:
-                raise ValueError(f"expected to trim at most through {trim.version}: {trim}")
-            state.log = [entry for entry in state.log if entry.version > trim.through]
-            state.trimmed = max(state.trimmed, trim.through)
+            return [self._trim(trim) for trim in trims]
 
     def close(self) -> None:
         """See Store.close."""
@@ -166,21 +158,33 @@ class MemoryStore:
             )
         return self._buckets[bucket]
 
-    def _held(self, bucket: int, keeper: str, folds: int) -> BucketState:
-        state = self._state(bucket)
-        if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
-            raise LostLease(f"bucket {bucket}: expected the lease of {keeper}, found it gone")
-        if state.folds != folds:
-            raise LostLease(f"bucket {bucket}: expected {folds} folds, found {state.folds}")
-        return state
+    def _fold(self, fold: Fold) -> LostLease | None:
+        state = self._state(fold.bucket)
+        refusal = self._refusal(state, fold, fold.number - 1)
+        if refusal is None:
+            ids, blobs = pack_rows(fold.version, fold.rows)
+            state.rows.update(zip(ids.tolist(), blobs.tolist(), strict=True))
+            state.folds = fold.number
+        return refusal
 
-    def _check_entry(self, state: BucketState, named: Fold | Trim) -> None:
+    def _trim(self, trim: Trim) -> LostLease | None:
+        state = self._state(trim.bucket)
+        refusal = self._refusal(state, trim, trim.folds)
+        if refusal is None and trim.through > state.trimmed:
+            state.log = [entry for entry in state.log if entry.version > trim.through]
+            state.trimmed = trim.through
+        return refusal
+
+    def _refusal(self, state: BucketState, named: Fold | Trim, folds: int) -> LostLease | None:
+        bucket, keeper = named.bucket, named.keeper
+        if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
+            return LostLease(f"bucket {bucket}: expected the lease of {keeper}, found it gone")
+        if state.folds != folds:
+            return LostLease(f"bucket {bucket}: expected {folds} folds, found {state.folds}")
         known = {entry.version: entry.nonce for entry in state.log} | {state.version: state.nonce}
         if known.get(named.version) != named.nonce:
-            raise LostLease(
-                f"bucket {named.bucket}: expected entry {named.version} with nonce "
-                f"{named.nonce.hex()}, found {state.version} with {state.nonce.hex()}"
-            )
+            return LostLease(f"bucket {bucket}: the log no longer has that entry {named.version}")
+        return None
 
     def _push(self, push: Push) -> Answer:
         state = self._state(push.bucket)

@@ -65,7 +65,20 @@ class Call(NamedTuple):
 
     key: bytes
     words: tuple[bytes | str | int, ...]
+    tail: bytes = b""
+    """More words, made by the thousand without one Python object each: as they go on the wire."""
+    tail_words: int = 0
 
+    def packed(self, connection: Connection) -> bytes:
+        """The command as it goes on the wire."""
+        whole = b"".join(connection.pack_command(*self.words))  # type: ignore[no-untyped-call]
+        if not self.tail:
+            return whole
+        count = b"*%d" % (len(self.words) + self.tail_words)
+        return b"".join((count, whole[whole.index(b"\r\n") :], self.tail))
+
+
+_ASKING = Call(b"", ("ASKING",))
 
 Place = tuple[str, int]
 
@@ -101,7 +114,7 @@ class _Node:
             **self._options,
         )
 
-    def send(self, commands: Sequence[tuple[bytes | str | int, ...]]) -> Connection:
+    def send(self, calls: Iterable[Call]) -> Connection:
         """Write commands; return the connection that will bring the answers. Raises redis' own."""
         if self._trouble is not None:
             if time.monotonic() < self._ask_at_s:
@@ -109,8 +122,8 @@ class _Node:
             self._ask()
         connection: Connection = self._pool.get_connection()
         try:
-            packed = connection.pack_commands(commands)  # type: ignore[no-untyped-call]
-            connection.send_packed_command(packed)  # type: ignore[no-untyped-call]
+            packed = b"".join([call.packed(connection) for call in calls])
+            connection.send_packed_command([packed])  # type: ignore[no-untyped-call]
         except BaseException:
             self.give_back(connection, whole=False)
             raise
@@ -204,11 +217,11 @@ class Nodes:
         sent: list[tuple[_Node, Place, Connection, list[int]]] = []
         for place, indexes in by_place.items():
             node = self._node(place)
-            commands: list[tuple[bytes | str | int, ...]] = []
+            commands: list[Call] = []
             for index in indexes:
                 if index in asking:
-                    commands.append(("ASKING",))
-                commands.append(calls[index].words)
+                    commands.append(_ASKING)
+                commands.append(calls[index])
             try:
                 sent.append((node, place, node.send(commands), indexes))
             except (OSError, redis.RedisError, StoreError) as error:
@@ -287,7 +300,7 @@ class Nodes:
         """Say one command to one node; return the reply. Raises StoreError."""
         node = self._node(place)
         try:
-            connection = node.send([words])
+            connection = node.send([Call(b"", words)])
         except (OSError, redis.RedisError, StoreError) as error:
             known = translated(error, node.name)
             if known is error:

@@ -23,13 +23,22 @@ import msgspec
 import numpy as np
 
 from pserver.address import parse_address
-from pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError, Unreachable
+from pserver.errors import (
+    LostLease,
+    MissingBucket,
+    MissingModel,
+    ModelExists,
+    StoreError,
+    Unreachable,
+)
 from pserver.nodes import Call, Nodes, Waiting
 from pserver.rows import Rows, pack_rows, sub_hash_of, unpack_rows
 from pserver.store import OWN_FIELDS, Answer, Entry, Polled, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from pserver.rows import StoredRows
     from pserver.store import Fold, Push, Trim
@@ -185,22 +194,18 @@ class RedisStore:
         """See Store.release."""
         self._run("release", bucket, ("marks",), (keeper,))
 
-    def fold(self, fold: Fold) -> None:
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store.fold."""
-        kept = self._known()
-        place = sub_hash_of(fold.rows.ids, kept.buckets, kept.sub_hashes)
-        order = np.argsort(place, kind="stable")
-        subs, counts = np.unique(place, return_counts=True)
-        ids, blobs = pack_rows(fold.version, Rows._make(column[order] for column in fold.rows))
-        names = ("log", "marks", *(f"rows:{n}" for n in subs.tolist()))
-        pairs = itertools.chain.from_iterable(zip(ids, blobs, strict=True))
-        fence = (fold.keeper, fold.number, fold.version, fold.nonce)
-        self._run("fold", fold.bucket, names, (*fence, *counts.tolist(), *pairs))
+        return _refusals(self.nodes.run([self._fold(fold, self._known()) for fold in folds]))
 
-    def trim(self, trim: Trim) -> None:
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """See Store.trim."""
-        fence = (trim.keeper, trim.folds, trim.version, trim.nonce)
-        self._run("trim", trim.bucket, ("log", "marks"), (*fence, trim.through))
+        calls = []
+        for trim in trims:
+            fence = (trim.keeper, trim.folds, trim.version, trim.nonce)
+            arguments = (*fence, trim.through)
+            calls.append(self._function("trim", trim.bucket, ("log", "marks"), arguments))
+        return _refusals(self.nodes.run(calls))
 
     def close(self) -> None:
         """See Store.close."""
@@ -218,6 +223,19 @@ class RedisStore:
     ) -> Call:
         whole = [self._key(bucket, key) for key in keys]
         return Call(whole[0], ("FCALL", f"headrace_{name}", len(whole), *whole, *arguments))
+
+    def _fold(self, fold: Fold, kept: _Kept) -> Call:
+        rows = fold.rows
+        place = sub_hash_of(rows.ids, kept.buckets, kept.sub_hashes)
+        if (place[1:] < place[:-1]).any():
+            order = np.argsort(place, kind="stable")
+            place, rows = place[order], Rows._make(column[order] for column in rows)
+        subs, counts = np.unique(place, return_counts=True)
+        names = ("log", "marks", *(f"rows:{n}" for n in subs.tolist()))
+        fence = (fold.keeper, fold.number, fold.version, fold.nonce)
+        call = self._function("fold", fold.bucket, names, (*fence, *counts.tolist()))
+        ids, blobs = pack_rows(fold.version, rows)
+        return call._replace(tail=_framed(ids, blobs), tail_words=2 * ids.shape[0])
 
     def _run(
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
@@ -351,3 +369,23 @@ def _checked(reply: Any) -> Any:
     if isinstance(reply, StoreError) and not isinstance(reply, Unreachable):
         raise reply
     return reply
+
+
+def _refusals(replies: list[Any]) -> list[LostLease | Unreachable | None]:
+    return [reply if isinstance(reply, LostLease) else _failure(reply) for reply in replies]
+
+
+def _failure(reply: Any) -> Unreachable | None:
+    checked = _checked(reply)
+    return checked if isinstance(checked, Unreachable) else None
+
+
+def _framed(ids: npt.NDArray[np.void], blobs: npt.NDArray[np.void]) -> bytes:
+    """Return ids and blobs in turns, as arguments of a command are on the wire."""
+    size = blobs.dtype.itemsize
+    heads = b"$8\r\n", b"\r\n$%d\r\n" % size
+    layout = [("a", f"S{len(heads[0])}"), ("id", "V8"), ("b", f"S{len(heads[1])}")]
+    framed = np.empty(ids.shape[0], np.dtype([*layout, ("row", f"V{size}"), ("c", "S2")]))
+    framed["a"], framed["b"], framed["c"] = *heads, b"\r\n"
+    framed["id"], framed["row"] = ids, blobs
+    return framed.tobytes()

@@ -47,8 +47,8 @@ def row_bytes(width: int) -> int:
     return 32 + 4 * width
 
 
-def pack_rows(version: int, rows: Rows) -> tuple[list[bytes], list[bytes]]:
-    """Return the id and the blob of each row, folded up to `version`."""
+def pack_rows(version: int, rows: Rows) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+    """Return the id and the blob of each row, folded up to `version`; items of raw bytes, (n,)."""
     count, width = rows.values.shape
     packed = np.zeros(count, _layout(width))
     packed["version"] = version
@@ -57,10 +57,8 @@ def pack_rows(version: int, rows: Rows) -> tuple[list[bytes], list[bytes]]:
     packed["first_seen"] = rows.first_seen
     packed["last_seen"] = rows.last_seen
     packed["values"] = rows.values
-    # a void item becomes its bytes, zeros at its end included
-    ids: list[bytes] = np.ascontiguousarray(rows.ids, "<u8").view("V8").tolist()
-    blobs: list[bytes] = packed.view(f"V{row_bytes(width)}").tolist()
-    return ids, blobs
+    ids = np.ascontiguousarray(rows.ids, "<u8")
+    return ids.view("V8"), packed.view(f"V{row_bytes(width)}")
 
 
 def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> StoredRows:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from pserver.errors import Unreachable
+    from pserver.errors import LostLease, Unreachable
     from pserver.rows import Rows, StoredRows
 
 OWN_FIELDS = frozenset(
@@ -169,6 +169,10 @@ class Trim:
     nonce: bytes
     through: int
 
+    def __post_init__(self) -> None:
+        if self.through > self.version:
+            raise ValueError(f"expected to trim at most what is folded, found {self}")
+
 
 class Store(Protocol):
     """One model's buckets. Methods raise StoreError's kinds; see pserver.errors."""
@@ -210,15 +214,15 @@ class Store(Protocol):
     def release(self, bucket: int, keeper: str) -> None:
         """Give the lease back if it is this keeper's. Raises Unreachable."""
 
-    def fold(self, fold: Fold) -> None:
-        """Write rows.
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
+        """Write rows. None where that is done.
 
-        Raises LostLease (also if that entry is gone, or this is not the next fold), MissingBucket,
-        Unreachable.
+        LostLease if the lease is not this keeper's or has ended, if the entry named is gone, or if
+        this is not the next fold. Raises MissingBucket.
         """
 
-    def trim(self, trim: Trim) -> None:
-        """Remove entries. Raises like `fold`; `folds` must be the count."""
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
+        """Remove entries; `Trim.folds` must be the count. Answers and raises like `fold`."""
 
     def close(self) -> None:
         """Close connections."""
