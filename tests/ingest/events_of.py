@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from ingest.kafka import EventTopics
 from ingest.stream import Record, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 START_MS = 1_700_000_000_000
 WINDOW_MS = 60_000
@@ -67,6 +68,16 @@ class Happened:
                     for offset, (time, value) in enumerate(mine)
                 ]
         return made
+
+    def parts(self, count: int) -> Iterator[Happened]:
+        """Yield the events in `count` parts, one after the other in time."""
+        last_ms = max(time_ms for time_ms, _, _ in self.shown) + 1
+        bounds = [START_MS + (last_ms - START_MS) * i // count for i in range(count + 1)]
+        for begin_ms, end_ms in itertools.pairwise(bounds):
+            yield Happened(
+                [event for event in self.shown if begin_ms <= event[0] < end_ms],
+                [event for event in self.clicked if begin_ms <= event[0] < end_ms],
+            )
 
 
 def happen(seed: int, count: int, partitions: int) -> Happened:

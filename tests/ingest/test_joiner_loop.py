@@ -107,13 +107,18 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
     dice = random.Random(seed)
     records = happened.records(TOPICS, PARTITIONS)
     transactions = ForgetfulTransactions(dice)
-    for _ in range(200):
-        life = Life(records, transactions, policy=policy, largest_poll=dice.randrange(10, 200))
-        for _ in range(dice.randrange(1, 30)):
+    pace = Pace(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
+    deaths = losses = 0
+    while deaths < 500:
+        life = Life(
+            records, transactions, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
+        )
+        for _ in range(dice.randrange(1, 60)):
             fate = dice.random()
-            if fate < 0.1:
+            if fate < 0.05:
                 transactions.failures.append(TransactionAborted("as the dice fell"))
-            elif fate < 0.2:
+            elif fate < 0.1:
+                losses += 1
                 partition = dice.randrange(PARTITIONS)
                 for topic in (TOPICS.impressions, TOPICS.clicks):
                     life.reader.lose(Source(topic, partition))
@@ -123,8 +128,10 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
             except KafkaUnreachable:
                 break
             if life.done:
+                assert deaths + losses > 4, f"seed {seed}: hardly anything happened"
                 return transactions
-    raise AssertionError("it never ended")
+        deaths += 1
+    raise AssertionError(f"seed {seed}: it never ended")
 
 
 class ForgetfulTransactions(ListTransactions):
@@ -141,9 +148,9 @@ class ForgetfulTransactions(ListTransactions):
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_deaths_aborts_and_rebalances_change_nothing(seed: int, policy: str) -> None:
-    happened = happen(seed, count=400, partitions=PARTITIONS)
+    happened = happen(seed, count=300, partitions=PARTITIONS)
     transactions = interrupted(happened, seed, policy)
     found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
     expected = happened.examples if policy == "immediate" else happened.closed
@@ -154,7 +161,7 @@ def test_deaths_aborts_and_rebalances_change_nothing(seed: int, policy: str) -> 
     assert len(dead) == happened.dead, f"seed {seed}"
     counters = [saved(transactions, p).checkpoint.counters for p in range(PARTITIONS)]
     total = counters[0] + counters[1]
-    assert total.impressions == 400
+    assert total.impressions == 300
     assert (total.late_clicks, total.duplicates) == (happened.late, happened.duplicates)
     assert total.dead_letters == happened.dead
 

@@ -1,0 +1,247 @@
+"""The joiner as a process against a real broker: killed, stopped, measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploy.stack.ports import free_port
+from ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
+from ingest.fields import FieldSet, SpecText, parse_fields
+from ingest.joiner import JoinerSettings, StateReader, read_state, run_joiner
+from ingest.kafka import (
+    EventTopics,
+    KafkaSettings,
+    KafkaWriter,
+    TopicSpec,
+    ensure_topics,
+    read_all,
+    topics_for,
+)
+from ingest.replay import replay
+from ingest.topics import examples_topic
+from tests.ingest.events_of import Example, Happened, examples_in, fields_of, happen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+WEEK = Path(os.environ.get("HEADRACE_WEEK", ROOT.parent / "shared/data/ebnerd_week1"))
+PARTITIONS = 2
+DEADLINE_S = 90.0
+
+
+@dataclass
+class Joined:
+    """One model with topics of its own."""
+
+    settings: KafkaSettings
+    name: str
+    topics: EventTopics
+    fields: FieldSet
+
+    def send(self, happened: Happened) -> None:
+        writer = KafkaWriter(self.settings)
+        for source, records in happened.records(self.topics, PARTITIONS).items():
+            for record in records:
+                writer.send(source, record.value)
+        writer.close()
+
+    @contextmanager
+    def process(self, metrics_port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, "-m", "tests.ingest.joiner_process", self.settings.bootstrap]
+        names = [self.name, self.topics.impressions, self.topics.clicks, self.topics.dead_letters]
+        process = subprocess.Popen([*command, *names, str(metrics_port)], cwd=ROOT)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def wait(self, until: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not until():
+            assert process.poll() is None, "the joiner ended by itself"
+            assert time.monotonic() < deadline_s, read_state(self.settings, self, self.topics)
+            time.sleep(0.005)
+
+    def examples(self) -> list[Example]:
+        topic = examples_topic(self.name)
+        messages = [(record.source, record.value) for record in read_all(self.settings, topic)]
+        return examples_in(messages, topic, self.fields)
+
+
+@pytest.fixture
+def joined(kafka: str, fresh_name: Callable[[str], str]) -> Joined:
+    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    made = Joined(KafkaSettings(kafka), fresh_name("model"), topics, fields_of())
+    ensure_topics(made.settings, topics_for(made.name, PARTITIONS, topics))
+    return made
+
+
+def test_a_joiner_killed_time_and_again_loses_nothing_and_doubles_nothing(joined: Joined) -> None:
+    seed, lives = 11, 4
+    dice = random.Random(seed)
+    happened = happen(seed, count=60_000, partitions=PARTITIONS)
+    state = StateReader(joined.settings, joined, joined.topics)
+    killed_in_the_middle = 0
+    for part in happened.parts(lives):
+        with joined.process() as process:
+            before = state.read().examples
+            joined.send(part)
+            more = before + dice.randrange(1, 4_000)
+            joined.wait(lambda more=more: state.read().examples >= more, process)  # type: ignore[misc]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        killed_in_the_middle += state.read().lag > 0
+    assert killed_in_the_middle >= 2, f"seed {seed}"
+    with joined.process() as process:
+        joined.wait(lambda: state.read().lag == 0, process)
+    assert sorted(joined.examples()) == sorted(happened.examples), f"seed {seed}"
+    end = state.read()
+    assert end.impressions == 60_000
+    assert end.examples == len(happened.examples)
+    assert (end.late_clicks, end.duplicates) == (happened.late, happened.duplicates)
+    letters = list(read_all(joined.settings, joined.topics.dead_letters))
+    assert end.dead_letters == len(letters) == happened.dead > 0
+
+
+def test_dead_letters_name_topic_partition_offset_and_reason(joined: Joined) -> None:
+    bad = Happened(shown=[(1, 1, b"[]")], clicked=[(1, 0, b'{"impression_id":"a"}')])
+    joined.send(bad)
+    with joined.process() as process:
+        joined.wait(
+            lambda: read_state(joined.settings, joined, joined.topics).dead_letters == 2, process
+        )
+    found = [json.loads(r.value) for r in read_all(joined.settings, joined.topics.dead_letters)]
+    places = {(each["topic"], each["partition"], each["offset"]) for each in found}
+    assert places == {(joined.topics.impressions, 1, 0), (joined.topics.clicks, 0, 0)}
+    assert all(each["reason"].startswith("expected") and each["value"] for each in found)
+
+
+def test_a_click_becomes_an_example_soon_and_metrics_tell(joined: Joined) -> None:
+    port = free_port()
+    happened = happen(seed=12, count=100, partitions=PARTITIONS)
+    state = StateReader(joined.settings, joined, joined.topics)
+    with joined.process(port) as process:
+        joined.send(happened)
+        joined.wait(lambda: state.read().lag == 0, process)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    labels = f'{{model="{joined.name}"}}'
+    assert f"headrace_joiner_impressions_total{labels} 100.0" in text
+    assert f"headrace_joiner_examples_total{labels} {float(len(happened.examples))}" in text
+    assert f"headrace_joiner_lag{labels} 0.0" in text
+    assert f'headrace_joiner_watermark_seconds{{model="{joined.name}",partition="1"}}' in text
+    assert f"headrace_joiner_transaction_seconds_count{labels}" in text
+    if happened.dead:
+        assert "headrace_joiner_dead_letters_total{model=" in text
+
+
+def test_a_second_joiner_of_the_same_instance_takes_over_and_the_first_stops(
+    joined: Joined,
+) -> None:
+    outcome: list[BaseException] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        settings = JoinerSettings(topics=joined.topics)
+        try:
+            run_joiner(settings, joined.settings, joined.name, joined.fields, stop)
+        except Fenced as error:
+            outcome.append(error)
+
+    first = threading.Thread(target=run)
+    first.start()
+    joined.send(happen(seed=13, count=100, partitions=PARTITIONS))
+    state = StateReader(joined.settings, joined, joined.topics)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while state.read().lag:
+        assert time.monotonic() < deadline_s
+    with joined.process():
+        first.join(DEADLINE_S)
+        assert not first.is_alive()
+    assert [type(error) for error in outcome] == [Fenced]
+
+
+def test_a_joiner_does_not_start_on_topics_that_do_not_go_together(
+    joined: Joined, fresh_name: Callable[[str], str]
+) -> None:
+    odd = fresh_name("clicked")
+    ensure_topics(joined.settings, [TopicSpec(odd, PARTITIONS + 1)])
+    topics = EventTopics(joined.topics.impressions, odd, joined.topics.dead_letters)
+    with pytest.raises(TopicMismatch, match=f"{odd} {PARTITIONS + 1}"):
+        run_joiner(
+            JoinerSettings(topics=topics),
+            joined.settings,
+            joined.name,
+            joined.fields,
+            threading.Event(),
+        )
+
+
+def test_a_joiner_with_a_wrong_address_stops_within_seconds() -> None:
+    nowhere = KafkaSettings("127.0.0.1:9", connect_timeout_s=1.0)
+    with pytest.raises(KafkaUnreachable, match="--kafka"):
+        run_joiner(JoinerSettings(), nowhere, "model", fields_of(), threading.Event())
+
+
+@pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
+def test_the_sample_week_is_joined_whole(joined: Joined) -> None:
+    spec = SpecText(
+        "week.toml",
+        """
+        [fields.article]
+        number = 1
+        transform = "id"
+        source = "article_id"
+        [fields.user_article]
+        number = 2
+        transform = "cross"
+        of = ["user", "article"]
+        [fields.user]
+        number = 3
+        transform = "id"
+        source = "user_id"
+        """,
+    )
+    joined.fields = parse_fields(spec.tables(), spec)
+    stop = threading.Event()
+    settings = JoinerSettings(topics=joined.topics)
+    joining = threading.Thread(
+        target=run_joiner, args=[settings, joined.settings, joined.name, joined.fields, stop]
+    )
+    joining.start()
+    try:
+        replayed = replay(joined.settings, [WEEK], 1_800_000, stop, topics=joined.topics)
+        state = StateReader(joined.settings, joined, joined.topics)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while state.read().lag:
+            assert joining.is_alive()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        joining.join()
+    end = state.read()
+    assert (end.impressions, end.clicks, end.late_clicks) == (278_139, 24_829, 0)
+    assert (end.duplicates, end.dead_letters) == (0, 0)
+    assert replayed.events == end.examples == end.impressions + end.clicks
+    kinds = Counter(kind for _, kind, _, _, _ in joined.examples())
+    assert sorted(kinds.values()) == [24_829, 278_139]
