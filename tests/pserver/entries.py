@@ -32,7 +32,9 @@ def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> G
         np.array(some(3), np.uint32),
         np.array([dice.choice([NEVER, 50, 60, 70]) for _ in range(count)], np.uint32),
         np.array(some(100), np.uint32),
-        np.array([[dice.gauss(0, 1) for _ in range(WIDTH)] for _ in range(count)], np.float32),
+        np.array(
+            [[dice.gauss(0, 1) for _ in range(WIDTH)] for _ in range(count)], np.float32
+        ).reshape(count, WIDTH),
     )
 
 

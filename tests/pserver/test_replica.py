@@ -1,0 +1,305 @@
+"""A replica is what was pushed, whatever happens to the store under it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from pserver.errors import MissingBucket, Unreachable
+from pserver.gains import Reached, unpack
+from pserver.keeper import Keeper, Keeping
+from pserver.memory_store import BucketState, MemoryStore
+from pserver.replica import Copied, Folded, Replica, Stale
+from pserver.store import Fold, Polled, Push, Shape, Trim
+from pserver.table import RowTable
+from tests.pserver.entries import WIDTH, Pusher
+from tests.pserver.truth import rows_of, truth
+
+BUCKETS = 2
+SHAPE = Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
+
+
+def new_store() -> MemoryStore:
+    dice = random.Random(0)
+    ticks = itertools.count()
+    store = MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
+    store.create(SHAPE)
+    return store
+
+
+def following(store: Any, table: RowTable | None = None) -> Replica:
+    replica = Replica(store, SHAPE, table)
+    while not replica.complete:
+        replica.poll()
+    return replica
+
+
+class Following(RuleBasedStateMachine):
+    """Pushes, folds, trims, failovers and polls in any order; two replicas, one of them new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = new_store()
+        self.pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
+        self.pushed: list[list[Push]] = [[], []]
+        self.remembered: list[tuple[BucketState, int, list[Push]] | None] = [None, None]
+        self.replica = Replica(self.store, SHAPE)
+        self.dice = random.Random(1)
+        self.now_ms = 0
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        return Keeper(
+            self.store,
+            SHAPE,
+            name="k",
+            keeping=Keeping(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
+            now_ms=lambda: self.now_ms,
+            draw_nonce=lambda: self.dice.randbytes(8),
+        )
+
+    @rule(bucket=st.integers(0, 1), rows=st.integers(0, 6))
+    def push(self, bucket: int, rows: int) -> None:
+        push = self.pushers[bucket].next(rows)
+        self.store.push([push])
+        self.pushed[bucket].append(push)
+
+    @rule(bucket=st.integers(0, 1))
+    def push_and_fold_own(self, bucket: int) -> None:
+        push = self.pushers[bucket].next()
+        [answer] = self.store.push([push])
+        assert not isinstance(answer, Unreachable)
+        self.pushed[bucket].append(push)
+        header, gains = unpack(push.blob)
+        args = (bucket, answer.version, answer.nonce, answer.previous, header, gains)
+        before = self.replica.position(bucket) if self.replica.copied(bucket) else None
+        if self.replica.fold_own(*args):
+            assert before is not None
+            assert before.version == answer.version - 1
+
+    @rule(limit=st.integers(1, 4))
+    def poll(self, limit: int) -> None:
+        self.replica.poll(limit)
+
+    @rule(passing_ms=st.integers(0, 400))
+    def keep(self, passing_ms: int) -> None:
+        self.now_ms += passing_ms
+        self.keeper.step()
+
+    @rule()
+    def another_keeper(self) -> None:
+        self.keeper.release()
+        self.keeper = self.new_keeper()
+
+    @rule(bucket=st.integers(0, 1))
+    def remember(self, bucket: int) -> None:
+        state = self.store.checkpoint(bucket)
+        self.remembered[bucket] = (state, self.pushers[bucket].offset, list(self.pushed[bucket]))
+
+    @rule(bucket=st.integers(0, 1))
+    def fail_over(self, bucket: int) -> None:
+        remembered = self.remembered[bucket]
+        if remembered is not None:
+            self.store.revert(bucket, remembered[0])
+            self.pushers[bucket].offset, self.pushed[bucket] = remembered[1], list(remembered[2])
+
+    @rule()
+    def another_replica(self) -> None:
+        fresh = following(self.store)
+        for bucket in range(BUCKETS):
+            assert rows_of(fresh, bucket) == truth(self.pushed[bucket])
+
+    def teardown(self) -> None:
+        while any(not isinstance(change, Stale) for change in self.replica.poll()):
+            pass
+        fresh = following(self.store)
+        for bucket in range(BUCKETS):
+            assert rows_of(self.replica, bucket) == truth(self.pushed[bucket])
+            assert self.replica.checksum(bucket) == fresh.checksum(bucket)
+            assert self.replica.position(bucket).version == len(self.pushed[bucket])
+
+
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def pushed(store: MemoryStore, count: int, bucket: int = 0) -> list[Push]:
+    pusher = Pusher(bucket, BUCKETS)
+    pushes = [pusher.next() for _ in range(count)]
+    store.push(pushes)
+    return pushes
+
+
+class Watched(MemoryStore):
+    """Does something, once, right before or after the rows of a bucket are read."""
+
+    def __init__(self, before: Any, after: Any) -> None:
+        dice = random.Random(0)
+        super().__init__(clock_ms=lambda: 0, nonces=lambda: dice.randbytes(8))
+        self.before, self.after = before, after
+        self.create(SHAPE)
+
+    def rows(self, bucket: int) -> Any:
+        before, self.before = self.before, lambda: None
+        before()
+        chunks = list(super().rows(bucket))
+        after, self.after = self.after, lambda: None
+        after()
+        return iter(chunks)
+
+
+def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
+    """As a keeper that starts now and ends now."""
+    store.claim(bucket, "k", 1000)
+    replica = Replica(store, SHAPE, buckets=[bucket])
+    replica.poll()
+    position = replica.position(bucket)
+    head = position.version, position.nonce
+    rows = replica.table.everything()
+    assert store.fold([Fold(bucket, "k", 1, *head, rows)]) == [None]
+    if through is not None:
+        assert store.trim([Trim(bucket, "k", 1, *head, through)]) == [None]
+    store.release(bucket, "k")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("through", [None, 3, 6])
+def test_a_copy_is_right_though_the_bucket_is_folded_and_trimmed_under_it(
+    moment: str, through: int | None
+) -> None:
+    all_pushes: list[Push] = []
+    store: Watched
+
+    def interfere() -> None:
+        pusher = Pusher(0, BUCKETS, seed=8)
+        pusher.offset = all_pushes[-1].spans[0].stop
+        more = [pusher.next() for _ in range(2)]
+        all_pushes.extend(more)
+        store.push(more)
+        fold_and_trim(store, 0, through)
+
+    store = Watched(lambda: None, lambda: None)
+    all_pushes += pushed(store, 5)
+    setattr(store, moment, interfere)
+    replica = following(store)
+    assert rows_of(replica, 0) == truth(all_pushes)
+
+
+def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
+    store = new_store()
+    pushed(store, 3)
+    checkpoint = store.checkpoint(0)
+    replica = following(store)
+    before = rows_of(replica, 0)
+    pusher = Pusher(0, BUCKETS, seed=4)
+    store.revert(0, checkpoint)
+    store.empty(0)
+    with pytest.raises(MissingBucket):
+        replica.poll()
+    assert rows_of(replica, 0) == before
+    fresh = new_store()
+    fresh.push([pusher.next()])
+    store.revert(0, fresh.checkpoint(0))
+    assert Copied(0) in replica.poll()
+    assert rows_of(replica, 0) == rows_of(following(store), 0) != before
+
+
+def test_changes_say_what_was_added() -> None:
+    store = new_store()
+    replica = following(store)
+    pushes = pushed(store, 3)
+    changes = replica.poll(limit=2)
+    assert [(c.bucket, c.version) for c in changes if isinstance(c, Folded)] == [(0, 1), (0, 2)]
+    [change] = replica.poll()
+    assert isinstance(change, Folded)
+    header, gains = unpack(pushes[2].blob)
+    assert change.header == header
+    assert change.size_bytes == len(pushes[2].blob)
+    assert np.array_equal(change.gains.ids, gains.ids)
+    span = pushes[2].spans[0]
+    assert replica.position(0).reached == {
+        span.source: Reached(span.source, span.start, span.stop, span.stop)
+    }
+    assert replica.poll() == []
+
+
+def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
+    store = new_store()
+    replica = following(store)
+    [push] = pushed(store, 1)
+    header, gains = unpack(push.blob)
+    [answer] = store.marks([0])
+    assert not isinstance(answer, Unreachable)
+    one = (answer.nonce, answer.previous)
+    assert not replica.fold_own(0, 2, *one, header, gains)
+    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, gains)
+    assert replica.fold_own(0, 1, *one, header, gains)
+    assert not replica.fold_own(0, 1, *one, header, gains)
+    assert replica.poll() == []
+    assert rows_of(replica, 0) == truth([push])
+
+
+class Silent:
+    """A store of which some buckets do not answer."""
+
+    def __init__(self, store: MemoryStore, silent: set[int]) -> None:
+        self._store, self.silent = store, silent
+
+    def poll(self, after: dict[int, int], limit: int) -> list[Polled | Unreachable]:
+        answers = self._store.poll(after, limit)
+        return [
+            Unreachable("no answer") if bucket in self.silent else answer
+            for bucket, answer in zip(after, answers, strict=True)
+        ]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_bucket_that_does_not_answer_holds_up_no_other() -> None:
+    store = new_store()
+    silent = Silent(store, {1})
+    replica = Replica(silent, SHAPE)  # type: ignore[arg-type]
+    pushes = pushed(store, 2)
+    changes = replica.poll()
+    assert Copied(0) in changes
+    assert [type(c) for c in changes if c.bucket == 1] == [Stale]
+    assert not replica.complete
+    assert rows_of(replica, 0) == truth(pushes)
+    silent.silent = set()
+    assert Copied(1) in replica.poll()
+    silent.silent = {0}
+    pushed(store, 1, bucket=1)
+    assert [type(c) for c in replica.poll()] == [Stale, Folded]
+
+
+def test_a_bucket_that_is_no_longer_followed_leaves_no_rows() -> None:
+    store = new_store()
+    pushed(store, 3)
+    replica = following(store)
+    replica.follow([1])
+    assert rows_of(replica, 0) == {}
+    assert replica.buckets == [1]
+    replica.follow([0, 1])
+    assert not replica.complete
+    replica.poll()
+    assert rows_of(replica, 0) == rows_of(following(store), 0)
+
+
+def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> None:
+    store = new_store()
+    pushed(store, 3)
+    table = RowTable(WIDTH)
+    table.find_or_add(np.arange(5, dtype=np.uint64))
+    ordered, other = following(store), following(store, table)
+    assert ordered.checksum(0) == other.checksum(0)
+    pushed(store, 1, bucket=1)
+    ordered.poll()
+    assert ordered.checksum(1) != other.checksum(1)

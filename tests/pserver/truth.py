@@ -1,0 +1,52 @@
+"""What a bucket's rows must be, computed the slow and obvious way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pserver.gains import NEVER, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pserver.replica import Replica
+    from pserver.store import Push
+
+Row = tuple[int, int, int, int, bytes]
+
+
+def truth(pushes: Iterable[Push]) -> dict[int, Row]:
+    """Rows by id after these pushes, in this order; rows that gained nothing left out."""
+    rows: dict[int, Row] = {}
+    for push in pushes:
+        _, gains = unpack(push.blob)
+        for i, row_id in enumerate(gains.ids.tolist()):
+            nothing = np.zeros(gains.values.shape[1], np.float32).tobytes()
+            shows, clicks, first, last, values = rows.get(row_id, (0, 0, NEVER, 0, nothing))
+            rows[row_id] = (
+                shows + int(gains.shows[i]),
+                clicks + int(gains.clicks[i]),
+                min(first, int(gains.first_seen[i])),
+                max(last, int(gains.last_seen[i])),
+                (np.frombuffer(values, np.float32) + gains.values[i]).tobytes(),
+            )
+    return rows
+
+
+def rows_of(replica: Replica, bucket: int) -> dict[int, Row]:
+    """A replica's rows of a bucket by id; those that are as if they never existed left out."""
+    rows = replica.table.take(replica.places(bucket))
+    found = {}
+    for i, row_id in enumerate(rows.ids.tolist()):
+        row = (
+            int(rows.shows[i]),
+            int(rows.clicks[i]),
+            int(rows.first_seen[i]),
+            int(rows.last_seen[i]),
+            rows.values[i].tobytes(),
+        )
+        if row != (0, 0, NEVER, 0, bytes(4 * rows.values.shape[1])):
+            found[row_id] = row
+    return found
