@@ -49,8 +49,9 @@ _new_tuple = tuple.__new__
 _LARGEST_POLL = 5_000
 """Records a poll returns at most: some 10 ms of work, so that a stop or a rebalance is prompt."""
 
-_FETCH_WAIT_MS = 50
-"""A fetch is answered at once when there is something; this bounds what a seek waits for."""
+_FETCH_WAIT_MS = 10
+"""A fetch is answered at once when there is something in any partition. Only after an empty answer
+is the end of a partition known that ends in a transaction marker, and only then a seek heeded."""
 
 _SEEK_TIMEOUT_S = 5.0
 """A partition just assigned may refuse to seek until the client has begun with it."""
@@ -80,6 +81,7 @@ class KafkaReader:
         self._started: set[Source] = set()
         self._paused: set[Source] = set()
         self._changes: list[Gained | Lost] = []
+        self._told_ends: dict[Source, int] = {}
         self._down_since_s: float | None = None
         self._static = group is not None and instance is not None
         config = self._config(group, instance, read_committed)
@@ -115,6 +117,7 @@ class KafkaReader:
             messages = [] if first is None else [first]
             messages += self._consumer.consume(_LARGEST_POLL, 0.0)
         happened = self._happenings(messages)
+        self._add_ends(happened)
         changes, self._changes = self._changes, []
         if self._down_since_s is not None:
             self._check_down(bool(happened))
@@ -127,6 +130,7 @@ class KafkaReader:
                 continue  # lost again in the meantime: `Lost` is on its way
             self._seek(TopicPartition(source.topic, source.partition, offset))
             self._started.add(source)
+            self._told_ends.pop(source, None)
         self._consumer.resume(
             [_partition(source) for source in offsets if source in self._started - self._paused]
         )
@@ -266,6 +270,7 @@ class KafkaReader:
             if source is not None:
                 self._started.discard(source)
                 self._paused.discard(source)
+                self._told_ends.pop(source, None)
                 self._changes.append(Lost(source))
 
     def _happenings(self, messages: Sequence[Message]) -> list[Happening]:
@@ -294,18 +299,34 @@ class KafkaReader:
                 happened.append(_new_tuple(Record, (source, offset, append_ms, value or b"")))
         return happened
 
+    def _add_ends(self, happened: list[Happening]) -> None:
+        """Tell at once of sources whose last record was the last that Kafka had when it answered.
+
+        The client says so only after another, empty answer.
+        """
+        last = {h.source: h for h in happened}
+        for source, happening in last.items():
+            if isinstance(happening, AtEnd):
+                self._told_ends[source] = happening.offset
+            elif isinstance(happening, Record):
+                end = happening.offset + 1
+                held = self._consumer.get_watermark_offsets(_partition(source), cached=True)
+                if end == held[1]:
+                    self._told_ends[source] = end
+                    happened.append(AtEnd(source, end))
+
     def _take_error(
         self, error: KafkaError, source: Source | None, offset: int, happened: list[Happening]
     ) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            if source is not None and source in self._started:
+            if source in self._started and self._told_ends.get(source) != offset:
                 happened.append(AtEnd(source, offset))
             return
-        ours = translate(error, f"reading {source or 'from the group'}", self._settings.bootstrap)
-        if error.code() in _HARMLESS or isinstance(ours, KafkaUnreachable):
-            log.warning("%s", ours)
+        failure = translate(error, f"reading {source or 'the group'}", self._settings.bootstrap)
+        if error.code() in _HARMLESS or isinstance(failure, KafkaUnreachable):
+            log.warning("%s", failure)
             return
-        raise ours
+        raise failure
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001

@@ -155,6 +155,9 @@ def test_an_end_is_told_again_after_new_records(
     until_end(reader, source, 0)
     write(settings, source, [b"x"])
     assert [type(h) for h in until_end(reader, source, 1)] == [Record, AtEnd]
+    assert reader.poll(0.1) == []
+    reader.start({source: 0})
+    assert [type(h) for h in until_end(reader, source, 1)] == [Record, AtEnd]
 
 
 def test_the_end_lies_past_the_marker_of_a_transaction(
