@@ -81,8 +81,9 @@ def expected_errors() -> tuple[type[Exception], ...]:
     from ingest.fields import SpecError
     from learner.errors import LearnerError
     from pserver.errors import StoreError
+    from serving.errors import ServingError
 
-    return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError)
+    return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
 
 
 @contextmanager

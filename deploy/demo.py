@@ -9,6 +9,7 @@ Everything shown is read where a user could read it: topics, the server, the row
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -19,7 +20,7 @@ from rich.live import Live
 
 from deploy.arrival import Patience
 from deploy.demo_view import Counted, Summary, View, line, summary, table
-from deploy.event_log import first_impressions, span_ms
+from deploy.event_log import check_log, first_impressions, span_ms
 from deploy.live_stream import LiveStream, Throttle
 from deploy.log_replay import LogReplay
 from deploy.observer import Observer, Rate, ask_server, copy_rows, curl_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from deploy.arrival import Behind
     from deploy.observer import ServerStatus
     from deploy.synthetic import Event, Happened
+    from pserver.table import RowTable
 
 SHOW_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
@@ -47,6 +49,8 @@ ASK_EVERY_S = 1.0
 LONGEST_PART_S = 60.0
 """The model freezes after the first part, and the last part is what is compared in the end."""
 RECENT_S = 30.0
+LOG_SHARE = 0.95
+"""Of the seconds, in which a log is replayed: it should come to its end."""
 CLICKS_SHARE = 0.16
 """Of the synthetic impressions are clicked: of N events, N / (1 + this) are impressions."""
 
@@ -99,6 +103,8 @@ class Player(Protocol):
 
 def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
     """Show the demo on the terminal, or as plain lines where there is none. Raises DeployError."""
+    if settings.data is not None:
+        check_log(settings.data)
     console = Console()
     with ShownSteps(console) as steps, Road(settings.road, steps) as road:
         if not road.start(stop):
@@ -117,7 +123,7 @@ def _player(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[
     if settings.data is not None:
         speed = settings.speed
         if speed is None and not settings.full_speed:
-            speed = max(1.0, span_ms(settings.data) / 1000 / settings.seconds)
+            speed = max(1.0, span_ms(settings.data) / 1000 / (LOG_SHARE * settings.seconds))
         player = LogReplay(road.kafka, road.spec, [settings.data], speed)
         writer = None
     else:
@@ -169,8 +175,10 @@ class _Demo:
         self._settings, self._road, self._observer = settings, road, observer
         self._player, self._console, self._stop = player, console, stop
         self._frozen_at_s: float | None = None
+        self._copying: Future[RowTable] | None = None
         self._server: ServerStatus | None = None
-        self._asked_s = self._shown_s = self._said_s = float("-inf")
+        self._asked_s = self._shown_s = float("-inf")
+        self._said_s = 0.0
         self._events, self._examples = Rate(), Rate()
         self._curl = curl_of(road.address, road.spec, _sample(settings))
         self._live: Live | None = None
@@ -181,7 +189,10 @@ class _Demo:
         observer.poll(0.0)  # stand at the end of the topics before anything is sent
         if not self._console.is_terminal:
             self._console.print(f"ask the server, while this runs:\n{self._curl}", soft_wrap=True)
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
+            Live(console=self._console, auto_refresh=False, transient=True) as live,
+        ):
             self._live = live if self._console.is_terminal else None
             observer.begin()
             self._player.start()
@@ -198,9 +209,17 @@ class _Demo:
     def _play_until(self, end_s: float) -> None:
         while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
             self._look("learning")
-            if self._frozen_at_s is None and self._observer.at_s >= self._settings.part_s:
-                self._observer.freeze(copy_rows(self._road.store))
-                self._frozen_at_s = self._observer.at_s
+            if self._observer.at_s >= self._settings.part_s:
+                self._freeze()
+
+    def _freeze(self) -> None:
+        """Begin to copy the rows; once they are here, they are the frozen model."""
+        if self._copying is None:
+            # aside: it takes a second or two, and the stream goes on
+            self._copying = self._aside.submit(copy_rows, self._road.store)
+        elif self._frozen_at_s is None and self._copying.done():
+            self._observer.freeze(self._copying.result())
+            self._frozen_at_s = self._observer.at_s
 
     def _finish(self) -> None:
         while self._player.is_alive() and not self._stop.is_set():

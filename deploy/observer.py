@@ -7,7 +7,6 @@ the last seconds.
 
 from __future__ import annotations
 
-import math
 import time
 import urllib.error
 import urllib.request
@@ -91,7 +90,7 @@ class Rate:
         while seen[0][0] < at_s - self._over_s and len(seen) > 2:
             seen.popleft()
         passed_s = at_s - seen[0][0]
-        return (total - seen[0][1]) / passed_s if passed_s > 0 else math.nan
+        return (total - seen[0][1]) / passed_s if passed_s > 0 else 0.0
 
 
 class Observer:

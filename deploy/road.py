@@ -9,8 +9,8 @@ Whoever uses the road sends events into Kafka, and looks at it from outside like
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -56,12 +56,14 @@ class RoadSettings:
     """Where data and logs are kept; None: in a directory removed at the end."""
     partitions: int = 2
     """Of each topic. One joiner and one learner have all of them here; more take more turns."""
-    buckets: int = 16
-    """Few: each is a call in every push, and there are two nodes."""
+    buckets: int = 8
+    """Few: each is a call in every push and an entry to every follower, and there are two nodes."""
     host: str = "127.0.0.1"
     """That the server listens on."""
     port: int = 0
     """Of the server; 0: any free one."""
+    port_may_differ: bool = False
+    """Take a free port if somebody has that one."""
     ready_within_s: float = 120.0
     """From the start of the parts until all of them work: 3 to 5 s on an idle machine."""
 
@@ -84,7 +86,7 @@ class Road:
             steps=steps,
         )
         self._cleanup = contextlib.ExitStack()
-        self._port = settings.port or free_port()
+        self._port = _port(settings)
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper")}
 
     def start(self, stop: threading.Event) -> bool:
@@ -94,6 +96,8 @@ class Road:
         """
         steps, spec, settings = self._steps, self.spec, self._settings
         machine = self._cleanup.enter_context(self._machine)
+        if stop.is_set():
+            return False
         self.kafka = kafka_settings(machine.kafka, settings.kafka_client)
         ensure_topics(self.kafka, topics_for(spec.name, settings.partitions))
         self.store: Store = open_store(machine.redis, spec.name)
@@ -103,6 +107,8 @@ class Road:
         )
         steps.step("compiling, which is done once")
         warm(spec)
+        if stop.is_set():
+            return False
         self.supervisor = self._cleanup.enter_context(
             Supervisor(
                 machine.directory / "logs", remove=machine.remove, on_restart=self._restarted
@@ -190,6 +196,17 @@ class Road:
 
     def _restarted(self, restart: Restart) -> None:
         self._steps.step(f"{restart.part} died (status {restart.status}) and was started again")
+
+
+def _port(settings: RoadSettings) -> int:
+    if settings.port and settings.port_may_differ:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.host, settings.port))
+            except OSError:
+                return free_port()
+    return settings.port or free_port()
 
 
 def _answers(url: str) -> bool:

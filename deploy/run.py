@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from deploy.arrival import Patience
-from deploy.errors import BadOption
-from deploy.event_log import first_impressions
+from deploy.event_log import check_log, first_impressions
 from deploy.log_replay import LogReplay
 from deploy.observer import ask_server, copy_rows, curl_of
 from deploy.replay_view import watch_replay
@@ -52,8 +51,7 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
     Raises what an operator has to read: DeployError, StackError, StreamError, StoreError.
     """
     for directory in settings.data:
-        if not directory.is_dir():
-            raise BadOption(f"--data: expected a directory, found {directory}")
+        check_log(directory)
     console = Console(stderr=True)
     with ShownSteps(console) as steps, Road(settings.road, steps) as road:
         if not road.start(stop):

@@ -51,7 +51,7 @@ def demo(
     kafka_jars: KafkaJars = None,
     state: StateDirectory = None,
     partitions: Partitions = 2,
-    buckets: Buckets = 16,
+    buckets: Buckets = 8,
     host: Host = "127.0.0.1",
     port: Port = 8000,
 ) -> None:
@@ -73,6 +73,7 @@ def demo(
         buckets=buckets,
         host=host,
         port=port,
+        port_may_differ=True,
     )
     settings = DemoSettings(
         road, seconds, events, seed, data, times_real_time, full_speed=speed == "max"

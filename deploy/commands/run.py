@@ -59,7 +59,7 @@ def run(
     kafka_jars: KafkaJars = None,
     state: StateDirectory = None,
     partitions: Partitions = 2,
-    buckets: Buckets = 16,
+    buckets: Buckets = 8,
     host: Host = "127.0.0.1",
     port: Port = 0,
 ) -> None:

@@ -1,0 +1,152 @@
+"""The command line: what it refuses, how fast, in which words; flags before variables."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploy.models import path_of
+from deploy.stack.ports import free_port
+from tests.deploy.command import headrace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+DEMO = str(path_of("demo"))
+SECONDS = 30.0
+"""A refusal takes 2 to 6 s, most of it importing; this is for a busy machine."""
+
+
+def refused(*arguments: str, **variables: str) -> str:
+    """The one message of a command that is refused."""
+    began_s = time.monotonic()
+    result = headrace(*arguments, timeout_s=SECONDS, **variables)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert time.monotonic() - began_s < SECONDS
+    said = result.stderr.strip().splitlines()
+    assert any(line.startswith("headrace: ") for line in said), result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ingest", "join", "--model", DEMO),
+        ("ingest", "topics", "--model", DEMO),
+        ("ingest", "replay", "--model", DEMO, "--data", "."),
+    ],
+    ids=lambda command: command[1],
+)
+def test_a_wrong_kafka_address_is_named_with_its_setting_within_seconds(
+    command: tuple[str, ...],
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    said = refused(*command, "--kafka", address)
+    assert address in said
+    assert "--kafka" in said
+    assert "HEADRACE_KAFKA" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("learner", "run"), ("pserver", "init"), ("pserver", "keep"), ("pserver", "inspect"),
+     ("serving", "run")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_wrong_redis_address_is_named_with_its_setting_within_seconds(
+    command: tuple[str, ...],
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    said = refused(*command, "--model", DEMO, "--redis", f"redis://{address}")
+    assert address in said
+    assert "--redis" in said
+    assert "HEADRACE_REDIS" in said
+
+
+def test_run_with_wrong_addresses_fails_before_anything_is_started(tmp_path: Path) -> None:
+    kafka, redis = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    data = ("run", "--model", DEMO, "--data", str(tmp_path))
+    said = refused(*data, "--kafka", kafka, "--redis", f"redis://{redis}")
+    assert kafka in said
+    assert "--kafka" in said
+    assert "HEADRACE_KAFKA" in said
+
+
+def test_a_spec_with_an_unknown_transform_is_refused_naming_the_line(tmp_path: Path) -> None:
+    spec = tmp_path / "odd.toml"
+    text = path_of("demo").read_text().replace('transform = "hour"', 'transform = "minute"')
+    spec.write_text(text)
+    line = text[: text.index('"minute"')].count("\n") + 1
+    said = refused("run", "--model", str(spec), "--data", str(tmp_path))
+    assert f"{spec}:{line}: " in said
+    assert '"minute"' in said
+
+
+def test_a_spec_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert str(tmp_path / "none.toml") in refused(
+        "learner", "run", "--model", str(tmp_path / "none.toml")
+    )
+
+
+def test_a_data_directory_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
+    run = ("run", "--model", DEMO, "--data")
+    assert "none" in refused(*run, str(tmp_path / "none"))
+    assert "impressions.ndjson" in refused(*run, str(tmp_path))
+
+
+def test_a_flag_beats_its_variable_and_a_variable_its_default() -> None:
+    flag, variable = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    topics = ("ingest", "topics", "--model", DEMO)
+    said = refused(*topics, HEADRACE_KAFKA=variable)
+    assert variable in said
+    said = refused(*topics, "--kafka", flag, HEADRACE_KAFKA=variable)
+    assert flag in said
+    assert variable not in said
+
+
+@pytest.mark.parametrize("speed", ["fast", "0", "-1", "inf", "nan"])
+def test_a_speed_that_is_none_is_refused(tmp_path: Path, speed: str) -> None:
+    result = headrace("run", "--model", DEMO, "--data", str(tmp_path), "--speed", speed)
+    assert result.returncode == 2
+    assert "expected a number above 0, or max" in result.stderr
+
+
+def test_a_client_setting_is_a_key_and_a_value() -> None:
+    said = refused("ingest", "join", "--model", DEMO, "--kafka-client", "security.protocol")
+    assert "expected KEY=VALUE, found 'security.protocol'" in said
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    assert headrace("--version").stdout == f"headrace {version('headrace')}\n"
+
+
+def test_a_model_is_made_once_kept_the_same_and_shown_bucket_by_bucket(
+    valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    name = fresh_name("cli")
+    spec = tmp_path / "model.toml"
+    spec.write_text(path_of("demo").read_text().replace('name = "demo"', f'name = "{name}"'))
+    to = ("--model", str(spec), "--redis", valkey)
+    assert name in refused("pserver", "inspect", *to)
+    for _ in range(2):
+        made = headrace("pserver", "init", *to, "--buckets", "4")
+        assert made.returncode == 0, made.stderr
+        assert f"{name}: 4 buckets" in made.stdout
+    shown = headrace("pserver", "inspect", *to)
+    assert shown.returncode == 0, shown.stderr
+    assert f"{name}: 4 buckets" in shown.stdout
+    assert [line.split()[0] for line in shown.stdout.splitlines()[-4:]] == ["0", "1", "2", "3"]
+    assert "8" in refused("pserver", "init", *to, "--buckets", "8")
+    spec.write_text(spec.read_text().replace("alpha = ", "alpha = 1"))
+    assert "alpha" in refused("serving", "run", *to)
+
+
+def test_a_number_of_buckets_that_is_no_power_of_two_is_refused() -> None:
+    said = refused("pserver", "init", "--model", DEMO, "--buckets", "12")
+    assert "--buckets / HEADRACE_BUCKETS: expected a power of two" in said

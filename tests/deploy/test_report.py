@@ -1,0 +1,138 @@
+"""The report: recounted from topics and rows, and written whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import pytest
+import zstandard
+
+from deploy.event_log import first_impressions, impression_ids_of, span_ms
+from deploy.models import path_of
+from deploy.outcomes import join_outcomes
+from deploy.report import Freshness, count_rows, make_report, write_report
+from ingest.examples import Kind
+from ingest.joiner import JoinerState
+from learner.spec import load_spec
+from pserver.gains import Gains
+from pserver.table import RowTable
+from tests.deploy.handmade import examples, scores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SPEC = load_spec(path_of("demo"))
+
+
+def rows(counts: Sequence[tuple[int, int, int]]) -> RowTable:
+    """A table of (field number, shows, clicks), one row each."""
+    table = RowTable(SPEC.width)
+    order = np.argsort([number for number, _, _ in counts], kind="stable")
+    ids = [(place + 1) << 10 | number for place, (number, _, _) in enumerate(counts)]
+    table.add(
+        Gains(
+            np.array(ids, np.uint64)[order],
+            np.array([shows for _, shows, _ in counts], np.uint32)[order],
+            np.array([clicks for _, _, clicks in counts], np.uint32)[order],
+            np.zeros(len(counts), np.uint32),
+            np.zeros(len(counts), np.uint32),
+            np.zeros((len(counts), SPEC.width), np.float32),
+        )
+    )
+    return table
+
+
+def log(directory: Path, lines: Sequence[bytes], *, packed: bool = False) -> Path:
+    """A directory with these impressions, and a click at 40."""
+    directory.mkdir()
+    (directory / "clicks.ndjson").write_bytes(impression("b", 40))
+    text = b"".join(line + b"\n" for line in lines)
+    if packed:
+        (directory / "impressions.ndjson.zst").write_bytes(zstandard.compress(text))
+    else:
+        (directory / "impressions.ndjson").write_bytes(text)
+    return directory
+
+
+def impression(name: str, timestamp_ms: int = 5) -> bytes:
+    return orjson.dumps({"impression_id": name, "timestamp_ms": timestamp_ms, "page": "home"})
+
+
+def test_counters_are_summed_by_the_field_that_a_row_belongs_to() -> None:
+    # the spec numbers user 1, item 2; 0 is the intercept, 40 a statistic: neither is a field
+    counted = count_rows(
+        rows([(1, 3, 1), (2, 5, 2), (1, 4, 0), (0, 7, 3), (40, 9, 9)]), SPEC.fields
+    )
+    assert counted.rows == 5
+    assert counted.shows_by_field["user"] == 7
+    assert counted.clicks_by_field["user"] == 1
+    assert (counted.shows_by_field["item"], counted.clicks_by_field["item"]) == (5, 2)
+    assert set(counted.shows_by_field) == {field.name for field in SPEC.fields.singles}
+    assert sum(counted.shows_by_field.values()) == 12
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_is_read_plain_or_packed_and_what_is_no_impression_is_passed_over(
+    tmp_path: Path, packed: bool
+) -> None:
+    lines = [impression("a", 10), b"not JSON", b'{"timestamp_ms": 3}', b"\xff", impression("b", 35)]
+    directory = log(tmp_path / "log", lines, packed=packed)
+    assert impression_ids_of(directory).to_pylist() == ["a", "b"]
+    assert span_ms(directory) == 30
+    assert [each["impression_id"] for each in first_impressions(directory, 5)] == ["a", "b"]
+    assert first_impressions(directory, 1)[0]["page"] == "home"
+
+
+def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path: Path) -> None:
+    data = [
+        log(tmp_path / "one", [impression("a"), impression("b")]),
+        log(tmp_path / "two", [impression("c"), impression("d")]),
+    ]
+    outcomes = join_outcomes(
+        [
+            examples([(Kind.SHOWN, name, "r1") for name in "ab"]),
+            examples([(Kind.SHOWN, name, "r2") for name in "cd"]),
+            examples([(Kind.CLICKED, "a", "r1"), (Kind.CLICKED, "c", "r2")]),
+        ],
+        [scores([("a", 0.6), ("b", 0.5), ("c", 0.1), ("d", 0.3)])],
+    )
+    report = make_report(
+        state=JoinerState(4, 2, 0, 0, 6, 1, 0),
+        outcomes=outcomes,
+        data=data,
+        rows=count_rows(rows([(1, 4, 2)]), SPEC.fields),
+        freshness=Freshness(12.5, None),
+        seconds=1.23456,
+    )
+    assert report["progressive"]["auc"] == 0.5
+    assert report["progressive"]["request_auc"] == 0.5
+    assert report["progressive"]["calibration"] == 0.75
+    assert [part["auc"] for part in report["by_data"]] == [1.0, 0.0]
+    assert [part["data"] for part in report["by_data"]] == [str(each) for each in data]
+    assert report["freshness_ms"] == {"p50": 12.5, "p99": None}
+    assert report["seconds"] == 1.235
+    assert (report["impressions"], report["clicks"], report["dead_letters"]) == (4, 2, 1)
+    assert (report["rows"], report["shows_by_field"]["user"]) == (1, 4)
+    assert list(report)[:6] == [
+        *("impressions", "clicks", "late_clicks", "duplicates", "examples", "dead_letters")
+    ]
+
+
+def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
+    outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
+    report = make_report(
+        state=JoinerState(1, 0, 0, 0, 1, 0, 0),
+        outcomes=outcomes,
+        data=[],
+        rows=count_rows(rows([]), SPEC.fields),
+        freshness=Freshness(None, None),
+        seconds=0.1,
+    )
+    path = tmp_path / "made" / "report.json"
+    write_report(path, report)
+    assert orjson.loads(path.read_bytes()) == report
+    assert report["progressive"]["auc"] is None
+    assert list(path.parent.iterdir()) == [path]

@@ -1,0 +1,199 @@
+"""`headrace run` with every real part, on a small log: exact counts, served, stopped, gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from deploy.models import path_of
+from deploy.synthetic import SyntheticStream, World, write_log
+from tests.deploy.command import headrace, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psutil
+
+START_MS = 1_700_000_000_000
+DEMO = path_of("demo")
+SECONDS = 20
+REQUESTS_S = 30
+WINDOW_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Log:
+    """What was written to two directories, and what is wrong with it."""
+
+    directories: list[Path]
+    impressions: int
+    clicks: int
+
+
+@dataclass(frozen=True)
+class Lived:
+    """A run that served after its report, was asked, and was told to stop."""
+
+    report: dict[str, Any]
+    output: str
+    answer: dict[str, Any]
+    inspected: str
+    status: int
+    left: list[psutil.Process]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Two logs, one after the other, with events that cannot be used, come twice or too late."""
+    home = tmp_path_factory.mktemp("log")
+    directories, impressions, clicks = [], 0, 0
+    for number in range(2):
+        directory = home / f"part{number}"
+        stream = SyntheticStream(World(), number, START_MS + number * 3_600_000)
+        written = write_log(directory, stream, SECONDS, REQUESTS_S)
+        directories.append(directory)
+        impressions += written.impressions
+        clicks += written.clicks
+    first = directories[0] / "impressions.ndjson"
+    lines = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(b"".join([*lines[:100], lines[99], b"not JSON\n", *lines[100:]]))
+    clicked = {
+        orjson.loads(line)["impression_id"]
+        for line in (directories[0] / "clicks.ndjson").read_bytes().splitlines()
+    }
+    never = next(e for line in lines if (e := orjson.loads(line))["impression_id"] not in clicked)
+    late = {
+        "impression_id": never["impression_id"],
+        "timestamp_ms": never["timestamp_ms"] + WINDOW_MS + 5_000,
+    }
+    with (directories[0] / "clicks.ndjson").open("ab") as file:
+        file.write(orjson.dumps(late) + b"\n")
+    return Log(directories, impressions, clicks + 1)
+
+
+@pytest.fixture(scope="module")
+def lived(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
+    """One run of the whole road, from start to Ctrl-C."""
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    data = [word for each in log.directories for word in ("--data", str(each))]
+    arguments = ["run", "--model", str(DEMO), *data, "--report", str(path), "--serve-after"]
+    with running(*arguments) as run:
+        curl = shlex.split(run.wait_for(r"curl -s .*'\n").group(0))
+        redis = run.wait_for(r"Valkey at (\S+)").group(1)
+        answer = ask(curl)
+        inspected = headrace("pserver", "inspect", "--model", str(DEMO), "--redis", redis)
+        status, left = run.stop(signal.SIGINT)
+        yield Lived(
+            json.loads(path.read_text()), run.output, answer, inspected.stdout, status, left
+        )
+
+
+def ask(curl: list[str]) -> dict[str, Any]:
+    """What the printed command would bring."""
+    url, body = curl[2], curl[4]
+    assert curl[0] == "curl"
+    with urllib.request.urlopen(url, body.encode(), timeout=10) as answer:
+        return dict(orjson.loads(answer.read()))
+
+
+def test_every_show_and_click_counts_once_in_every_field(log: Log, lived: Lived) -> None:
+    report = lived.report
+    assert set(report["shows_by_field"].values()) == {log.impressions}
+    assert set(report["clicks_by_field"].values()) == {log.clicks - 1}
+    assert len(report["shows_by_field"]) == 9
+
+
+def test_every_event_is_accounted_for(log: Log, lived: Lived) -> None:
+    counted = {
+        name: lived.report[name]
+        for name in ("impressions", "clicks", "late_clicks", "duplicates", "dead_letters")
+    }
+    assert counted == {
+        "impressions": log.impressions,
+        "clicks": log.clicks,
+        "late_clicks": 1,
+        "duplicates": 1,
+        "dead_letters": 1,
+    }
+    assert lived.report["examples"] == log.impressions + log.clicks - 1
+
+
+def test_accuracy_is_that_of_a_model_that_learned_in_each_of_the_logs(
+    log: Log, lived: Lived
+) -> None:
+    whole, parts = lived.report["progressive"], lived.report["by_data"]
+    assert [part.pop("data") for part in parts] == [str(each) for each in log.directories]
+    for part in (whole, *parts):
+        assert part["auc"] > 0.55
+        assert part["request_auc"] > 0.52
+        assert part["normalized_entropy"] < 1.02
+        assert 0.7 < part["calibration"] < 1.3
+    assert parts[0] != parts[1]
+    assert lived.report["seconds"] > 0
+    assert lived.report["rows"] > 1000
+
+
+def test_the_server_answers_from_the_rows_that_were_learned(lived: Lived) -> None:
+    assert lived.answer["model"] == "demo"
+    assert len(lived.answer["predictions"]) == 2
+    assert all(0 < each["score"] < 1 for each in lived.answer["predictions"])
+    assert lived.report["freshness_ms"]["p50"] > 0
+
+
+def test_a_look_at_the_parameter_server_finds_the_rows_of_the_report(lived: Lived) -> None:
+    assert f"{lived.report['rows']:,} rows" in lived.inspected
+    buckets = [line.split() for line in lived.inspected.splitlines()[2:]]
+    assert [int(words[0]) for words in buckets] == list(range(8))
+    assert sum(int(words[2].replace(",", "")) for words in buckets) == lived.report["rows"]
+
+
+def test_it_says_in_words_what_it_wrote(log: Log, lived: Lived) -> None:
+    assert f"{log.impressions:,} impressions and {log.clicks:,} clicks learned" in lived.output
+    assert "late clicks 1, duplicates 1, dead letters 1" in lived.output
+
+
+def test_ctrl_c_ends_it_well_and_leaves_nothing_behind(lived: Lived) -> None:
+    assert lived.status == 0
+    assert lived.left == []
+    logs = re.search(r"logs in (\S+)", lived.output)
+    assert logs is not None
+    assert logs.group(1).startswith(tempfile.gettempdir())
+    assert not Path(logs.group(1)).parent.exists()
+
+
+def test_sigterm_in_the_middle_of_a_replay_ends_it_well_and_leaves_nothing_behind(
+    log: Log, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    arguments = ["run", "--model", str(DEMO), "--data", str(log.directories[0]), "--speed", "0.2"]
+    with running(*arguments, "--report", str(report)) as run:
+        directory = Path(run.wait_for(r"logs in (\S+)").group(1)).parent
+        run.wait_for("is served at")
+        status, left = run.stop(signal.SIGTERM)
+        assert status == 0, run.output
+        assert left == []
+        assert not directory.exists()
+        assert not report.exists()
+
+
+def test_a_part_that_refuses_to_run_is_named_with_the_end_of_its_log(
+    log: Log, tmp_path: Path
+) -> None:
+    # the address is of another machine, so the server cannot listen on it
+    arguments = ["run", "--model", str(DEMO), "--data", str(log.directories[0])]
+    with running(*arguments, "--host", "192.0.2.1", "--state", str(tmp_path)) as run:
+        assert run.end() == 2
+        assert "server refused to run (status 2)" in run.output
+        assert "cannot listen on 192.0.2.1" in run.output
+        assert "Traceback" not in run.output
+        assert (tmp_path / "logs" / "server.log").is_file()
