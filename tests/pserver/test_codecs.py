@@ -1,0 +1,136 @@
+"""Entries and rows survive packing bit for bit, and what is not one is refused; the row table."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pserver.errors import CorruptEntry
+from pserver.gains import NEVER, Gains, Header, Reached, pack, unpack
+from pserver.rows import Rows, pack_rows, row_bytes, sub_hash_of, unpack_rows
+from pserver.store import Shape
+from pserver.table import RowTable
+
+WIDTHS = st.integers(0, 5)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def some_rows(seed: int, count: int, width: int) -> Rows:
+    """Any bits at all, NaN among the floats."""
+    dice = np.random.default_rng(seed)
+
+    def words(dtype: str, *shape: int) -> np.ndarray:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return np.frombuffer(dice.bytes(size), dtype).reshape(shape)
+
+    return Rows(
+        words("<u8", count),
+        words("<u8", count),
+        words("<u8", count),
+        words("<u4", count),
+        words("<u4", count),
+        words("<f4", count, width),
+    )
+
+
+def same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> bool:
+    return all(a.tobytes() == b.tobytes() for a, b in zip(left, right, strict=True))
+
+
+@given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, version=st.integers(0, 2**53))
+def test_rows_come_back_as_they_were(seed: int, count: int, width: int, version: int) -> None:
+    rows = some_rows(seed, count, width)
+    ids, blobs = pack_rows(version, rows)
+    versions, found = unpack_rows(ids.tolist(), blobs.tolist(), width)
+    assert versions.tolist() == [version] * count
+    assert same(found, rows)
+    assert found.values.shape == (count, width)
+    assert all(len(blob) == row_bytes(width) for blob in blobs.tolist())
+
+
+def test_bytes_that_are_not_rows_of_that_width_are_refused() -> None:
+    ids, blobs = pack_rows(1, some_rows(0, 3, 2))
+    for bad_ids, bad_blobs, width in (
+        (ids.tolist(), blobs.tolist(), 3),
+        ([b"short"] * 3, blobs.tolist(), 2),
+        (ids.tolist(), [*blobs.tolist()[:2], b""], 2),
+    ):
+        with pytest.raises(CorruptEntry, match="expected 3 rows"):
+            unpack_rows(bad_ids, bad_blobs, width)
+
+
+@given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, sources=st.lists(st.text(), max_size=3))
+def test_an_entry_comes_back_as_it_was(
+    seed: int, count: int, width: int, sources: list[str]
+) -> None:
+    rows = some_rows(seed, count, width)
+    counts = rows.shows.astype(np.uint32), rows.clicks.astype(np.uint32)
+    gains = Gains(rows.ids, *counts, rows.first_seen, rows.last_seen, rows.values)
+    reached = [Reached(source, n, n + 1, 2**41, [(n, 5)]) for n, source in enumerate(sources)]
+    header = Header(width, count, 2**41, 0, reached)
+    blob = pack(header, gains)
+    found_header, found = unpack(blob)
+    assert found_header == header
+    assert same(found, gains)
+    for wrong in (blob[:-1], blob + b"x", blob[:3], b""):
+        with pytest.raises(CorruptEntry):
+            unpack(wrong)
+
+
+def test_an_entry_cannot_lie_about_its_gains() -> None:
+    with pytest.raises(ValueError, match="header says 1 rows of 2 floats"):
+        pack(Header(2, 1, 0, 0, []), Gains.empty(2))
+
+
+@given(
+    ids=st.lists(st.integers(0, 2**64 - 1), max_size=50),
+    bits=st.tuples(st.integers(0, 8), st.integers(0, 8)),
+)
+def test_sub_hashes_are_the_bits_below_those_of_the_bucket(
+    ids: list[int], bits: tuple[int, int]
+) -> None:
+    buckets, sub_hashes = 1 << bits[0], 1 << bits[1]
+    array = np.array(ids, np.uint64)
+    shape = Shape("m", buckets, 1, "", "")
+    both = shape.bucket_of(array) * sub_hashes + sub_hash_of(array, buckets, sub_hashes)
+    assert both.tolist() == [row_id >> (64 - sum(bits)) if sum(bits) else 0 for row_id in ids]
+
+
+def test_a_table_adds_like_a_dictionary() -> None:
+    dice = random.Random(5)
+    table = RowTable(1)
+    truth: dict[int, tuple[int, int, int, int, np.float32]] = {}
+    pool = [dice.getrandbits(64) for _ in range(5000)]
+    for _ in range(40):
+        ids = np.unique(np.array(dice.sample(pool, 300), np.uint64))
+        count = ids.shape[0]
+        small = [np.array([dice.randrange(9) for _ in range(count)], np.uint32) for _ in range(4)]
+        values = np.array([dice.gauss(0, 1) for _ in range(count)], np.float32).reshape(count, 1)
+        table.add(Gains._make([ids, *small, values]))
+        for i, row_id in enumerate(ids.tolist()):
+            shows, clicks, first, last, value = truth.get(row_id, (0, 0, NEVER, 0, np.float32(0)))
+            added = [int(column[i]) for column in small]
+            truth[row_id] = (
+                shows + added[0],
+                clicks + added[1],
+                min(first, added[2]),
+                max(last, added[3]),
+                value + values[i, 0],
+            )
+    assert len(table) == len(truth) > 2048
+    rows = table.take(table.find(np.array(list(truth), np.uint64)))
+    for i, row in enumerate(truth.values()):
+        assert tuple(column[i] for column in rows[1:5]) == row[:4]
+        assert rows.values[i, 0] == row[4]
+    assert table.find(np.array([1, 2, 3], np.uint64)).tolist() == [-1, -1, -1]
+    other = RowTable(1)
+    other.put(table.everything())
+    assert same(other.everything(), table.everything())
+    table.clear(table.find(rows.ids[:7]))
+    gone = table.take(table.find(rows.ids[:7]))
+    assert not (gone.shows.any() or gone.clicks.any() or gone.last_seen.any() or gone.values.any())
+    assert set(gone.first_seen.tolist()) == {NEVER}
