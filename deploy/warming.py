@@ -91,6 +91,7 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
         now_ms=_now_ms,
         rest=time.sleep,
         restoring=Retrying(reraise=True),
+        give_up_s=0.0,
     )
     for _ in range(8):
         joiner.step(0.0)
