@@ -192,14 +192,15 @@ class PartitionJoiner:
             rule = Rule(self._window_ms, self._closing, False, shown, clicked, until_ms, left)
             made = _make(max(room, left))
             answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
-            if answer == rules.GROW:
-                room = int(self._state[rules.NEEDED]) + rules.MARGIN
-                continue
             if made.counts[0]:
                 parts.append(gather(self.fields, self._held.open, made, self.watermark_ms))
             taken, examples = taken + int(made.counts[2]), examples + int(made.counts[0])
-            if answer == rules.BLOCKED and not made.counts.any():
+            if answer == rules.GROW:
+                room = int(self._state[rules.NEEDED]) + rules.MARGIN
+            elif answer == rules.BLOCKED and not made.counts.any():
                 break
+        for source in self._sources:
+            self._floor(source, now_ms)  # if it is at its end, its silence begins here
         if not parts:
             parts.append(Examples.empty(self.fields, self.watermark_ms))
         return Joined(concatenate(parts), dead, taken)

@@ -118,7 +118,7 @@ def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
         return WAIT
     if state[WATERMARK] == NEVER:
         return FOREVER  # somebody has to set the clock
-    return max(floor, state[WATERMARK] + append_ms - state[WATERMARK_APPEND])
+    return max(floor, state[WATERMARK] + max(0, append_ms - state[WATERMARK_APPEND]))
 
 
 @kernel
