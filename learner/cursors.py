@@ -19,7 +19,7 @@ import numpy as np
 from pserver.store import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -83,14 +83,21 @@ class Cursors:
             if span.source in self._acknowledged:
                 self._acknowledged[span.source][bucket] = span.stop
 
-    def discard(self, bucket: int, marks: Mapping[str, int], spans: Sequence[Span]) -> list[str]:
-        """The bucket refused these spans: return to its marks, and let go of all pending there.
+    def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
+        """Whether all of the bucket's marks are what they are known to be."""
+        return all(
+            marks.get(source, 0) == acknowledged[bucket]
+            for source, acknowledged in self._acknowledged.items()
+        )
+
+    def discard(self, bucket: int, marks: Mapping[str, int], sources: Iterable[str]) -> list[str]:
+        """Return to the marks of these sources, and let go of all that is pending in the bucket.
 
         Returns the sources whose cursor went back, and whose examples are to be read again.
         """
-        for span in spans:
-            if span.source in self._acknowledged:
-                self._acknowledged[span.source][bucket] = marks.get(span.source, 0)
+        for source in sources:
+            if source in self._acknowledged:
+                self._acknowledged[source][bucket] = marks.get(source, 0)
         back = []
         for source, cursors in self._cursors.items():
             if cursors[bucket] > self._acknowledged[source][bucket]:

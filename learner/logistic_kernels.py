@@ -21,8 +21,7 @@ from ingest.examples import Kind
 from learner.ftrl import step, weight
 from learner.prefetch import prefetch
 from learner.statistics import keep, recall, statistic_id, take_levels
-from pserver.table import _home as home
-from pserver.table import find, find_or_add
+from pserver.table import find, find_or_add, home
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -117,7 +117,7 @@ class Learner:
         rest: Callable[[float], None],
     ) -> None:
         self._scores, self._score_topic = scores, score_topic
-        self._store, self._replica, self._model = store, replica, model
+        self._store, self.replica, self._model = store, replica, model
         self._pace, self._now_ms, self._rest = pace, now_ms, rest
         self._shape = replica.shape
         self.view = RowTable(self._shape.width)
@@ -144,6 +144,7 @@ class Learner:
         self.progress = Progress()
         self.figures = Figures()
         self.tally = self._pushes.tally
+        self._unchecked: set[int] = set()  # buckets whose history was rewritten: see _recheck
         self._pushed_at_ms = self._folded_at_ms = now_ms()
         self._interval_ms = pace.push_interval_ms
 
@@ -196,16 +197,28 @@ class Learner:
         if self._pushes.awaited or now - self._folded_at_ms < self._pace.push_interval_ms:
             return
         self._folded_at_ms = now
-        for change in self._replica.poll():
+        rewritten: list[int] = []
+        for change in self.replica.poll():
             match change:
                 case Folded(bucket=bucket, gains=gains):
                     self._refresh(bucket, gains.ids)
                 case Copied(bucket=bucket):
-                    known = np.union1d(self.view.ids, self._replica.table.ids)
+                    known = np.union1d(self.view.ids, self.replica.table.ids)
                     self._refresh(bucket, known[self._shape.bucket_of(known) == bucket])
+                    rewritten.append(bucket)
+        self._recheck(rewritten)
+
+    def _recheck(self, rewritten: list[int]) -> None:
+        self._unchecked.update(rewritten)
+        if not self._unchecked:
+            return
+        for answer in self._store.marks(sorted(self._unchecked)):
+            if not isinstance(answer, Unreachable):
+                self._unchecked.discard(answer.bucket)
+                self._intake.read_again(self._pushes.recheck(answer))
 
     def _refresh(self, bucket: int, ids: npt.NDArray[np.uint64]) -> None:
-        self._pending.refresh(self._replica.table, ids, self._pushes.flying(bucket))
+        self._pending.refresh(self.replica.table, ids, self._pushes.flying(bucket))
 
     def _learn_some(self) -> bool:
         """Learn what is there, for at most a push interval; return whether there was anything."""
@@ -253,6 +266,7 @@ class Learner:
         return not self._pushes.awaited and elapsed_ms >= self._interval_ms
 
     def _push(self) -> None:
+        self._unchecked: set[int] = set()  # buckets whose history was rewritten: see _recheck
         self._pushed_at_ms = self._now_ms()
         self._pushes.send(self.progress, before=self._scores.flush)
 

@@ -34,7 +34,7 @@ class Gaining(NamedTuple):
 
     touched: npt.NDArray[np.bool_]  # (capacity,)
     order: npt.NDArray[np.int64]  # (capacity,) places touched since the last push, as they came
-    count: npt.NDArray[np.int64]  # (1,) how many of `order` count
+    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
     first_seen: npt.NDArray[np.uint32]  # (capacity,) NEVER if none
@@ -96,14 +96,21 @@ class Pending:
         left = places[~chosen]
         gaining.order[: left.shape[0]] = left
         gaining.count[0] = left.shape[0]
-        gains = Gains(self._view.columns.ids[taken], *(column[taken] for column in gaining[3:]))
+        gains = Gains(
+            self._view.columns.ids[taken],
+            gaining.shows[taken],
+            gaining.clicks[taken],
+            gaining.first_seen[taken],
+            gaining.last_seen[taken],
+            gaining.values[taken],
+        )
         _clear(gaining, taken)
         wanted_buckets = np.asarray(sorted(buckets), np.int64)
         taken_buckets = self._shape.bucket_of(gains.ids)
         starts = np.searchsorted(taken_buckets, wanted_buckets, "left")
         stops = np.searchsorted(taken_buckets, wanted_buckets, "right")
         return {
-            int(bucket): Gains(*(column[start:stop] for column in gains))
+            int(bucket): gains.chosen(slice(start, stop))
             for bucket, start, stop in zip(wanted_buckets, starts, stops, strict=True)
         }
 
@@ -113,13 +120,7 @@ class Pending:
         gaining = self.reserve()
         _refresh(self._view.columns, folded.columns, gaining, ids, places)
         if flying is not None:
-            both = flying if ids is flying.ids else _only(flying, ids)
-            self._view.add(both)
-
-
-def _only(gains: Gains, ids: npt.NDArray[np.uint64]) -> Gains:
-    chosen = np.isin(gains.ids, ids)
-    return Gains(*(column[chosen] for column in gains))
+            self._view.add(flying.chosen(np.isin(flying.ids, ids)))
 
 
 def _clear(gaining: Gaining, places: npt.NDArray[np.int64]) -> None:

@@ -24,6 +24,8 @@ from pserver.store import Answer, Push, Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy.typing as npt
+
     from learner.cursors import Cursors
     from learner.pending import Pending
     from pserver.replica import Replica
@@ -214,9 +216,26 @@ class Pushes:
             flight.push.spans,
             dict(answer.marks),
         )
+        sources = [span.source for span in flight.push.spans]
+        return self._discard(bucket, answer, sources, flight.gains.ids)
+
+    def recheck(self, answer: Answer) -> list[str]:
+        """A bucket's history was rewritten, and its marks are these now.
+
+        Returns the sources to be read again. Without this a bucket that lost writes while nothing
+        new came would lack them until something did.
+        """
+        bucket = answer.bucket
+        if bucket in self._flights or self._cursors.agrees(bucket, answer.marks):
+            return []  # what is under way will be answered, and tell
+        log.info("bucket %d went back, its marks are %s: reading again", bucket, dict(answer.marks))
+        return self._discard(bucket, answer, self._cursors.sources(), np.zeros(0, np.uint64))
+
+    def _discard(
+        self, bucket: int, answer: Answer, sources: list[str], flown: npt.NDArray[np.uint64]
+    ) -> list[str]:
         pending = self._pending.take([bucket])[bucket]
-        back = self._cursors.discard(bucket, answer.marks, flight.push.spans)
-        ids = np.union1d(flight.gains.ids, pending.ids)
-        self._pending.refresh(self._replica.table, ids, None)
+        back = self._cursors.discard(bucket, answer.marks, sources)
+        self._pending.refresh(self._replica.table, np.union1d(flown, pending.ids), None)
         self.tally.reread += len(back)
         return back

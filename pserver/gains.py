@@ -39,6 +39,17 @@ class Gains(NamedTuple):
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds; the greatest wins
     values: npt.NDArray[np.float32]  # (n, width) added
 
+    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> Gains:
+        """Return the rows of a slice, or those where a mask of shape (n,) is set."""
+        return Gains(
+            self.ids[which],
+            self.shows[which],
+            self.clicks[which],
+            self.first_seen[which],
+            self.last_seen[which],
+            self.values[which],
+        )
+
     @classmethod
     def empty(cls, width: int) -> Gains:
         """No rows at all: what a bucket gains when only its marks advance."""

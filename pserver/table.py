@@ -45,7 +45,8 @@ class Columns(NamedTuple):
 
 
 @njit(cache=True, inline="always")
-def _home(slots, row_id):  # type: ignore[no-untyped-def]
+def home(slots, row_id):  # type: ignore[no-untyped-def]
+    """Return the slot at which the search for a row begins. Compiled; for use inside kernels."""
     # Fibonacci hashing: ids hold their field in the low bits and their bucket in the high ones
     mixed = (row_id ^ (row_id >> np.uint64(29))) * _GOLDEN
     return np.int64((mixed >> np.uint64(20)) & np.uint64(slots.shape[0] - 1))
@@ -54,7 +55,7 @@ def _home(slots, row_id):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
     """Return the place of `row_id`, or -1. Compiled; for use inside kernels."""
-    slot = _home(slots, row_id)
+    slot = home(slots, row_id)
     while True:
         place = slots[slot]
         if place < 0 or ids[place] == row_id:
@@ -69,7 +70,7 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
     Compiled; for use inside kernels. The caller has reserved room.
     """
     slots, ids = columns.slots, columns.ids
-    slot = _home(slots, row_id)
+    slot = home(slots, row_id)
     while True:
         place = slots[slot]
         if place < 0:
@@ -99,7 +100,7 @@ def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _index(slots, ids, count):  # type: ignore[no-untyped-def]
     for place in range(count):
-        slot = _home(slots, ids[place])
+        slot = home(slots, ids[place])
         while slots[slot] >= 0:
             slot = (slot + 1) & (slots.shape[0] - 1)
         slots[slot] = np.int32(place)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from deploy.stack.waiting import wait_until
 
