@@ -92,6 +92,7 @@ def run_joiner(
         now_ms=now_ms,
         rest=stop.wait,
         restoring=ask_again_until(stop, kafka.lost_timeout_s),
+        give_up_s=kafka.lost_timeout_s,
     )
     collector = JoinerCollector(model, joiner, reader)
     REGISTRY.register(collector)

@@ -20,7 +20,7 @@ from prometheus_client import Histogram
 from ingest.batches import Cut
 from ingest.checkpoint import Counters
 from ingest.chunks import ChunkReader, Side
-from ingest.errors import TransactionAborted
+from ingest.errors import KafkaUnreachable, TransactionAborted
 from ingest.join_rules import FOREVER
 from ingest.joiner_partition import Partition
 from ingest.joiner_state import load_saved
@@ -95,6 +95,7 @@ class Joiner:
         now_ms: Callable[[], int],
         rest: Callable[[float], object],
         restoring: Retrying,
+        give_up_s: float,
     ) -> None:
         self._reader, self._transactions = reader, transactions
         self._fields, self._pace = fields, pace
@@ -109,6 +110,8 @@ class Joiner:
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
         self._aborts_in_a_row = 0
+        self._give_up_s = give_up_s
+        self._failing_since_ms: int | None = None
         self._backlog = False
         self.partitions: dict[int, Partition] = {}
         self.figures = Figures()
@@ -290,10 +293,10 @@ class Joiner:
         try:
             with self.durations.time():
                 self._transactions.write(messages, offsets)
-        except TransactionAborted as error:
+        except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(parts, error)
             return
-        self._aborts_in_a_row = 0
+        self._aborts_in_a_row, self._failing_since_ms = 0, None
         self.figures.transactions += 1
         for part in parts.values():
             counted, reasons = part.committed()
@@ -302,10 +305,18 @@ class Joiner:
                 before = self.figures.dead_letters.get(reason, 0)
                 self.figures.dead_letters[reason] = before + count
 
-    def _abort(self, parts: Iterable[int], error: TransactionAborted) -> None:
-        """Nothing was written: forget what was made of it, and read it again."""
+    def _abort(self, parts: Iterable[int], error: TransactionAborted | KafkaUnreachable) -> None:
+        """Forget what was made, which is not written or perhaps is; go back to what is for sure.
+
+        Raises `error` if nothing could be written for `give_up_s`.
+        """
         self.figures.aborts += 1
-        log.warning("transaction aborted, going back to the last: %s", error)
+        now = self._now_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now
+        if now - self._failing_since_ms > self._give_up_s * 1000:
+            raise error
+        log.warning("not committed, going back to the last commit: %s", error)
         if self._aborts_in_a_row:
             wait_s = 0.05 * 2.0 ** min(self._aborts_in_a_row, 10)
             self._rest(min(wait_s, self._pace.longest_abort_wait_s))

@@ -78,7 +78,7 @@ class KafkaTransactions:
     def __init__(self, settings: KafkaSettings, transactional_id: str, reader: KafkaReader) -> None:
         self._settings, self._id, self._reader = settings, transactional_id, reader
         self._refused: StreamError | None = None
-        self._producer = self._connect()
+        self._producer: Producer | None = self._connect()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """Return how far each source was read; one never committed is missing."""
@@ -93,22 +93,28 @@ class KafkaTransactions:
             for source, (offset, metadata) in offsets.items()
         ]
         self._refused = None
+        if self._producer is None:
+            self._producer = self._connect()
+        producer = self._producer
         try:
             with translated(f"transaction {self._id}", address, committing=True):
-                self._producer.begin_transaction()
+                producer.begin_transaction()
                 for message in messages:
-                    self._produce(message)
-                self._producer.send_offsets_to_transaction(
+                    _produce(producer, message)
+                producer.send_offsets_to_transaction(
                     positions, self._reader.group_metadata(), timeout_s
                 )
-                self._producer.commit_transaction(timeout_s)
+                producer.commit_transaction(timeout_s)
         except StreamError as error:
-            raise self._after(error) from error
+            raise self._after(producer, error) from error
 
     def close(self) -> None:
         """Disconnect."""
+        if self._producer is None:
+            return
+        producer, self._producer = self._producer, None
         try:
-            self._producer.close()
+            producer.close()
         except KafkaException as error:
             # one that was fenced has nothing left to end, and says so
             log.warning("closing transactions %s: %s", self._id, error.args[0].str())
@@ -129,42 +135,27 @@ class KafkaTransactions:
             }
         )
         with translated(f"taking over {self._id}", self._settings.bootstrap):
-            producer.init_transactions(self._settings.connect_timeout_s * 2)
+            producer.init_transactions(2 * self._settings.connect_timeout_s)
         return producer
 
-    def _produce(self, message: Outgoing) -> None:
-        target, value = message
-        while True:
-            try:
-                self._producer.produce(target.topic, value, partition=target.partition)
-            except BufferError:
-                self._producer.poll(0.05)
-            else:
-                return
-
-    def _after(self, error: StreamError) -> StreamError:
+    def _after(self, producer: Producer, error: StreamError) -> StreamError:
         """Abort what can be aborted; return the error that says what to do next."""
         if isinstance(error, Fenced):
             return error
         try:
-            self._producer.abort_transaction(self._settings.connect_timeout_s)
+            producer.abort_transaction(self._settings.connect_timeout_s)
         except KafkaException as refused:
-            if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
-                log.warning("cannot abort transaction %s: %s", self._id, refused.args[0].str())
             ours = translate(refused, f"aborting {self._id}", self._settings.bootstrap)
             if isinstance(ours, Fenced):
                 return ours
-            self._reconnect()
+            if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
+                log.warning("%s", ours)
+            self.close()  # its state is not to be trusted: the next transaction begins anew
         if self._refused is None:
             return error
-        self._reconnect()  # the client has lost count of its messages: its next one would fail
+        self.close()  # the client has lost count of its messages: its next one would fail
         # a refused message says why better than the transaction that failed of it
         return self._refused if isinstance(error, TransactionAborted) else error
-
-    def _reconnect(self) -> None:
-        """Begin anew, where the producer's own state is not to be trusted any more."""
-        self.close()
-        self._producer = self._connect()
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -172,3 +163,14 @@ class KafkaTransactions:
             ours = translate(error, doing, self._settings.bootstrap)
             if isinstance(ours, WriteRefused):
                 self._refused = self._refused or ours
+
+
+def _produce(producer: Producer, message: Outgoing) -> None:
+    target, value = message
+    while True:
+        try:
+            producer.produce(target.topic, value, partition=target.partition)
+        except BufferError:
+            producer.poll(0.05)  # the queue empties as Kafka acknowledges
+        else:
+            return

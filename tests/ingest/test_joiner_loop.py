@@ -58,6 +58,7 @@ class Life:
             now_ms=lambda: self.clock_ms,
             rest=self.rests.append,
             restoring=ask_again(0.0),
+            give_up_s=60.0,
         )
 
     def run(self) -> None:
@@ -108,7 +109,7 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
     records = happened.records(TOPICS, PARTITIONS)
     transactions = ForgetfulTransactions(dice)
     pace = Pace(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
-    deaths = losses = 0
+    deaths = losses = aborts = 0
     while deaths < 500:
         life = Life(
             records, transactions, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
@@ -116,6 +117,7 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
         for _ in range(dice.randrange(1, 60)):
             fate = dice.random()
             if fate < 0.05:
+                aborts += 1
                 transactions.failures.append(TransactionAborted("as the dice fell"))
             elif fate < 0.1:
                 losses += 1
@@ -123,12 +125,9 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
                 for topic in (TOPICS.impressions, TOPICS.clicks):
                     life.reader.lose(Source(topic, partition))
                     life.reader.gain(Source(topic, partition))
-            try:
-                life.joiner.step(0.0)
-            except KafkaUnreachable:
-                break
+            life.joiner.step(0.0)
             if life.done:
-                assert deaths + losses > 4, f"seed {seed}: hardly anything happened"
+                assert deaths + losses + aborts > 2, f"seed {seed}: hardly anything happened"
                 return transactions
         deaths += 1
     raise AssertionError(f"seed {seed}: it never ended")
@@ -195,6 +194,22 @@ def test_an_abort_reads_again_and_rests_longer_each_time() -> None:
     assert life.joiner.figures.aborts == 4
     assert life.rests == sorted(life.rests)
     assert len(life.rests) == 3
+
+
+def test_a_joiner_that_can_write_nothing_for_long_gives_up_saying_why() -> None:
+    transactions = ListTransactions()
+    transactions.failures = [KafkaUnreachable("no broker") for _ in range(4)]
+    records = happen(seed=3, count=50, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
+    life = Life(records, transactions)
+
+    def step_for_minutes() -> None:
+        for _ in range(100):
+            life.clock_ms += 25_000
+            life.joiner.step(0.0)
+
+    with pytest.raises(KafkaUnreachable, match="no broker"):
+        step_for_minutes()
+    assert life.joiner.figures.aborts == 4
 
 
 def test_progress_without_examples_is_committed_after_a_while_and_not_before() -> None:
