@@ -180,15 +180,15 @@ class _Demo:
         self._asked_s = self._shown_s = float("-inf")
         self._said_s = 0.0
         self._events, self._examples = Rate(), Rate()
-        self._curl = curl_of(road.address, road.spec, _sample(settings))
         self._live: Live | None = None
 
     def run(self) -> None:
         """Play, freeze after the first part, wait until all is learned, sum up."""
         settings, observer = self._settings, self._observer
         observer.poll(0.0)  # stand at the end of the topics before anything is sent
-        if not self._console.is_terminal:
-            self._console.print(f"ask the server, while this runs:\n{self._curl}", soft_wrap=True)
+        asked = curl_of(self._road.address, self._road.spec, _sample(settings))
+        # not in the table, where it would be cut into lines that nobody could paste
+        self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
             Live(console=self._console, auto_refresh=False, transient=True) as live,
@@ -274,7 +274,6 @@ class _Demo:
             p99_ms=server.p99_ms if server else None,
             rows=server.rows if server else None,
             address=self._road.address,
-            curl=self._curl,
         )
 
     def _sum_up(self, shown_s: float) -> None:

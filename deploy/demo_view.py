@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -39,7 +38,6 @@ class View:
     p99_ms: float | None
     rows: int | None
     address: str
-    curl: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +76,12 @@ class Summary:
     counted: Counted
 
 
-def table(view: View) -> Group:
+def table(view: View) -> Table:
     """Return the live table."""
     figures = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
     figures.add_column(style="dim", no_wrap=True)
     figures.add_column(justify="right", style="bold", no_wrap=True)
-    figures.add_column(style="dim", overflow="ellipsis", no_wrap=True)
+    figures.add_column(style="dim")  # gives way where the terminal is narrow
     figures.add_row("time", f"{view.at_s:.0f} s", f"of {view.of_s:.0f} s, {view.phase}")
     figures.add_row("events", f"{view.events_s:,.0f}/s", "impressions and clicks into Kafka")
     figures.add_row("examples", f"{view.examples_s:,.0f}/s", "joined, encoded, scored, learned")
@@ -104,8 +102,8 @@ def table(view: View) -> Group:
     )
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     figures.add_row("rows", rows, "in the server's replica")
-    figures.add_row("server", view.address, "ask it, while this runs:")
-    return Group(figures, Text(""), Text(view.curl, style="cyan", overflow="fold"))
+    figures.add_row("server", view.address, "answers now: the command above asks it")
+    return figures
 
 
 def line(view: View) -> str:

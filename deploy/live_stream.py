@@ -32,6 +32,8 @@ class Throttle:
     """So many seconds of events may be unscored: batching and a push take a tenth of it."""
     patience_s: float = 2.0
     """Between two halvings: the time in which the first shows."""
+    recovery_s: float = 1.0
+    """Between two steps up, of a quarter each: from the least to 2,000 in a quarter of a minute."""
     rate_s: float = 0.0
     """Impressions a second now."""
     _changed_at_s: float = float("-inf")
@@ -45,8 +47,8 @@ class Throttle:
             if now_s - self._changed_at_s >= self.patience_s:
                 self.rate_s = max(self.least_s, self.rate_s / 2)
                 self._changed_at_s = now_s
-        elif now_s - self._changed_at_s >= self.patience_s and self.rate_s < self.events_s:
-            self.rate_s = min(self.events_s, self.rate_s * 1.1)
+        elif now_s - self._changed_at_s >= self.recovery_s and self.rate_s < self.events_s:
+            self.rate_s = min(self.events_s, self.rate_s * 1.25)
             self._changed_at_s = now_s
         return self.rate_s
 

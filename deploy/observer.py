@@ -150,6 +150,15 @@ def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
     fields = spec.fields
     sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
     names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
-    candidates = [{name: each[name] for name in names if name in each} for each in events]
-    body = orjson.dumps({"candidates": candidates}).decode().replace("'", "\\u0027")
+    known = [{name: each[name] for name in names if name in each} for each in events]
+    context = {
+        name: value
+        for name, value in known[0].items()
+        if all(name in each and each[name] == value for each in known)
+    }
+    candidates = [
+        {name: value for name, value in each.items() if name not in context} for each in known
+    ]
+    asked = {"context": context, "candidates": candidates}
+    body = orjson.dumps(asked).decode().replace("'", "\\u0027")
     return f"curl -s {address}/v1/models/{spec.name}:predict -d '{body}'"
