@@ -31,6 +31,7 @@ class Cursors:
         self._buckets = buckets
         self._acknowledged: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._cursors: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
+        self._lost: set[str] = set()  # no longer ours, but something is still pending
 
     def gained(self, source: str, marks: npt.NDArray[np.int64]) -> None:
         """Begin with a source whose marks are as given, shape (buckets,).
@@ -38,6 +39,7 @@ class Cursors:
         A bucket in which something of this source is still pending from an earlier time keeps it:
         its push will tell whether that still holds.
         """
+        self._lost.discard(source)
         if source not in self._cursors:
             self._acknowledged[source] = marks.copy()
             self._cursors[source] = marks.copy()
@@ -47,14 +49,16 @@ class Cursors:
         acknowledged[settled] = marks[settled]
         cursors[settled] = marks[settled]
 
-    def forget_settled(self, source: str) -> None:
-        """Drop a lost source, unless something of it is still pending."""
-        if np.array_equal(self._acknowledged[source], self._cursors[source]):
-            del self._acknowledged[source], self._cursors[source]
+    def lost(self, source: str) -> None:
+        """The source is no longer ours: drop it as soon as nothing of it is pending."""
+        self._lost.add(source)
+        self._drop_lost()
 
-    def sources(self) -> list[str]:
-        """All sources known, lost ones with something pending included."""
-        return list(self._cursors)
+    def _drop_lost(self) -> None:
+        for source in list(self._lost):
+            if np.array_equal(self._acknowledged[source], self._cursors[source]):
+                del self._acknowledged[source], self._cursors[source]
+                self._lost.discard(source)
 
     def active(self, source: str, offset: int) -> npt.NDArray[np.bool_]:
         """In which buckets the examples at `offset` count; shape (buckets,)."""
@@ -82,20 +86,24 @@ class Cursors:
         for span in spans:
             if span.source in self._acknowledged:
                 self._acknowledged[span.source][bucket] = span.stop
+        self._drop_lost()
 
     def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
-        """Whether all of the bucket's marks are what they are known to be."""
+        """Whether the bucket's marks of our sources are what they are known to be."""
         return all(
             marks.get(source, 0) == acknowledged[bucket]
             for source, acknowledged in self._acknowledged.items()
+            if source not in self._lost
         )
 
-    def discard(self, bucket: int, marks: Mapping[str, int], sources: Iterable[str]) -> list[str]:
-        """Return to the marks of these sources, and let go of all that is pending in the bucket.
+    def discard(
+        self, bucket: int, marks: Mapping[str, int], sources: Iterable[str] | None
+    ) -> list[str]:
+        """Return to the marks of these sources (None: of all), and let go of all that is pending.
 
         Returns the sources whose cursor went back, and whose examples are to be read again.
         """
-        for source in sources:
+        for source in list(self._acknowledged) if sources is None else sources:
             if source in self._acknowledged:
                 self._acknowledged[source][bucket] = marks.get(source, 0)
         back = []
@@ -103,4 +111,5 @@ class Cursors:
             if cursors[bucket] > self._acknowledged[source][bucket]:
                 back.append(source)
             cursors[bucket] = self._acknowledged[source][bucket]
+        self._drop_lost()
         return back

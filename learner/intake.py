@@ -164,7 +164,7 @@ class Intake:
         partition = self._partitions.pop(source, None)
         if partition is not None:
             # what is pending of it still goes out: the marks tell whether it may count
-            self._cursors.forget_settled(partition.name)
+            self._cursors.lost(partition.name)
 
     def _start(self, source: Source) -> None:
         partition = self._partitions[source]

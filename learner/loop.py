@@ -63,6 +63,9 @@ class Pace:
     """How long a partition with nothing to read holds up the others, in wall time."""
     ahead_limit: int = 32
     """Batches of one partition held in memory; beyond it the partition is paused."""
+    recheck_interval_ms: int = 1000
+    """How often all marks are compared with what is known: the longest that a failover which lost
+    acknowledged writes goes unnoticed where its bucket gets no push."""
     retry_interval_ms: int = 200
     """Before the same push is sent again to a bucket that did not answer."""
 
@@ -144,7 +147,7 @@ class Learner:
         self.progress = Progress()
         self.figures = Figures()
         self.tally = self._pushes.tally
-        self._unchecked: set[int] = set()  # buckets whose history was rewritten: see _recheck
+        self._recheck_at_ms = 0
         self._pushed_at_ms = self._folded_at_ms = now_ms()
         self._interval_ms = pace.push_interval_ms
 
@@ -153,7 +156,8 @@ class Learner:
 
         1. poll    take in what came from Kafka: batches, ends, partitions gained and lost
         2. marks   find where a gained partition begins: at the lowest mark of all buckets
-        3. rows    fold what other learners pushed, so that the view is present and fresh
+        3. rows    fold what other learners pushed, so that the view is present and fresh; compare
+                   marks now and then, in case a bucket went back
         4. predict score each example before learning from it
         5. learn   add to the view and to the pending gains, where the bucket's cursor allows it
         6. score   hand the scores to Kafka
@@ -165,6 +169,7 @@ class Learner:
         self._intake.poll(min(timeout_s, 0.002) if waits else timeout_s)
         self._find_marks()
         self._fold()
+        self._recheck()
         learned = not self._throttled() and self._learn_some()
         if self._due():
             self._push()
@@ -197,7 +202,6 @@ class Learner:
         if self._pushes.awaited or now - self._folded_at_ms < self._pace.push_interval_ms:
             return
         self._folded_at_ms = now
-        rewritten: list[int] = []
         for change in self.replica.poll():
             match change:
                 case Folded(bucket=bucket, gains=gains):
@@ -205,16 +209,17 @@ class Learner:
                 case Copied(bucket=bucket):
                     known = np.union1d(self.view.ids, self.replica.table.ids)
                     self._refresh(bucket, known[self._shape.bucket_of(known) == bucket])
-                    rewritten.append(bucket)
-        self._recheck(rewritten)
+                    self._recheck_at_ms = now
 
-    def _recheck(self, rewritten: list[int]) -> None:
-        self._unchecked.update(rewritten)
-        if not self._unchecked:
+    def _recheck(self) -> None:
+        # while a push is under way its answer speaks for the sources it names, but for no others
+        if self._pushes.awaited or self._now_ms() < self._recheck_at_ms:
             return
-        for answer in self._store.marks(sorted(self._unchecked)):
+        self._recheck_at_ms = self._now_ms() + self._pace.recheck_interval_ms
+        buckets = range(self._shape.buckets)
+        quiet = [bucket for bucket in buckets if self._pushes.flying(bucket) is None]
+        for answer in self._store.marks(quiet):
             if not isinstance(answer, Unreachable):
-                self._unchecked.discard(answer.bucket)
                 self._intake.read_again(self._pushes.recheck(answer))
 
     def _refresh(self, bucket: int, ids: npt.NDArray[np.uint64]) -> None:
@@ -266,7 +271,7 @@ class Learner:
         return not self._pushes.awaited and elapsed_ms >= self._interval_ms
 
     def _push(self) -> None:
-        self._unchecked: set[int] = set()  # buckets whose history was rewritten: see _recheck
+        self._recheck_at_ms = 0
         self._pushed_at_ms = self._now_ms()
         self._pushes.send(self.progress, before=self._scores.flush)
 

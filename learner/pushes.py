@@ -220,19 +220,20 @@ class Pushes:
         return self._discard(bucket, answer, sources, flight.gains.ids)
 
     def recheck(self, answer: Answer) -> list[str]:
-        """A bucket's history was rewritten, and its marks are these now.
+        """Compare a bucket's marks, just read, with what is known; nothing of it is flying.
 
-        Returns the sources to be read again. Without this a bucket that lost writes while nothing
-        new came would lack them until something did.
+        Returns the sources to be read again. A push tells of the sources it names alone, and only
+        when there is something to push: a bucket that lost writes would otherwise lack them until
+        then.
         """
         bucket = answer.bucket
-        if bucket in self._flights or self._cursors.agrees(bucket, answer.marks):
-            return []  # what is under way will be answered, and tell
+        if self._cursors.agrees(bucket, answer.marks):
+            return []
         log.info("bucket %d went back, its marks are %s: reading again", bucket, dict(answer.marks))
-        return self._discard(bucket, answer, self._cursors.sources(), np.zeros(0, np.uint64))
+        return self._discard(bucket, answer, None, np.zeros(0, np.uint64))
 
     def _discard(
-        self, bucket: int, answer: Answer, sources: list[str], flown: npt.NDArray[np.uint64]
+        self, bucket: int, answer: Answer, sources: list[str] | None, flown: npt.NDArray[np.uint64]
     ) -> list[str]:
         pending = self._pending.take([bucket])[bucket]
         back = self._cursors.discard(bucket, answer.marks, sources)
