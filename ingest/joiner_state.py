@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from ingest.checkpoint import Checkpoint, Counters
-from ingest.errors import BadCheckpoint
+from ingest.errors import BadCheckpoint, KafkaUnreachable
 from ingest.foreign_errors import translated
 from ingest.patience import ask_again
 from ingest.topics import EventTopics, check_co_partitioned, joiner_group
@@ -105,6 +105,14 @@ class StateReader:
         return ask_again(self._kafka.connect_timeout_s)(self._read)
 
     def _read(self) -> JoinerState:
+        try:
+            return self._ask()
+        except KafkaUnreachable:
+            # after an outage the client may go on waiting for a coordinator that is no more
+            self._admin = AdminClient(self._kafka.connection())
+            raise
+
+    def _ask(self) -> JoinerState:
         committed = self._committed()
         counters = Counters()
         for (topic, partition), found in committed.items():
