@@ -303,3 +303,76 @@ def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> 
     pushed(store, 1, bucket=1)
     ordered.poll()
     assert ordered.checksum(1) != other.checksum(1)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
+def test_a_history_that_was_rewritten_is_copied_again(kept: int, after: int) -> None:
+    """The replica stands at version 4; the store goes back to `kept` and gets `after` others."""
+    store = new_store()
+    pushes = pushed(store, kept)
+    checkpoint = store.checkpoint(0)
+    pusher = Pusher(0, BUCKETS, seed=1)
+    pusher.offset = pushes[-1].spans[0].stop if pushes else 0
+    offset = pusher.offset
+    store.push([pusher.next() for _ in range(4 - kept)])
+    replica = following(store)
+    assert replica.position(0).version == 4
+    store.revert(0, checkpoint)
+    other = Pusher(0, BUCKETS, seed=2)
+    other.offset = offset
+    pushes += [other.next() for _ in range(after)]
+    store.push(pushes[kept:])
+    changes = replica.poll()
+    assert Copied(0) in changes
+    assert not any(isinstance(change, Folded) for change in changes)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+@pytest.mark.parametrize("through", [3, 4, 5, 8])
+def test_a_replica_that_lags_behind_the_trim_copies_again(through: int) -> None:
+    store = new_store()
+    pusher = Pusher(0, BUCKETS)
+    pushes = [pusher.next() for _ in range(8)]
+    store.push(pushes[:4])
+    replica = following(store)
+    store.push(pushes[4:])
+    fold_and_trim(store, 0, through)
+    changes = replica.poll()
+    assert (Copied(0) in changes) == (through > 4)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
+class Delayed:
+    """A store in which a log is trimmed between the reading of its head and of its entries."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.trim: Any = None
+
+    def poll(self, after: dict[int, int], limit: int) -> list[Polled | Unreachable]:
+        [before] = self._store.poll(after, limit)
+        if self.trim is not None:
+            self.trim, trim = None, self.trim
+            trim()
+        [polled] = self._store.poll(after, limit)
+        assert not isinstance(before, Unreachable)
+        assert not isinstance(polled, Unreachable)
+        head = before.version, before.nonce, before.trimmed
+        return [Polled(polled.bucket, *head, polled.entries)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("through", [1, 3, 5])
+def test_a_log_trimmed_while_it_is_read_is_not_taken_for_the_whole(through: int) -> None:
+    store = new_store()
+    pushes = pushed(store, 5)
+    delayed = Delayed(store)
+    replica = Replica(delayed, SHAPE, buckets=[0])  # type: ignore[arg-type]
+    delayed.trim = lambda: fold_and_trim(store, 0, through)
+    [change] = replica.poll()
+    assert isinstance(change, Stale)
+    assert replica.poll() == [Copied(0)]
+    assert rows_of(replica, 0) == truth(pushes)
