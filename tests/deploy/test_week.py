@@ -1,0 +1,124 @@
+"""The sample week with every real part, while joiner and learner are killed in the middle of it.
+
+Research data that is not in the repository: skipped where it is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deploy.models import path_of
+from tests.deploy.command import running
+
+WEEK = Path(__file__).resolve().parents[3] / "shared" / "data" / "ebnerd_week1"
+IMPRESSIONS, CLICKS = 278_139, 24_829
+
+pytestmark = pytest.mark.skipif(
+    not WEEK.is_dir(), reason="the sample week (../shared/data/ebnerd_week1) is not here"
+)
+
+
+def _pid_of(parent: psutil.Process, *words: str) -> int | None:
+    """The part of headrace whose command line has these words in a row."""
+    for child in parent.children(recursive=True):
+        try:
+            command = child.cmdline()
+        except psutil.NoSuchProcess:
+            continue
+        python = bool(command) and "python" in Path(command[0]).name
+        if python and "-m" in command and " ".join(words) in " ".join(command):
+            if "leash" in " ".join(command[:5]):
+                continue
+            return child.pid
+    return None
+
+
+def _killed_run(model: str, report: Path, kills: list[tuple[str, tuple[str, ...]]]) -> Any:
+    arguments = ["run", "--model", str(path_of(model)), "--data", str(WEEK)]
+    with running(*arguments, "--report", str(report)) as run:
+        for pattern, words in kills:
+            run.wait_for(pattern)
+            pid = _pid_of(psutil.Process(run.process.pid), *words)
+            assert pid is not None, f"{words} does not run:\n{run.output}"
+            psutil.Process(pid).send_signal(signal.SIGKILL)
+        assert run.end() == 0, run.output
+    return json.loads(report.read_text())
+
+
+def _check_counts(report: Any) -> None:
+    assert report["impressions"] == IMPRESSIONS
+    assert report["clicks"] == CLICKS
+    shows, clicks = report["shows_by_field"], report["clicks_by_field"]
+    assert len(shows) >= 8
+    assert {name: n for name, n in shows.items() if n != IMPRESSIONS} == {}
+    late = report["late_clicks"]
+    assert {name: n for name, n in clicks.items() if n + late != CLICKS} == {}
+
+
+@pytest.mark.timeout(600)
+def test_counters_are_exact_and_accuracy_holds_when_joiner_and_learner_are_killed(
+    tmp_path: Path,
+) -> None:
+    replaying = r"news is served"
+    report = _killed_run(
+        "news",
+        tmp_path / "report.json",
+        [(replaying, ("ingest", "join")), (r"replayed", ("learner", "run"))],
+    )
+    _check_counts(report)
+    progressive = report["progressive"]
+    assert progressive["auc"] >= 0.765
+    assert progressive["request_auc"] >= 0.715
+    assert progressive["log_loss"] <= 0.265
+    assert abs(progressive["calibration"] - 1) <= 0.03
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("model", "auc", "request_auc"), [("news_ids", 0.71, 0.62),
+                                                           ("news_window", 0.75, 0.0)])  # fmt: skip
+def test_other_models_of_the_week_reach_their_accuracy(
+    model: str, auc: float, request_auc: float, tmp_path: Path
+) -> None:
+    report = _killed_run(model, tmp_path / "report.json", [])
+    _check_counts(report)
+    assert report["progressive"]["auc"] >= auc
+    assert report["progressive"]["request_auc"] >= request_auc
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_twenty_deaths_of_the_learner_change_no_count(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    dice = random.Random(seed)
+    arguments = ["run", "--model", str(path_of("news")), "--data", str(WEEK), "--speed", "10000"]
+    report = tmp_path / "report.json"
+    deaths = 0
+    with running(*arguments, "--report", str(report)) as run:
+        run.wait_for(r"news is served")
+        parent = psutil.Process(run.process.pid)
+        while deaths < 20 and run.process.poll() is None:
+            before = _pid_of(parent, "learner", "run")
+            if before is None:
+                continue
+            victim = psutil.Process(before)
+            # at a moment the seed chooses: some CPU time into its life
+            limit_s = dice.uniform(0.5, 4.0)
+            while victim.is_running() and sum(victim.cpu_times()[:2]) < limit_s:
+                if run.process.poll() is not None:
+                    break
+                psutil.wait_procs([victim], timeout=0.05)
+            if victim.is_running():
+                victim.kill()
+                victim.wait(10)
+                deaths += 1
+        assert run.end() == 0, f"seed {seed}:\n{run.output}"
+    assert deaths == 20, f"seed {seed}: only {deaths} deaths before the end"
+    _check_counts(json.loads(report.read_text()))
