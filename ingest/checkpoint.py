@@ -62,8 +62,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """All that a joiner needs to go on as if it had never stopped."""
 
     watermark_ms: int
-    watermark_append_ms: int
-    """When the event was appended that brought the watermark there."""
+    least_delay_ms: int
+    """Least time from an event to its append, of all that were taken."""
     shown: Reading
     clicked: Reading
     counters: Counters

@@ -211,7 +211,7 @@ class PartitionJoiner:
             return self._restoring
         return Checkpoint(
             self.watermark_ms,
-            int(self._state[rules.WATERMARK_APPEND]),
+            int(self._state[rules.LEAST_DELAY]),
             self._reading(Side.IMPRESSIONS, self._shown_mark()),
             self._reading(Side.CLICKS, self._clicked_mark()),
             self.counters,
@@ -226,7 +226,7 @@ class PartitionJoiner:
         self._forget()
         self._restoring = checkpoint
         self._state[rules.WATERMARK] = checkpoint.watermark_ms
-        self._state[rules.WATERMARK_APPEND] = checkpoint.watermark_append_ms
+        self._state[rules.LEAST_DELAY] = checkpoint.least_delay_ms
         for source, clock, reading in self._readings(checkpoint):
             self._state[clock] = reading.rewind_clock_ms
             source.position = reading.rewind
@@ -238,6 +238,7 @@ class PartitionJoiner:
         self._held = Held(len(fields.singles), len(fields.numbers), strings_and_bags)
         self._state = np.zeros(rules.STATE_SIZE, np.int64)
         self._state[[rules.WATERMARK, *_CLOCKS]] = NEVER
+        self._state[rules.LEAST_DELAY] = FOREVER
         self._sources = [_Source(_no_chunk(side)) for side in _SIDES]
         self._restoring = None
 

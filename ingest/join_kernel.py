@@ -24,6 +24,7 @@ from ingest.join_rules import (
     GROW,
     IMPRESSIONS,
     LATE_CLICKS,
+    LEAST_DELAY,
     MARGIN,
     NEEDED,
     NEVER,
@@ -34,7 +35,6 @@ from ingest.join_rules import (
     TICKS,
     WAIT,
     WATERMARK,
-    WATERMARK_APPEND,
 )
 from ingest.window import clear_slot, drop_oldest_click, find_slot, hold_click, hold_row
 
@@ -118,14 +118,14 @@ def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
         return WAIT
     if state[WATERMARK] == NEVER:
         return FOREVER  # somebody has to set the clock
-    return max(floor, state[WATERMARK] + max(0, append_ms - state[WATERMARK_APPEND]))
+    return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
 
 
 @kernel
-def _reach(state, time_ms, append_ms):  # type: ignore[no-untyped-def]
-    if time_ms > state[WATERMARK]:
-        state[WATERMARK] = time_ms
-        state[WATERMARK_APPEND] = append_ms
+def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
+    state[WATERMARK] = max(state[WATERMARK], time_ms)
+    if arrays.roles[i] == EVENT and arrays.append_ms[i] > 0:
+        state[LEAST_DELAY] = min(state[LEAST_DELAY], arrays.append_ms[i] - time_ms)
 
 
 @kernel
@@ -165,10 +165,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
         if made.counts[0] + count + MARGIN > made.kinds.shape[0]:
             state[NEEDED] = count
             return FULL if made.counts[0] > 0 else GROW
-        if clock + rule.window_ms + 1 > state[WATERMARK]:
-            passed = clock + rule.window_ms + 1 - state[WATERMARK]
-            state[WATERMARK] += passed
-            state[WATERMARK_APPEND] += passed
+        state[WATERMARK] = max(state[WATERMARK], clock + rule.window_ms + 1)
         while ends.open_head[0] < stop:
             _close(rings, state, made, rule)
         if made.counts[0] >= rule.limit:
@@ -188,7 +185,7 @@ def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
 @kernel
 def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i)
-    _reach(state, time_ms, shown.append_ms[i])
+    _reach(state, shown, i, time_ms)
     if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
         _bury(state, 0, i, made, rule)
         return
@@ -264,7 +261,7 @@ def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
 @kernel
 def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c)
-    _reach(state, time_ms, clicked.append_ms[c])
+    _reach(state, clicked, c, time_ms)
     state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
     _forget(rings, state, rule)
     if clicked.roles[c] == TICK:

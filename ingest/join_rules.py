@@ -8,6 +8,12 @@ Time has three clocks, all of event time and none ever going back:
 An event's time is its timestamp, but not later than its append to Kafka: a producer whose clock is
 hours ahead would otherwise hold up its partition for hours. A tick's time stands as it is.
 
+A source at its end may yet deliver an event of any time. What it may hold up is bounded by wall
+time, and by what Kafka's appends tell of wall time: while one source is at its end, an event of the
+other is taken if event time has come no further than its own append less the least delay, from
+event to append, ever seen. A backlog of an hour so takes no hour; history that is replayed faster
+than it happened has ever smaller delays, and waits for its other half.
+
 What is remembered must come out the same when the input is read again from an older place, in
 another interleaving of the two sources; that is what makes a restart exact. Hence the rules, with W
 the window, S the clock of impressions, C that of clicks, M the watermark, and an entry or click
@@ -50,7 +56,7 @@ WAIT = -(1 << 62)
 """In place of a source's floor: it is not at its end, so what comes next must be waited for."""
 
 # places in the state
-WATERMARK, WATERMARK_APPEND, SHOWN_CLOCK, CLICKED_CLOCK = 0, 1, 2, 3
+WATERMARK, LEAST_DELAY, SHOWN_CLOCK, CLICKED_CLOCK = 0, 1, 2, 3
 IMPRESSIONS, CLICKS, LATE_CLICKS, DUPLICATE_IMPRESSIONS, DUPLICATE_CLICKS = 4, 5, 6, 7, 8
 EXAMPLES, DEAD_LETTERS, TICKS = 9, 10, 11
 NEEDED = 12

@@ -1,0 +1,163 @@
+"""Events to ids: by column as one by one, in the joiner as in the server."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.encode import Encoder
+from ingest.fields import FieldSet, SpecText, parse_fields
+from ingest.values import ABSENT, cross_ids, field_id, hash_text
+
+if TYPE_CHECKING:
+    from ingest.examples import Encoded
+
+_SPEC = """
+[fields.item]
+number = 1
+transform = "id"
+[fields.pair]
+number = 2
+transform = "cross"
+of = ["deep", "item"]
+[fields.deep]
+number = 9
+transform = "cross"
+of = ["slate", "hour"]
+[fields.slate]
+number = 4
+transform = "log_bucket"
+per_doubling = 4
+[fields.hour]
+number = 5
+transform = "hour"
+utc_offset_h = 5.5
+[fields.tags]
+number = 6
+transform = "bag"
+[fields.words]
+number = 7
+transform = "bag"
+[fields.price]
+number = 8
+transform = "number"
+[fields.log_price]
+number = 10
+transform = "number"
+source = "price"
+log1p = true
+"""
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+_VALUES = _SCALARS | st.lists(_SCALARS, max_size=4) | st.dictionaries(st.text(), _SCALARS)
+_NAMES = ("item", "slate", "tags", "words", "price", "timestamp_ms")
+_EVENTS = st.dictionaries(st.sampled_from(_NAMES), _VALUES)
+
+
+def fields() -> FieldSet:
+    where = SpecText("m", _SPEC)
+    return parse_fields(where.tables(), where)
+
+
+def encode(*events: dict[str, object]) -> Encoded:
+    return Encoder(fields()).encode(events)
+
+
+def rows(encoded: Encoded) -> list[tuple[object, ...]]:
+    ends = encoded.bag_offsets
+    bags = [encoded.bag_ids[begin:end].tolist() for begin, end in itertools.pairwise(ends)]
+    return [
+        (
+            encoded.ids[i].tolist(),
+            encoded.numbers[i].tolist(),
+            bags[2 * i : 2 * i + 2],
+        )
+        for i in range(len(encoded))
+    ]
+
+
+@given(st.lists(_EVENTS, max_size=8))
+def test_a_batch_is_encoded_as_its_events_one_by_one(events: list[dict[str, object]]) -> None:
+    together = encode(*events)
+    assert together.ids.shape == (len(events), 5)
+    assert together.numbers.shape == (len(events), 2)
+    assert np.isfinite(together.numbers).all()
+    assert rows(together) == [rows(encode(event))[0] for event in events]
+
+
+@given(_EVENTS, st.lists(_EVENTS, max_size=5))
+def test_candidates_are_encoded_as_events_that_have_the_context_too(
+    context: dict[str, object], candidates: list[dict[str, object]]
+) -> None:
+    encoder = Encoder(fields())
+    merged = encoder.encode([{**context, **each} for each in candidates])
+    assert rows(encoder.encode_candidates(context, candidates)) == rows(merged)
+
+
+def test_columns_of_ids_are_in_the_order_of_numbers() -> None:
+    encoded = encode({"item": 3})
+    assert (encoded.ids[0] & 1023).tolist() == [1, 2, 4, 5, 9]
+    assert encoded.ids[0, 0] == field_id(hash_text("3"), 1)
+
+
+def test_a_cross_of_a_cross_is_made_of_the_ids_of_its_parts_in_order() -> None:
+    ids = encode({"item": "x", "slate": 7, "timestamp_ms": 0}).ids[0]
+    item, pair, slate, hour, deep = (ids[i : i + 1] for i in range(5))
+    assert deep.tolist() == cross_ids([slate, hour], 9).tolist()
+    assert pair.tolist() == cross_ids([deep, item], 2).tolist()
+
+
+@pytest.mark.parametrize("missing", [{}, {"item": None}, {"item": [1, 2]}, {"item": {"a": 1}}])
+def test_what_is_missing_or_no_scalar_is_absent(missing: dict[str, object]) -> None:
+    assert encode(missing).ids[0, 0] == field_id(ABSENT, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "bucket"),
+    [(0, 0), (1, 4), (2, 6), (3, 8), ("3", 8), (3.0, 8), (7, 12), (-3, -9), (1e300, 3986)],
+)
+def test_a_logarithmic_bucket_is_the_id_of_its_number(value: object, bucket: int) -> None:
+    assert encode({"slate": value}).ids[0, 2] == field_id(hash_text(str(bucket)), 4)
+
+
+@pytest.mark.parametrize("value", [None, "many", True, [3], math.nan, math.inf, "inf"])
+def test_what_is_no_number_has_no_bucket(value: object) -> None:
+    assert encode({"slate": value}).ids[0, 2] == field_id(ABSENT, 4)
+
+
+@pytest.mark.parametrize(
+    ("hours", "hour"), [(0, 5), (0.49, 5), (0.5, 6), (18.5, 0), (24 * 365 + 3, 8), (-6, 23)]
+)
+def test_the_hour_is_that_of_local_time(hours: float, hour: int) -> None:
+    made = encode({"timestamp_ms": int(hours * 3_600_000)}).ids[0, 3]
+    assert made == field_id(hash_text(str(hour)), 5)
+
+
+def test_plain_numbers_are_numbers_or_nothing() -> None:
+    values = [2, "2.5", -3.0, None, "x", [1], True, 1e300, -1e300]
+    numbers = encode(*({"price": value} for value in values)).numbers
+    largest = float(np.finfo(np.float32).max)
+    assert numbers[:, 0].tolist() == [2, 2.5, -3, 0, 0, 0, 0, largest, -largest]
+    expected = [math.log1p(2), math.log1p(2.5), -math.log1p(3)]
+    assert numbers[:3, 1].tolist() == pytest.approx(expected)
+
+
+def test_bags_keep_their_items_in_order_with_what_is_no_array_as_a_bag_of_one() -> None:
+    encoded = encode(
+        {"tags": ["a", 2, None], "words": "w"}, {"words": []}, {"tags": [True, 2.0], "words": [1]}
+    )
+    tags = [field_id(hash_text(text), 6) for text in ("a", "2", None, "true", "2")]
+    words = [field_id(hash_text(text), 7) for text in ("w", "1")]
+    assert encoded.bag_ids.tolist() == [*tags[:3], words[0], *tags[3:], words[1]]
+    assert encoded.bag_offsets.tolist() == [0, 3, 4, 4, 4, 6, 7]
+
+
+def test_no_events_are_no_rows() -> None:
+    encoded = encode()
+    assert (len(encoded), encoded.ids.shape, encoded.numbers.shape) == (0, (0, 5), (0, 2))
+    assert encoded.bag_offsets.tolist() == [0]

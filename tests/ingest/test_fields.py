@@ -1,0 +1,160 @@
+"""The half of the spec that everybody must agree on, and what it says when it is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingest.fields import FieldSet, LabelPolicy, Policy, SpecError, SpecText, parse_fields
+
+GOOD = """
+[label]
+policy = "window"
+window_s = 600
+
+[examples]
+slice_by = ["device_type"]
+
+[fields.item]
+number = 7
+transform = "id"
+source = "article_id"
+
+[fields.user]
+number = 2
+transform = "id"
+
+[fields.pair]
+number = 3
+transform = "cross"
+of = ["user", "item"]
+
+[fields.triple]
+number = 4
+transform = "cross"
+of = ["pair", "clock"]
+
+[fields.clock]
+number = 5
+transform = "hour"
+utc_offset_h = 5.5
+
+[fields.tags]
+number = 6
+transform = "bag"
+
+[fields.price]
+number = 1
+transform = "number"
+log1p = true
+"""
+
+
+def parse(text: str) -> FieldSet:
+    where = SpecText("model.toml", text)
+    return parse_fields(where.tables(), where)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+def test_fields_come_in_the_order_of_their_numbers_by_kind() -> None:
+    fields = parse(GOOD)
+    assert [each.name for each in fields.singles] == ["user", "pair", "triple", "clock", "item"]
+    assert [each.name for each in fields.bags] == ["tags"]
+    assert [each.name for each in fields.numbers] == ["price"]
+    assert (fields.number_ids & 1023).tolist() == [1]
+    assert fields["item"].source == "article_id"
+    assert fields["user"].source == "user"
+    assert fields["clock"].source == "timestamp_ms"
+    assert fields.label == LabelPolicy(Policy.WINDOW, 600_000)
+    assert fields.slice_by == ("device_type",)
+    assert len(fields) == 7
+
+
+def test_the_label_policy_is_immediate_with_half_an_hour_unless_said() -> None:
+    fields = parse('[fields.user]\nnumber = 1\ntransform = "id"\n')
+    assert fields.label == LabelPolicy(Policy.IMMEDIATE, 1_800_000)
+    assert fields.slice_by == ()
+
+
+def test_the_fingerprint_is_of_what_is_meant_and_not_of_how_it_is_written() -> None:
+    fingerprint = parse(GOOD).fingerprint
+    assert parse("# a comment\n" + GOOD).fingerprint == fingerprint
+    said = GOOD.replace('[fields.user]\nnumber = 2\ntransform = "id"', "")
+    said += '[fields.user]\nsource = "user"\ntransform = "id"\nnumber = 2\n'
+    assert parse(said).fingerprint == fingerprint
+    assert len(fingerprint) == 16
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("number = 7", "number = 8"),
+        ("window_s = 600", "window_s = 601"),
+        ('policy = "window"', 'policy = "immediate"'),
+        ('["user", "item"]', '["item", "user"]'),
+        ("utc_offset_h = 5.5", "utc_offset_h = 5"),
+        ('["device_type"]', "[]"),
+        ("log1p = true", "log1p = false"),
+    ],
+)
+def test_the_fingerprint_changes_with_every_meaning(old: str, new: str) -> None:
+    assert old in GOOD
+    assert parse(GOOD.replace(old, new)).fingerprint != parse(GOOD).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"bag"', '"bagg"', '"bagg"'),
+        ('"bag"', '"bagg"', 'did you mean "bag"?'),
+        ("number = 6", "nummer = 6", 'did you mean "number"?'),
+        ("number = 6\n", "", "expected number from 1 to 1000, found nothing"),
+        ("number = 6", "number = 0", "found 0"),
+        ("number = 6", "number = 1001", "found 1001"),
+        ("number = 6", "number = true", "found true"),
+        ("number = 6", "number = 7", 'the number of "item"'),
+        ("[fields.tags]", "[fields.Tags]", "a-z, 0-9 and _"),
+        ('["user", "item"]', '["user", "itme"]', 'did you mean "item"?'),
+        ('["user", "item"]', '["user", "tags"]', "a bag or number"),
+        ('["user", "item"]', '["user"]', "two or more"),
+        ('["user", "item"]', '[\n  "user",\n  "triple",\n]', "one that contains itself"),
+        ("utc_offset_h = 5.5", "utc_offset_h = 15", "from -14 to 14"),
+        ("utc_offset_h = 5.5", 'source = "t"', "utc_offset_h"),
+        ("log1p = true", "log1p = 1", "true or false"),
+        ('policy = "window"', 'policy = "windows"', 'did you mean "window"?'),
+        ("window_s = 600", "window_s = 0", "above 0"),
+        ("window_s = 600", "windows_s = 600", 'did you mean "window_s"?'),
+        ('slice_by = ["device_type"]', "slice_by = [1]", "found [1]"),
+        ('slice_by = ["device_type"]', "slice = []", 'did you mean "slice_by"?'),
+        ('transform = "bag"', "transform = ", "expected TOML"),
+        ('source = "article_id"', "source = 4", "found 4"),
+    ],
+)
+def test_what_is_wrong_is_refused_naming_file_and_line(old: str, new: str, says: str) -> None:
+    before, _, after = GOOD.partition(old)
+    assert old not in after
+    # where a key is missing, the table that lacks it
+    line = (before if new else before[: before.rindex("[fields")]).count("\n") + 1
+    text = before + new + after
+    message = refusal(text)
+    assert message.startswith(f"model.toml:{line}: expected"), message
+    assert says in message
+
+
+def test_a_spec_without_fields_is_refused() -> None:
+    assert "at least one table [fields.NAME]" in refusal("[label]\n")
+    assert "expected a table [fields.user]" in refusal("[fields]\nuser = 3\n")
+
+
+def test_the_line_of_a_key_is_where_its_statement_begins() -> None:
+    where = SpecText("m", 'a = """\n[b]\n"""\n\n# c = 1\n[b]\nc = [\n 1,\n]\n"d e".f = 2\n')
+    assert where.line_of("a") == 1
+    assert where.line_of("b") == 6
+    assert where.line_of("b", "c") == 7
+    assert where.line_of("b", "d e", "f") == 10
+    assert where.line_of("b", "missing") == 6
+    assert where.line_of("missing") == 1
