@@ -15,17 +15,20 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def _run_all(seeds: range) -> None:
+    for seed in seeds:
+        run(seed)
+
+
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_no_seed_breaks_a_promise(first: int) -> None:
-    for seed in range(first, first + 10):
-        run(seed)
+    _run_all(range(first, first + 10))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_thousand_seeds_break_no_promise() -> None:
-    for seed in range(1000, 3000):
-        run(seed)
+    _run_all(range(1000, 3000))
 
 
 def test_a_run_repeats_from_its_seed() -> None:
@@ -44,5 +47,4 @@ def test_a_learner_that_ignores_its_cursors_is_found_out(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("learner.cursors.Cursors.active", everything_counts)
     with pytest.raises(Broken):
-        for seed in range(200):
-            run(seed)
+        _run_all(range(200))
