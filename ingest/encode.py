@@ -117,13 +117,14 @@ def _single(field: Field, column: Column, hashes: dict[str, Ids]) -> Ids:
             found = hashes[field.source] = hash_values(column(field.source))
         return field_ids(found, field.number)
     values = _reals(column(field.source))
-    if field.transform is Transform.LOG_BUCKET:
-        with np.errstate(over="ignore"):
+    # of infinity, which JSON has not but Python's reader of it lets in, comes none: absent
+    with np.errstate(over="ignore", invalid="ignore"):
+        if field.transform is Transform.LOG_BUCKET:
             buckets = np.floor(field.per_doubling * np.log2(1.0 + np.abs(values)))
-        # mirrored: -x is as far below zero as x is above, and 0 has one bucket
-        whole = np.where(values < 0, -1.0 - buckets, buckets)
-    else:
-        whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
+            # mirrored: -x is as far below zero as x is above, and 0 has one bucket
+            whole = np.where(values < 0, -1.0 - buckets, buckets)
+        else:
+            whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
     return field_ids(_hash_whole(whole), field.number)
 
 

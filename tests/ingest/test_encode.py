@@ -138,6 +138,11 @@ def test_the_hour_is_that_of_local_time(hours: float, hour: int) -> None:
     assert made == field_id(hash_text(str(hour)), 5)
 
 
+@pytest.mark.parametrize("value", [None, "noon", math.inf, math.nan])
+def test_what_is_no_time_has_no_hour(value: object) -> None:
+    assert encode({"timestamp_ms": value}).ids[0, 3] == field_id(ABSENT, 5)
+
+
 def test_plain_numbers_are_numbers_or_nothing() -> None:
     values = [2, "2.5", -3.0, None, "x", [1], True, 1e300, -1e300]
     numbers = encode(*({"price": value} for value in values)).numbers
