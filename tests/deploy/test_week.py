@@ -36,7 +36,7 @@ def _pid_of(parent: psutil.Process, *words: str) -> int | None:
         if python and "-m" in command and " ".join(words) in " ".join(command):
             if "leash" in " ".join(command[:5]):
                 continue
-            return child.pid
+            return int(child.pid)
     return None
 
 
