@@ -57,7 +57,7 @@ class World:
         keeper = self.keeper(keeping=keeping, name=name)
         for _ in range(BUCKETS):
             keeper.step()
-            self.now_ms += 10
+            self.now_ms += keeping.lease_ms // 100
         assert keeper.held == list(range(BUCKETS))
         return keeper
 
@@ -266,6 +266,23 @@ def test_a_keeper_whose_store_went_back_starts_afresh() -> None:
         keeper.step()
         world.check()
     assert world.log_versions(0) == [5]
+
+
+def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
+    world = World()
+    keeper = world.claimed(Keeping(keep_ms=1000, lease_ms=100_000))
+    checkpoint = world.store.checkpoint(0)
+    world.push(4)
+    keeper.step()  # follows, and remembers what these touch
+    world.store.revert(0, checkpoint)
+    world.pushers[0] = Pusher(0, BUCKETS, seed=77)
+    world.pushed[0] = []
+    world.push(5)
+    keeper.step()
+    world.now_ms += 1000
+    keeper.step()
+    assert world.log_versions(0) == [5]
+    world.check()
 
 
 def test_keepers_that_start_together_share_the_buckets() -> None:
