@@ -78,8 +78,11 @@ class Pending:
         capacity = self._view.columns.ids.shape[0]
         if capacity > self.gaining.touched.shape[0]:
             grown = _make(capacity, self._view.width)
-            for before, after in zip(self.gaining, grown, strict=True):
-                after[: before.shape[0]] = before
+            before = self.gaining.touched.shape[0]
+            for name in Gaining._fields:
+                if name != "count":
+                    getattr(grown, name)[:before] = getattr(self.gaining, name)
+            grown.count[0] = self.gaining.count[0]
             self.gaining = grown
         return self.gaining
 
