@@ -93,7 +93,7 @@ class Encoder:
         for j, bag in enumerate(bags):
             items = [_items(value) for value in column(bag.source)]
             lengths[:, j] = np.fromiter(map(len, items), np.int64, len(items))
-            if len(items) < count:
+            if len(items) != count:
                 items = items * count
             hashes = hash_values(list(itertools.chain.from_iterable(items)))
             flat.append(field_ids(hashes, bag.number))

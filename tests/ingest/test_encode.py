@@ -166,3 +166,10 @@ def test_no_events_are_no_rows() -> None:
     encoded = encode()
     assert (len(encoded), encoded.ids.shape, encoded.numbers.shape) == (0, (0, 5), (0, 2))
     assert encoded.bag_offsets.tolist() == [0]
+
+
+def test_no_candidates_are_no_rows_whatever_their_context() -> None:
+    context = {"tags": ["a", "b"], "words": "w", "item": 1, "price": 2}
+    encoded = Encoder(fields()).encode_candidates(context, [])
+    assert (encoded.ids.shape, encoded.numbers.shape) == ((0, 5), (0, 2))
+    assert encoded.bag_ids.shape == (0,)
