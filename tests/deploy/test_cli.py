@@ -67,21 +67,29 @@ def test_a_wrong_redis_address_is_named_with_its_setting_within_seconds(
     assert "HEADRACE_REDIS" in said
 
 
-def test_run_with_wrong_addresses_fails_before_anything_is_started(tmp_path: Path) -> None:
+@pytest.fixture
+def empty_log(tmp_path: Path) -> Path:
+    """A log of nothing."""
+    for name in ("impressions", "clicks"):
+        (tmp_path / f"{name}.ndjson").touch()
+    return tmp_path
+
+
+def test_run_with_wrong_addresses_fails_before_anything_is_started(empty_log: Path) -> None:
     kafka, redis = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    data = ("run", "--model", DEMO, "--data", str(tmp_path))
+    data = ("run", "--model", DEMO, "--data", str(empty_log))
     said = refused(*data, "--kafka", kafka, "--redis", f"redis://{redis}")
     assert kafka in said
     assert "--kafka" in said
     assert "HEADRACE_KAFKA" in said
 
 
-def test_a_spec_with_an_unknown_transform_is_refused_naming_the_line(tmp_path: Path) -> None:
-    spec = tmp_path / "odd.toml"
+def test_a_spec_with_an_unknown_transform_is_refused_naming_the_line(empty_log: Path) -> None:
+    spec = empty_log / "odd.toml"
     text = path_of("demo").read_text().replace('transform = "hour"', 'transform = "minute"')
     spec.write_text(text)
     line = text[: text.index('"minute"')].count("\n") + 1
-    said = refused("run", "--model", str(spec), "--data", str(tmp_path))
+    said = refused("run", "--model", str(spec), "--data", str(empty_log))
     assert f"{spec}:{line}: " in said
     assert '"minute"' in said
 
