@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 class Cursors:
     """Acknowledged offsets and cursors of all buckets, for the sources this learner has had."""
 
-    def __init__(self, buckets: int) -> None:
-        self._buckets = buckets
+    def __init__(self) -> None:
         self._acknowledged: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._cursors: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._lost: set[str] = set()  # no longer ours, but something is still pending

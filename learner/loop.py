@@ -126,7 +126,7 @@ class Learner:
         self.view = RowTable(self._shape.width)
         self._pending = Pending(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
-        cursors = Cursors(self._shape.buckets)
+        cursors = Cursors()
         self._intake = Intake(
             reader,
             cursors,
@@ -213,14 +213,17 @@ class Learner:
 
     def _recheck(self) -> None:
         # while a push is under way its answer speaks for the sources it names, but for no others
-        if self._pushes.awaited or self._now_ms() < self._recheck_at_ms:
+        now = self._now_ms()
+        if self._pushes.awaited or now < self._recheck_at_ms:
             return
-        self._recheck_at_ms = self._now_ms() + self._pace.recheck_interval_ms
+        self._recheck_at_ms = now + self._pace.recheck_interval_ms
         buckets = range(self._shape.buckets)
         quiet = [bucket for bucket in buckets if self._pushes.flying(bucket) is None]
+        again: set[str] = set()
         for answer in self._store.marks(quiet):
             if not isinstance(answer, Unreachable):
-                self._intake.read_again(self._pushes.recheck(answer))
+                again.update(self._pushes.recheck(answer))
+        self._intake.read_again(again)  # once, however many buckets went back
 
     def _refresh(self, bucket: int, ids: npt.NDArray[np.uint64]) -> None:
         self._pending.refresh(self.replica.table, ids, self._pushes.flying(bucket))
