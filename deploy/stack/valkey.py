@@ -41,6 +41,10 @@ class ValkeySettings:
     """A replica that was away for a second must not need everything again: at 100 MB/s of log the
     default of 10 MB is a tenth of a second. Taken from memory only once a replica connects."""
 
+    hash_max_listpack_value: int = 1024
+    """In bytes: a row of up to some 240 floats stays flat in the listpack of its hash. At 34 floats
+    a row takes 187 bytes instead of 232 (tests/bench/pserver.py)."""
+
     node_timeout_ms: int = 3_600_000
     """See the top of this file: without replicas, failure detection only does harm."""
 
@@ -58,6 +62,7 @@ class ValkeySettings:
             *("--save", ""),  # the append-only file is enough; a fork doubles dirty memory
             *("--repl-backlog-size", f"{self.repl_backlog_mb}mb"),
             *("--client-output-buffer-limit", "replica 2gb 1gb 60"),
+            *("--hash-max-listpack-value", str(self.hash_max_listpack_value)),
             *("--bind", HOST, "--daemonize", "no", "--pidfile", ""),
         ]
 
