@@ -22,7 +22,11 @@ class Refused(StoreError):
 
 
 class MissingBucket(StoreError):
-    """A bucket has no version: its shard came back empty. Stop; the operator restores."""
+    """A bucket has no version: its shard came back empty. Stop; `headrace pserver restore`."""
+
+
+class BucketExists(StoreError):
+    """`load` was to fill a bucket that is there, or that somebody else fills just now. Stop."""
 
 
 class MissingModel(StoreError):

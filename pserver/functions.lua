@@ -15,7 +15,7 @@ push lacks allow-oom: at the memory limit the server refuses it whole. What make
 right to make room, has it.
 ]]
 
-local LIBRARY_VERSION = 1
+local LIBRARY_VERSION = 2
 
 local function missing(marks)
   return redis.error_reply('MISSING ' .. marks .. ' has no version')
@@ -25,14 +25,30 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
+local function begin_history(marks, version, nonce)
+  redis.call('HSET', marks, 'version', version, 'nonce', nonce, 'previous', '', 'trimmed', version,
+    'appended_bytes', '0', 'trimmed_bytes', '0', 'keeper', '', 'lease_ms', '0', 'folds', '0')
+end
+
 -- Make a bucket: keys marks; arguments nonce. Answers 1, or 0 if it was there.
 local function create(keys, args)
   if redis.call('HEXISTS', keys[1], 'version') == 1 then
     return 0
   end
-  redis.call('HSET', keys[1], 'version', '0', 'nonce', args[1], 'previous', '', 'trimmed', '0',
-    'appended_bytes', '0', 'trimmed_bytes', '0', 'keeper', '', 'lease_ms', '0', 'folds', '0')
+  begin_history(keys[1], '0', args[1])
   return 1
+end
+
+-- Append an entry; `head` is version, nonce, anything, appended_bytes as they are, and is made what
+-- they become. Further fields of marks may be changed with it.
+local function append(log, marks, head, nonce, blob, changes)
+  local appended = text(tonumber(head[4]) + #blob)
+  local version = text(tonumber(head[1]) + 1)
+  redis.call('XADD', log, version .. '-0', 'nonce', nonce, 'previous', head[2], 'blob', blob,
+    'appended_bytes', appended)
+  redis.call('HSET', marks, 'version', version, 'nonce', nonce, 'previous', head[2],
+    'appended_bytes', appended, unpack(changes))
+  head[1], head[2], head[3], head[4] = version, nonce, head[2], appended
 end
 
 -- Apply a push at most once: keys log, marks; arguments nonce, blob, then source, start, stop of
@@ -54,19 +70,13 @@ local function push(keys, args)
     applies = applies and found[place] == args[i + 1]
   end
   if applies then
-    local appended = text(tonumber(found[4]) + #args[2])
-    local version = text(tonumber(found[1]) + 1)
-    local changes = {'version', version, 'nonce', args[1], 'previous', found[2],
-      'appended_bytes', appended}
+    local changes = {}
     for i = 3, #args, 3 do
       changes[#changes + 1] = args[i]
       changes[#changes + 1] = args[i + 2]
       found[5 + i / 3] = args[i + 2]
     end
-    redis.call('XADD', log, version .. '-0', 'nonce', args[1], 'previous', found[2],
-      'blob', args[2], 'appended_bytes', appended)
-    redis.call('HSET', marks, unpack(changes))
-    found[1], found[2], found[3], found[4] = version, args[1], found[2], appended
+    append(log, marks, found, args[1], args[2], changes)
   end
   local answer = {found[1], found[2], found[3], text(tonumber(found[4]) - tonumber(found[5]))}
   for place = 6, #found do
@@ -133,25 +143,57 @@ local function fenced(log, marks, keeper, folds, version, nonce)
   return nil
 end
 
--- Write rows: keys log, marks, then sub-hashes; arguments keeper, number, version, nonce, then for
--- each sub-hash how many rows it gets, then id and row of each, in the order of the sub-hashes.
-local MOST_ROWS_A_CALL = 1000  -- what Lua's stack takes at once is about 8000 values
+local MOST_VALUES_A_CALL = 2000  -- what Lua's stack takes at once is about 8000
+
+-- Do one command for many arguments [first, past) of `args`, some at a time.
+local function in_parts(command, key, args, first, past)
+  while first < past do
+    local till = math.min(past, first + MOST_VALUES_A_CALL)
+    redis.call(command, key, unpack(args, first, till - 1))
+    first = till
+  end
+end
+
+-- Write rows to sub-hashes and remove others: `keys` from the third on; `args` from `place` on: for
+-- each sub-hash how many rows it gets and how many it loses, then id and row of all it gets, then
+-- the ids of all it loses, in the order of the sub-hashes.
+local function write(keys, args, place)
+  local subs = #keys - 2
+  local at = place + 2 * subs
+  for k = 1, subs do
+    local past = at + 2 * tonumber(args[place + 2 * k - 2])
+    in_parts('HSET', keys[2 + k], args, at, past)
+    at = past
+  end
+  for k = 1, subs do
+    local past = at + tonumber(args[place + 2 * k - 1])
+    in_parts('HDEL', keys[2 + k], args, at, past)
+    at = past
+  end
+end
+
+-- Fold: keys log, marks, then sub-hashes; arguments keeper, number, version, nonce, then `write`.
 local function fold(keys, args)
   local number = tonumber(args[2])
   local refusal = fenced(keys[1], keys[2], args[1], text(number - 1), args[3], args[4])
   if refusal then
     return refusal
   end
-  local last = 4 + #keys - 2
-  for k = 3, #keys do
-    local past = last + 2 * tonumber(args[2 + k])
-    while last < past do
-      local till = math.min(past, last + 2 * MOST_ROWS_A_CALL)
-      redis.call('HSET', keys[k], unpack(args, last + 1, till))
-      last = till
-    end
-  end
+  write(keys, args, 5)
   redis.call('HSET', keys[2], 'folds', args[2])
+  return 1
+end
+
+-- Append deletions: keys log, marks; arguments keeper, folds, version, nonce, nonce of the entry,
+-- blob.
+local function delete(keys, args)
+  local log, marks = keys[1], keys[2]
+  local refusal = fenced(log, marks, args[1], args[2], args[3], args[4])
+  if refusal then
+    return refusal
+  end
+  local head = redis.call('HMGET', marks, 'version', 'nonce', 'previous', 'appended_bytes')
+  append(log, marks, head, args[5], args[6], {})
   return 1
 end
 
@@ -171,6 +213,56 @@ local function trim(keys, args)
   return 1
 end
 
+local function loading(marks, token)
+  if redis.call('HEXISTS', marks, 'version') == 1 then
+    return redis.error_reply('EXISTS ' .. marks .. ' is there')
+  end
+  if redis.call('HGET', marks, 'loading') ~= token then
+    return redis.error_reply('EXISTS ' .. marks .. ' is being filled by another')
+  end
+  return nil
+end
+
+-- Begin to fill a bucket that is missing, from nothing: keys log, marks, all sub-hashes; arguments
+-- token. Whoever had begun before is refused from now on.
+local function load_begin(keys, args)
+  if redis.call('HEXISTS', keys[2], 'version') == 1 then
+    return redis.error_reply('EXISTS ' .. keys[2] .. ' is there')
+  end
+  redis.call('UNLINK', unpack(keys))
+  redis.call('HSET', keys[2], 'loading', args[1])
+  return 1
+end
+
+-- Fill: keys log, marks, then sub-hashes; arguments token, then `write`.
+local function load_rows(keys, args)
+  local refusal = loading(keys[2], args[1])
+  if refusal then
+    return refusal
+  end
+  write(keys, args, 2)
+  return 1
+end
+
+-- The bucket is there: keys marks; arguments token, version, nonce, then sources and marks.
+local function load_end(keys, args)
+  local marks = keys[1]
+  local refusal = loading(marks, args[1])
+  if refusal then
+    return refusal
+  end
+  redis.call('HDEL', marks, 'loading')
+  begin_history(marks, args[2], args[3])
+  in_parts('HSET', marks, args, 4, #args + 1)
+  return 1
+end
+
+-- Remove a bucket: all its keys.
+local function drop(keys)
+  redis.call('UNLINK', unpack(keys))
+  return 1
+end
+
 local function register(name, callback, flags)
   redis.register_function{function_name = 'headrace_' .. name, callback = callback, flags = flags}
 end
@@ -181,4 +273,9 @@ register('claim', claim, {'allow-oom'})
 register('release', release, {'allow-oom'})
 register('fold', fold, {'allow-oom'})
 register('trim', trim, {'allow-oom'})
+register('delete', delete, {'allow-oom'})
+register('load_begin', load_begin, {'allow-oom'})
+register('load_rows', load_rows, {})
+register('load_end', load_end, {})
+register('drop', drop, {'allow-oom'})
 register('version', function() return LIBRARY_VERSION end, {'no-writes'})

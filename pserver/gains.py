@@ -5,10 +5,15 @@ counts, the earliest and latest time a row was seen, and float additions beside 
 several learners commute, so nothing is lost when they interleave. An entry also carries how far
 its sources have been read, so that whoever folds it knows which offsets it has learned from.
 
+A keeper may append what rows *lose*: all of themselves, unless they were seen later than it thought
+(`Deletions`). Such an entry has a format of its own, so that a program that knows only gains
+refuses it by name instead of adding it.
+
 Layout, little-endian: u32 length of the header, the header as MessagePack padded with spaces to a
 multiple of eight, then columns one after another: ids u64[n], shows u32[n], clicks u32[n],
-first_seen u32[n], last_seen u32[n], values f32[n, width]. Columns rather than rows, because every
-reader and writer of it is vectorized.
+first_seen u32[n], last_seen u32[n], values f32[n, width]; of deletions
+ids u64[n], last_seen u32[n]. Columns rather than rows, because every reader and writer of it is
+vectorized.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FORMAT = 1
+DELETING_FORMAT = 2
+"""Of entries that remove rows."""
 NEVER = 0xFFFFFFFF
 """`first_seen` of a row that was never seen: the identity of `min`."""
 
@@ -55,6 +62,17 @@ class Gains(NamedTuple):
         """No rows at all: what a bucket gains when only its marks advance."""
         none = np.zeros(0, np.uint32)
         return cls(np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32))
+
+
+class Deletions(NamedTuple):
+    """Rows to be removed, each unless it was seen after the time named. Ids unique, ascending."""
+
+    ids: npt.NDArray[np.uint64]  # (n,)
+    last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> Deletions:
+        """Return the rows of a slice, or those where a mask of shape (n,) is set."""
+        return Deletions(self.ids[which], self.last_seen[which])
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -93,36 +111,53 @@ _encode = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder(Header)
 
 
-def pack(header: Header, gains: Gains) -> bytes:
+def pack(header: Header, content: Gains | Deletions) -> bytes:
     """Return the bytes of an entry.
 
-    Raises ValueError if `header` does not describe `gains`.
+    Raises ValueError if `header` does not describe `content`.
     """
-    if (header.rows, header.width) != gains.values.shape:
+    rows = content.ids.shape[0]
+    columns: list[tuple[npt.NDArray[np.generic], str]]
+    if isinstance(content, Deletions):
+        fits = (header.format, header.rows, header.width) == (DELETING_FORMAT, rows, 0)
+        columns = [(content.ids, "<u8"), (content.last_seen, "<u4")]
+    else:
+        width = content.values.shape[1]
+        fits = (header.format, header.rows, header.width) == (FORMAT, rows, width)
+        columns = [
+            (content.ids, "<u8"),
+            (content.shows, "<u4"),
+            (content.clicks, "<u4"),
+            (content.first_seen, "<u4"),
+            (content.last_seen, "<u4"),
+            (content.values, "<f4"),
+        ]
+    if not fits:
         raise ValueError(
-            f"header says {header.rows} rows of {header.width} floats, "
-            f"gains hold {gains.values.shape[0]} of {gains.values.shape[1]}"
+            f"header says {header.rows} rows of {header.width} floats in format {header.format}, "
+            f"found {rows} {type(content).__name__}"
         )
     head = _encode.encode(header)
     head += b" " * (-(len(head) + 4) % 8)
-    return b"".join(
-        (
-            struct.pack("<I", len(head)),
-            head,
-            np.ascontiguousarray(gains.ids, "<u8").data,
-            np.ascontiguousarray(gains.shows, "<u4").data,
-            np.ascontiguousarray(gains.clicks, "<u4").data,
-            np.ascontiguousarray(gains.first_seen, "<u4").data,
-            np.ascontiguousarray(gains.last_seen, "<u4").data,
-            np.ascontiguousarray(gains.values, "<f4").data,
-        )
-    )
+    body = (np.ascontiguousarray(column, kind).data for column, kind in columns)
+    return b"".join((struct.pack("<I", len(head)), head, *body))
 
 
 def unpack(blob: bytes) -> tuple[Header, Gains]:
-    """Return what `pack` was given; the arrays are read-only views of `blob`.
+    """Return what `pack` was given, of an entry of gains; the arrays are read-only views of `blob`.
 
     Raises CorruptEntry if the bytes are not such an entry.
+    """
+    header, content = unpack_entry(blob)
+    if isinstance(content, Deletions):
+        raise CorruptEntry(f"log entry: expected gains, found {header.rows} deletions")
+    return header, content
+
+
+def unpack_entry(blob: bytes) -> tuple[Header, Gains | Deletions]:
+    """Return what `pack` was given; the arrays are read-only views of `blob`.
+
+    Raises CorruptEntry if the bytes are no entry that this version knows.
     """
     try:
         (length,) = struct.unpack_from("<I", blob)
@@ -132,19 +167,18 @@ def unpack(blob: bytes) -> tuple[Header, Gains]:
             f"log entry of {len(blob)} bytes has no readable header: {error}"
         ) from error
     rows, start = header.rows, 4 + length
-    expected = start + rows * (24 + 4 * header.width)
-    if header.format != FORMAT or len(blob) != expected:
+    deleting = header.format == DELETING_FORMAT
+    expected = start + rows * (12 if deleting else 24 + 4 * header.width)
+    if header.format not in (FORMAT, DELETING_FORMAT) or len(blob) != expected:
         raise CorruptEntry(
-            f"log entry: expected format {FORMAT} and {expected} bytes for {rows} rows of "
-            f"{header.width} floats, found format {header.format} and {len(blob)} bytes"
+            f"log entry: expected format {FORMAT} or {DELETING_FORMAT} and {expected} bytes for "
+            f"{rows} rows of {header.width} floats, found format {header.format} and "
+            f"{len(blob)} bytes"
         )
+    ids = np.frombuffer(blob, "<u8", rows, start)
+    if deleting:
+        return header, Deletions(ids, np.frombuffer(blob, "<u4", rows, start + 8 * rows))
     words = np.frombuffer(blob, "<u4", 4 * rows, start + 8 * rows).reshape(4, rows)
     values = np.frombuffer(blob, "<f4", rows * header.width, start + 24 * rows)
-    return header, Gains(
-        np.frombuffer(blob, "<u8", rows, start),
-        words[0],
-        words[1],
-        words[2],
-        words[3],
-        values.reshape(rows, header.width),
-    )
+    gains = Gains(ids, words[0], words[1], words[2], words[3], values.reshape(rows, header.width))
+    return header, gains

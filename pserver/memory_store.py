@@ -12,16 +12,20 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pserver.errors import LostLease, MissingBucket, MissingModel, ModelExists
+import numpy as np
+
+from pserver.errors import BucketExists, LostLease, MissingBucket, MissingModel, ModelExists
 from pserver.rows import pack_rows, unpack_rows
 from pserver.store import Answer, Entry, Polled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from pserver.errors import Unreachable
-    from pserver.rows import StoredRows
-    from pserver.store import Fold, Push, Shape, Trim
+    from pserver.rows import Rows, StoredRows
+    from pserver.store import Delete, Fold, Push, Shape, Trim
 
 _ROWS_A_CHUNK = 4096
 
@@ -41,6 +45,17 @@ class BucketState:
     lease_ms: int = 0
     folds: int = 0
 
+    def write(self, version: int, rows: Rows) -> None:
+        """Write rows, folded up to `version`."""
+        ids, blobs = pack_rows(version, rows)
+        self.rows.update(zip(ids.tolist(), blobs.tolist(), strict=True))
+
+    def append(self, nonce: bytes, blob: bytes) -> None:
+        """Append an entry to the log."""
+        self.version += 1
+        self.previous, self.nonce = self.nonce, nonce
+        self.log.append(Entry(self.version, nonce, self.previous, blob))
+
     def copy(self) -> BucketState:
         """Return a state that does not change with this one."""
         return replace(self, marks=dict(self.marks), log=list(self.log), rows=dict(self.rows))
@@ -53,26 +68,68 @@ class MemoryStore:
         """`clock_ms` is the store's clock, for leases; `nonces` draws 8 bytes for a new bucket."""
         self._clock_ms, self._nonces = clock_ms, nonces
         self._shape: Shape | None = None
+        self._complete = False
         self._buckets: dict[int, BucketState] = {}
         self._lock = threading.RLock()
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
         with self._lock:
+            self.begin(shape)
+            if not self._complete:
+                for bucket in self.missing():
+                    self._buckets[bucket] = BucketState(self._nonces())
+            self.finish()
+
+    def begin(self, shape: Shape) -> None:
+        """See Store.begin."""
+        with self._lock:
             if self._shape is None:
                 self._shape = shape
-                self._buckets = {b: BucketState(self._nonces()) for b in range(shape.buckets)}
             if self._shape != shape:
                 raise ModelExists(f"expected {shape}, found {self._shape}")
-            for bucket in range(shape.buckets):
+
+    def missing(self) -> list[int]:
+        """See Store.missing."""
+        with self._lock:
+            shape = self._begun()
+            return [bucket for bucket in range(shape.buckets) if bucket not in self._buckets]
+
+    def load(
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+    ) -> None:
+        """See Store.load."""
+        with self._lock:
+            if bucket not in self.missing():
+                raise BucketExists(f"bucket {bucket} is there already")
+            state = BucketState(self._nonces(), version, trimmed=version, marks=dict(marks))
+            for rows in chunks:
+                state.write(version, rows)
+            self._buckets[bucket] = state
+
+    def finish(self) -> None:
+        """See Store.finish."""
+        with self._lock:
+            for bucket in range(self._begun().buckets):
                 self._state(bucket)
+            self._complete = True
+
+    def drop(self) -> None:
+        """See Store.drop."""
+        with self._lock:
+            self._shape, self._complete, self._buckets = None, False, {}
 
     def shape(self) -> Shape:
         """See Store.shape."""
         with self._lock:
-            if self._shape is None:
+            if not self._complete:
                 raise MissingModel("this store in memory holds no model: nobody called `create`")
-            return self._shape
+            return self._begun()
+
+    def _begun(self) -> Shape:
+        if self._shape is None:
+            raise MissingModel("this store in memory holds no model: nobody called `create`")
+        return self._shape
 
     def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
         """See Store.marks."""
@@ -103,6 +160,19 @@ class MemoryStore:
                 width = self.shape().width
             yield unpack_rows(chunk, blobs, width)
 
+    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
+        """See Store.find."""
+        with self._lock:
+            found: list[StoredRows | Unreachable] = []
+            for bucket, ids in wanted.items():
+                state = self._buckets.get(bucket)
+                stored = state.rows if state else {}
+                names: list[bytes] = np.asarray(ids, "<u8").view("V8").tolist()
+                there = [name for name in names if name in stored]
+                blobs = [stored[name] for name in there]
+                found.append(unpack_rows(there, blobs, self.shape().width))
+            return found
+
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """See Store.claim."""
         with self._lock:
@@ -131,6 +201,11 @@ class MemoryStore:
         with self._lock:
             return [self._trim(trim) for trim in trims]
 
+    def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
+        """See Store.delete."""
+        with self._lock:
+            return [self._delete(delete) for delete in deletes]
+
     def close(self) -> None:
         """See Store.close."""
 
@@ -150,11 +225,10 @@ class MemoryStore:
             self._buckets.pop(bucket, None)
 
     def _state(self, bucket: int) -> BucketState:
-        shape = self.shape()
         if bucket not in self._buckets:
             raise MissingBucket(
-                f"bucket {bucket} of {shape.model!r} has no version: its shard came back empty; "
-                "restore it"
+                f"bucket {bucket} of {self._begun().model!r} has no version: its shard came back "
+                "empty; `headrace pserver restore`"
             )
         return self._buckets[bucket]
 
@@ -162,8 +236,9 @@ class MemoryStore:
         state = self._state(fold.bucket)
         refusal = self._refusal(state, fold, fold.number - 1)
         if refusal is None:
-            ids, blobs = pack_rows(fold.version, fold.rows)
-            state.rows.update(zip(ids.tolist(), blobs.tolist(), strict=True))
+            state.write(fold.version, fold.rows)
+            for name in np.asarray(fold.gone, "<u8").view("V8").tolist():
+                state.rows.pop(name, None)
             state.folds = fold.number
         return refusal
 
@@ -175,7 +250,16 @@ class MemoryStore:
             state.trimmed = trim.through
         return refusal
 
-    def _refusal(self, state: BucketState, named: Fold | Trim, folds: int) -> LostLease | None:
+    def _delete(self, delete: Delete) -> LostLease | None:
+        state = self._state(delete.bucket)
+        refusal = self._refusal(state, delete, delete.folds)
+        if refusal is None:
+            state.append(delete.entry_nonce, delete.blob)
+        return refusal
+
+    def _refusal(
+        self, state: BucketState, named: Fold | Trim | Delete, folds: int
+    ) -> LostLease | None:
         bucket, keeper = named.bucket, named.keeper
         if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
             return LostLease(f"bucket {bucket}: expected the lease of {keeper}, found it gone")
@@ -190,9 +274,7 @@ class MemoryStore:
         state = self._state(push.bucket)
         if all(state.marks.get(span.source, 0) == span.start for span in push.spans):
             state.marks |= {span.source: span.stop for span in push.spans}
-            state.version += 1
-            state.previous, state.nonce = state.nonce, push.nonce
-            state.log.append(Entry(state.version, push.nonce, state.previous, push.blob))
+            state.append(push.nonce, push.blob)
         sources = [span.source for span in push.spans]
         return self._answer(push.bucket, {s: state.marks.get(s, 0) for s in sources})
 

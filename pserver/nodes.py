@@ -24,7 +24,7 @@ from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.retry import Retry
 
-from pserver.address import SETTING
+from pserver.address import SETTING, client_options
 from pserver.errors import StoreError, Unreachable
 from pserver.translation import translated
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pserver.address import Address
 
-LIBRARY_VERSION = 1
+LIBRARY_VERSION = 2
 """Of functions.lua. A node with an older one gets this one; with a newer one we stop."""
 
 _LIBRARY = Path(__file__).with_name("functions.lua")
@@ -91,9 +91,7 @@ class _Node:
         self._options: dict[str, Any] = {
             "host": place[0],
             "port": place[1],
-            "db": address.database,
-            "username": address.user,
-            "password": address.password,
+            **client_options(address),
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),
             "driver_info": None,
@@ -162,9 +160,12 @@ class _Node:
 class Nodes:
     """All nodes of one store, found from its address. Safe for use from several threads."""
 
-    def __init__(self, address: Address, waiting: Waiting) -> None:
-        """Connect, and see that every node has the functions. Raises StoreError."""
-        self._address, self._waiting = address, waiting
+    def __init__(self, address: Address, waiting: Waiting, *, read_only: bool = False) -> None:
+        """Connect; unless all we do is read, see that every node has the functions.
+
+        Raises StoreError.
+        """
+        self._address, self._waiting, self._read_only = address, waiting, read_only
         self._lock = threading.Lock()
         self._nodes: dict[Place, _Node] = {}
         self._slots: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -187,6 +188,10 @@ class Nodes:
     def primaries(self) -> list[str]:
         """Return `host:port` of every node that has slots."""
         return sorted({self._node(place).name for place in self._slots if place is not None})
+
+    def known(self) -> list[Place]:
+        """Return every node named in the address or heard of since, whether it answers or not."""
+        return list(dict.fromkeys([*self._address.hosts, *self._nodes]))
 
     def name_of(self, key: bytes) -> str:
         """Return `host:port` of the node that has a key."""
@@ -296,7 +301,7 @@ class Nodes:
                 self._nodes[place] = _Node(place, self._address, self._waiting)
             return self._nodes[place]
 
-    def _one(self, place: Place, *words: bytes | str | int) -> Any:
+    def ask(self, place: Place, *words: bytes | str | int) -> Any:
         """Say one command to one node; return the reply. Raises StoreError."""
         node = self._node(place)
         try:
@@ -330,7 +335,7 @@ class Nodes:
         for place in known:
             try:
                 slots = self._slots_from(place)
-                if first:
+                if first and not self._read_only:
                     for primary in sorted({owner for owner in slots if owner is not None}):
                         self._check_functions(primary)
                 self._slots = slots
@@ -347,7 +352,7 @@ class Nodes:
             ) from trouble
 
     def _slots_from(self, place: Place) -> list[Place | None]:
-        info = self._one(place, "INFO", "cluster")
+        info = self.ask(place, "INFO", "cluster")
         clustered = b"cluster_enabled:1" in info
         if clustered != self._address.cluster:
             scheme = "redis+cluster://" if clustered else "redis://"
@@ -358,14 +363,14 @@ class Nodes:
         slots: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         if not clustered:
             return [place] * REDIS_CLUSTER_HASH_SLOTS
-        for first, last, primary, *_ in self._one(place, "CLUSTER", "SLOTS"):
+        for first, last, primary, *_ in self.ask(place, "CLUSTER", "SLOTS"):
             owner = (primary[0].decode() if primary[0] else place[0], int(primary[1]))
             slots[first : last + 1] = [owner] * (last + 1 - first)
         return slots
 
     def _check_functions(self, place: Place) -> None:
         try:
-            version = int(self._one(place, "FCALL_RO", "headrace_version", 0))
+            version = int(self.ask(place, "FCALL_RO", "headrace_version", 0))
         except Unreachable:
             raise
         except StoreError as error:
@@ -381,7 +386,7 @@ class Nodes:
             self._load_functions(place)
 
     def _load_functions(self, place: Place) -> None:
-        self._one(place, "FUNCTION", "LOAD", "REPLACE", _LIBRARY.read_bytes())
+        self.ask(place, "FUNCTION", "LOAD", "REPLACE", _LIBRARY.read_bytes())
 
 
 def _read_one(connection: Connection) -> Any:

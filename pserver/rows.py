@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pserver.errors import CorruptEntry
+from pserver.gains import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,16 @@ class Rows(NamedTuple):
     first_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds, gains.NEVER if never
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
     values: npt.NDArray[np.float32]  # (n, width)
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Rows:
+        """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
+        return Rows._make(column[which] for column in self)
+
+    def exist(self) -> npt.NDArray[np.bool_]:
+        """Return which rows ever gained anything; shape (n,). Others are as if they were absent."""
+        gained = (self.shows > 0) | (self.clicks > 0) | (self.last_seen > 0)
+        gained |= (self.first_seen != NEVER) | (self.values != 0).any(axis=1)
+        return gained
 
 
 class StoredRows(NamedTuple):

@@ -6,7 +6,7 @@ and changes in one atomic call. A bucket has
     version   how many entries its log ever got
     nonce     drawn by whoever pushed the entry `version`; another nonce is another history
     marks     for every source, the first offset not yet applied: the fence
-    log       the entries after those that a keeper trimmed
+    log       the entries after those that a keeper trimmed: what rows gained, or which rows go
     rows      each with the version up to which the log is folded into it
     lease     of the keeper that folds and trims, and how often it has folded
 
@@ -19,6 +19,9 @@ a trim only from who knows the count. The version alone would not do: a failover
 keep the entries they came from, and a fold that lingered in the network may arrive after a later
 one; either way rows would lack entries that the log then loses.
 
+A bucket whose shard lost it is filled again by `load`: rows and marks of a snapshot, or none, under
+a nonce of its own, so that whoever knew the old history copies it anew.
+
 All calls take many buckets at once, for a store sends one pipeline a node. An answer that did not
 arrive is a value (`Unreachable`) in the list, since the other buckets' answers did. The same laws
 run on every implementation: tests/pserver/store_laws.py.
@@ -26,13 +29,14 @@ run on every implementation: tests/pserver/store_laws.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+import numpy as np
 
-    import numpy as np
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     import numpy.typing as npt
 
     from pserver.errors import LostLease, Unreachable
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 OWN_FIELDS = frozenset(
     (
         *("version", "nonce", "previous", "trimmed", "appended_bytes", "trimmed_bytes"),
-        *("keeper", "lease_ms", "folds"),
+        *("keeper", "lease_ms", "folds", "loading"),
     )
 )
 """What a bucket says of itself beside its marks: no source may have such a name."""
@@ -155,6 +159,25 @@ class Fold:
     nonce: bytes
     """Of the entry `version`: refused unless the log (or the head) still has that very entry."""
     rows: Rows
+    gone: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """Ids of rows that no longer exist at `version`, to be removed; shape (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """An entry of deletions for one bucket, by the keeper that holds it; marks do not move."""
+
+    bucket: int
+    keeper: str
+    folds: int
+    """How many folds this lease has had acknowledged."""
+    version: int
+    nonce: bytes
+    """Of the entry `version`, by which it was decided."""
+    entry_nonce: bytes
+    """8 random bytes, of the new entry."""
+    blob: bytes
+    """`gains.pack(..., Deletions(...))`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +211,35 @@ class Store(Protocol):
     def shape(self) -> Shape:
         """Return what `create` was given. Raises MissingModel, Unreachable."""
 
+    def begin(self, shape: Shape) -> None:
+        """Make the model without its buckets, or go on with one that lacks some.
+
+        For `load`. A new one stays unfinished, and `shape` raises, until `finish`.
+        Raises ModelExists if there is one with another shape, Unreachable.
+        """
+
+    def missing(self) -> list[int]:
+        """Return the buckets that are not there, ascending; the model may be unfinished.
+
+        Raises MissingModel, Unreachable.
+        """
+
+    def load(
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+    ) -> None:
+        """Fill a bucket that is missing: these rows, all folded up to `version`, and these marks.
+
+        Its log is empty, its nonce new. What an interrupted load left of it is removed first; until
+        this one ends, the bucket is missing.
+        Raises BucketExists if it is there or another load of it began, MissingModel, Unreachable.
+        """
+
+    def finish(self) -> None:
+        """Declare the model whole. Raises MissingBucket if one is missing, Unreachable."""
+
+    def drop(self) -> None:
+        """Remove the model, if there is one; again, if that was interrupted. Raises Unreachable."""
+
     def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
         """Return how each bucket stands, in the order asked. Raises MissingBucket."""
 
@@ -203,6 +255,12 @@ class Store(Protocol):
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """Yield all folded rows of a bucket in chunks. Raises Unreachable."""
 
+    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
+        """Return folded rows by id, for each bucket in the order of `wanted`.
+
+        Ids that have no folded row are left out. Does not say whether the bucket is there.
+        """
+
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """Take or renew the lease of a bucket; False while another keeper holds it.
 
@@ -215,7 +273,7 @@ class Store(Protocol):
         """Give the lease back if it is this keeper's. Raises Unreachable."""
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
-        """Write rows. None where that is done.
+        """Write rows and remove those that are gone. None where that is done.
 
         LostLease if the lease is not this keeper's or has ended, if the entry named is gone, or if
         this is not the next fold. Raises MissingBucket.
@@ -223,6 +281,9 @@ class Store(Protocol):
 
     def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """Remove entries; `Trim.folds` must be the count. Answers and raises like `fold`."""
+
+    def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
+        """Append entries of deletions; fenced like `trim`. Answers and raises like `fold`."""
 
     def close(self) -> None:
         """Close connections."""

@@ -1,7 +1,7 @@
 """What a failure of the client library or a refusal of the server means to us.
 
 The one place where foreign errors become those of `pserver.errors`, which say what to do next. The
-server's own functions refuse with words of their own: MISSING and LEASE.
+server's own functions refuse with words of their own: MISSING, EXISTS and LEASE.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from redis import exceptions
 
 from pserver.address import SETTING
 from pserver.errors import (
+    BucketExists,
     LostLease,
     MissingBucket,
     OutOfMemory,
@@ -37,7 +38,9 @@ def translated(error: Exception, node: str) -> StoreError:
     if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM":
         return OutOfMemory(f"{node} is at its memory limit: {said}")
     if word == "MISSING":
-        return MissingBucket(f"{text}: its shard came back empty; restore it")
+        return MissingBucket(f"{text}: its shard came back empty; `headrace pserver restore`")
+    if word == "EXISTS":
+        return BucketExists(text)
     if word == "LEASE":
         return LostLease(text)
     refused = (

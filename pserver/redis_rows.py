@@ -1,0 +1,152 @@
+"""Rows on the wire: to a function that writes them by the thousand, and back from their sub-hashes.
+
+A bucket's rows lie in sub-hashes, small enough that a server keeps each as one flat piece of memory
+(see pserver.rows). Many are read with one pipeline; one that has grown large is scanned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pserver.errors import Unreachable
+from pserver.nodes import Call
+from pserver.redis_calls import checked
+from pserver.rows import Rows, pack_rows, sub_hash_of, unpack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from pserver.redis_calls import Calls
+    from pserver.rows import StoredRows
+
+_ROWS_A_CHUNK = 16_384
+"""Read in one go: a few MB, so that neither side holds its breath for long."""
+
+
+class Layout(NamedTuple):
+    """How a model's rows lie in its buckets."""
+
+    buckets: int
+    sub_hashes: int
+    """Of each bucket; a power of two."""
+    width: int
+
+
+class Written(NamedTuple):
+    """Rows as the function `write` takes them."""
+
+    keys: tuple[str, ...]
+    """Of the sub-hashes."""
+    counts: list[int]
+    """How many rows each gets and how many it loses, in turns."""
+    tail: bytes
+    tail_words: int
+
+
+def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layout) -> Written:
+    """Return the words that write `rows`, folded up to `version`, and remove the rows `gone`."""
+    place = sub_hash_of(rows.ids, layout.buckets, layout.sub_hashes)
+    if (place[1:] < place[:-1]).any():
+        order = np.argsort(place, kind="stable")
+        place, rows = place[order], rows.chosen(order)
+    gone_place = sub_hash_of(gone, layout.buckets, layout.sub_hashes)
+    gone = gone[np.argsort(gone_place, kind="stable")]
+    gets = np.bincount(place, minlength=layout.sub_hashes)
+    loses = np.bincount(gone_place, minlength=layout.sub_hashes)
+    subs = np.flatnonzero(gets + loses)
+    counts = np.stack([gets[subs], loses[subs]], axis=1).ravel().tolist()
+    ids, blobs = pack_rows(version, rows)
+    tail = _framed_rows(ids, blobs) + framed_ids(gone)
+    words = 2 * ids.shape[0] + gone.shape[0]
+    return Written(tuple(f"rows:{n}" for n in subs.tolist()), counts, tail, words)
+
+
+def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRows]:
+    """Yield all rows of a bucket in chunks. Raises Unreachable."""
+    keys = [calls.key(bucket, f"rows:{n}") for n in range(layout.sub_hashes)]
+    counts = calls.all([Call(key, ("HLEN", key)) for key in keys])
+    chunk: list[bytes] = []
+    rows_of_chunk = 0
+    for key, count in zip(keys, counts, strict=True):
+        if count > _ROWS_A_CHUNK:
+            yield from _scan(calls, key, layout.width)
+        elif count:
+            if rows_of_chunk + count > _ROWS_A_CHUNK:
+                yield _read_whole(calls, chunk, layout.width)
+                chunk, rows_of_chunk = [], 0
+            chunk.append(key)
+            rows_of_chunk += count
+    if chunk:
+        yield _read_whole(calls, chunk, layout.width)
+
+
+def find_rows(
+    calls: Calls, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: Layout
+) -> list[StoredRows | Unreachable]:
+    """Return the rows of these ids that there are, for each bucket in the order of `wanted`."""
+    asked: list[Call] = []
+    names: list[list[bytes]] = []
+    sizes = []
+    for bucket, ids in wanted.items():
+        place = sub_hash_of(ids, layout.buckets, layout.sub_hashes)
+        order = np.argsort(place, kind="stable")
+        subs, starts = np.unique(place[order], return_index=True)
+        for sub, some in zip(subs.tolist(), np.split(ids[order], starts[1:]), strict=True):
+            key = calls.key(bucket, f"rows:{sub}")
+            asked.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
+            names.append(np.ascontiguousarray(some, "<u8").view("V8").tolist())
+        sizes.append(subs.shape[0])
+    replies = iter(zip(names, map(checked, calls.nodes.run(asked)), strict=True))
+    return [_found(list(itertools.islice(replies, size)), layout.width) for size in sizes]
+
+
+def _found(replies: list[tuple[list[bytes], object]], width: int) -> StoredRows | Unreachable:
+    ids, blobs = [], []
+    for names, reply in replies:
+        if isinstance(reply, Unreachable):
+            return reply
+        assert isinstance(reply, list)
+        for name, blob in zip(names, reply, strict=True):
+            if blob is not None:
+                ids.append(name)
+                blobs.append(blob)
+    return unpack_rows(ids, blobs, width)
+
+
+def _read_whole(calls: Calls, keys: Sequence[bytes], width: int) -> StoredRows:
+    replies = calls.all([Call(key, ("HGETALL", key)) for key in keys])
+    flat = list(itertools.chain.from_iterable(replies))
+    return unpack_rows(flat[::2], flat[1::2], width)
+
+
+def _scan(calls: Calls, key: bytes, width: int) -> Iterator[StoredRows]:
+    cursor = b"0"
+    while True:
+        cursor, flat = calls.one(key, "HSCAN", key, cursor, "COUNT", _ROWS_A_CHUNK // 4)
+        found = dict(zip(flat[::2], flat[1::2], strict=True))  # may name a row twice
+        yield unpack_rows(list(found), list(found.values()), width)
+        if cursor == b"0":
+            return
+
+
+def framed_ids(ids: npt.NDArray[np.uint64]) -> bytes:
+    """Return ids as arguments of a command are on the wire."""
+    framed = np.empty(ids.shape[0], np.dtype([("head", "S4"), ("id", "<u8"), ("end", "S2")]))
+    framed["head"], framed["id"], framed["end"] = b"$8\r\n", ids, b"\r\n"
+    return framed.tobytes()
+
+
+def _framed_rows(ids: npt.NDArray[np.void], blobs: npt.NDArray[np.void]) -> bytes:
+    """Return ids and blobs in turns, as arguments of a command are on the wire."""
+    size = blobs.dtype.itemsize
+    heads = b"$8\r\n", b"\r\n$%d\r\n" % size
+    layout = [("a", f"S{len(heads[0])}"), ("id", "V8"), ("b", f"S{len(heads[1])}")]
+    framed = np.empty(ids.shape[0], np.dtype([*layout, ("row", f"V{size}"), ("c", "S2")]))
+    framed["a"], framed["b"], framed["c"] = *heads, b"\r\n"
+    framed["id"], framed["row"] = ids, blobs
+    return framed.tobytes()
