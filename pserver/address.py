@@ -136,7 +136,8 @@ def _host(place: str) -> tuple[str, int]:
         host, port = (head, tail) if colon else (place, "")
     host = host.removeprefix("[").removesuffix("]")
     if not host or (port and not (port.isdecimal() and int(port) < 65536)):
-        raise _bad("host:port", repr(place))
+        # what follows the colon may be a password whose @host was forgotten
+        raise _bad("host:port", f"the host {host!r} and a port that is none")
     return host, int(port or _PORT)
 
 
