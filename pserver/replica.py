@@ -2,13 +2,15 @@
 
 Learners, servers and keepers all hold one. A replica adds what the entries of a bucket's log say,
 in the log's order, to its rows; float additions in one order give one result, so all replicas at
-one version are equal bit for bit, and a checksum can prove it.
+one version are equal bit for bit, and a checksum can prove it. An entry of deletions removes the
+rows that were not seen since it was decided: at the same place of the log in every replica.
 
 To copy a bucket: read its whole log; then its rows, each with the version up to which it is folded;
 add to each row the entries beyond its version; then follow the log at least to the version that the
 bucket had after its rows were read. Only then is the copy complete, and takes the place of what the
 table held of that bucket, which stayed visible until then. A row that was not found is one that was
-never folded, so all its entries are in the log that was read.
+never folded, so all its entries are in the log that was read; or one that was removed, and then so
+are all entries beyond its removal, if not that itself.
 
 To follow a bucket: each poll brings its head and the entries beyond mine. They form a chain, for
 each names the nonce of the one before. A gap (trimmed under me), a link that does not fit, a head
@@ -26,8 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pserver.errors import StoreError, Unreachable
-from pserver.gains import NEVER, Gains, Reached, unpack
-from pserver.rows import Rows
+from pserver.gains import Deletions, Gains, Reached, unpack_entry
 from pserver.table import RowTable
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pserver.gains import Header
+    from pserver.rows import Rows
     from pserver.store import Entry, Polled, Shape, Store
     from pserver.table import Places
 
@@ -83,7 +85,19 @@ class Stale(NamedTuple):
     error: StoreError
 
 
-Change = Folded | Copied | Stale
+class Deleted(NamedTuple):
+    """An entry of deletions was applied to the rows of a bucket."""
+
+    bucket: int
+    version: int
+    header: Header
+    ids: npt.NDArray[np.uint64]
+    """Named by the entry; a row seen since is still there."""
+    size_bytes: int
+    """Of the entry in the log."""
+
+
+Change = Folded | Deleted | Copied | Stale
 
 
 class _Broken(Exception):
@@ -183,6 +197,14 @@ class Replica:
         self._positions[bucket] = _advanced(position, version, nonce, header)
         return True
 
+    def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places | None:
+        """Give back the memory of rows that were removed, if they are many.
+
+        `keep` and what is returned are RowTable.compact's; None: nothing was done, or yet worth it.
+        Whoever remembers places of the table has to call this, and nobody else.
+        """
+        return self.table.compact(keep) if self.table.sparse else None
+
     def places(self, bucket: int) -> Places:
         """Return the places in the table of all rows of a bucket, in no particular order."""
         return np.flatnonzero(self.shape.bucket_of(self.table.ids) == bucket)
@@ -193,9 +215,7 @@ class Replica:
         Rows that are as if they had never existed do not count.
         """
         rows = self.table.take(self.places(bucket))
-        exists = (rows.shows > 0) | (rows.clicks > 0) | (rows.last_seen > 0)
-        exists |= (rows.first_seen != NEVER) | (rows.values != 0).any(axis=1)
-        order = np.flatnonzero(exists)
+        order = np.flatnonzero(rows.exist())
         order = order[np.argsort(rows.ids[order])]
         digest = hashlib.blake2b(digest_size=16)
         for column in rows:
@@ -222,11 +242,17 @@ class Replica:
     def _follow_one(self, bucket: int, polled: Polled) -> None:
         position = self.position(bucket)
         for entry in _chain(position.version, position.nonce, polled):
-            header, gains = self._unpack(bucket, entry)
-            self.table.add(gains)
+            header, content = self._unpack(bucket, entry)
+            change: Folded | Deleted
+            if isinstance(content, Deletions):
+                self.table.remove(content)
+                change = Deleted(bucket, entry.version, header, content.ids, len(entry.blob))
+            else:
+                self.table.add(content)
+                change = Folded(bucket, entry.version, header, content, len(entry.blob))
             position = _advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position
-            self._changes.append(Folded(bucket, entry.version, header, gains, len(entry.blob)))
+            self._changes.append(change)
 
     def _copy(self, bucket: int, limit: int) -> None:
         """Copy a bucket. Raises _Broken, Unreachable; the table is untouched then."""
@@ -272,14 +298,14 @@ class Replica:
             raise polled
         return polled
 
-    def _unpack(self, bucket: int, entry: Entry) -> tuple[Header, Gains]:
-        header, gains = unpack(entry.blob)
-        if header.width != self.shape.width:
+    def _unpack(self, bucket: int, entry: Entry) -> tuple[Header, Gains | Deletions]:
+        header, content = unpack_entry(entry.blob)
+        if isinstance(content, Gains) and header.width != self.shape.width:
             raise StoreError(
                 f"bucket {bucket}, entry {entry.version}: expected rows of {self.shape.width} "
                 f"floats, found {header.width}"
             )
-        return header, gains
+        return header, content
 
 
 class _Copy:
@@ -300,18 +326,21 @@ class _Copy:
         if newer.all():
             self.table.put(rows)
         else:
-            self.table.put(Rows._make(column[newer] for column in rows))
+            self.table.put(rows.chosen(newer))
         self.versions[places[newer]] = versions[newer]
         self.newest = max(self.newest, int(versions.max(initial=0)))
 
-    def add(self, entry: Entry, header: Header, gains: Gains) -> None:
-        """Add an entry to the rows that are not folded up to it."""
-        places = self.table.find_or_add(gains.ids)
-        self._grow()
-        lacking = self.versions[places] < entry.version
-        if not lacking.all():
-            gains = Gains._make(column[lacking] for column in gains)
-        self.table.add(gains)
+    def add(self, entry: Entry, header: Header, content: Gains | Deletions) -> None:
+        """Add an entry to the rows that are not folded up to it, or delete those."""
+        if isinstance(content, Deletions):
+            places = self.table.find(content.ids)
+            lacking = (places >= 0) & (self.versions[places] < entry.version)
+            self.table.remove(content.chosen(lacking))
+        else:
+            places = self.table.find_or_add(content.ids)
+            self._grow()
+            lacking = self.versions[places] < entry.version
+            self.table.add(content if lacking.all() else content.chosen(lacking))
         self.position = _advanced(self.position, entry.version, entry.nonce, header)
 
     def _grow(self) -> None:
@@ -354,7 +383,9 @@ def _advanced(position: Position, version: int, nonce: bytes, header: Header) ->
     for now in header.reached:
         before = reached.get(now.source)
         append_ms = max(now.append_ms, before.append_ms if before else 0)
-        reached[now.source] = Reached(now.source, now.start, now.stop, append_ms, now.clicks)
+        # a keeper's entry repeats what it knew, which may be less than what is known here
+        stop = max(now.stop, before.stop if before else 0)
+        reached[now.source] = Reached(now.source, now.start, stop, append_ms, now.clicks)
     return Position(
         version,
         nonce,

@@ -1,8 +1,10 @@
 """Rows in this process's memory: a hash index from 64-bit ids to places in columns.
 
 Open addressing with linear probing over a power of two of slots, at most half full. A slot holds a
-place in the columns, or -1. Rows are never removed one by one: a row that no longer exists is set
-to what a row that never existed is (no shows, no gains), which is the same thing to every reader.
+place in the columns, or -1. Rows are not removed one by one: a row that no longer exists is set to
+what a row that never existed is (no shows, no gains), which is the same thing to every reader. When
+a quarter of the rows may be such, `compact` makes new columns without them: who reads the old ones
+meanwhile sees one moment, and who remembers places is told where they went.
 
 The columns are plain arrays in a named tuple (`Columns`), so that compiled kernels of other parts
 can look up, read and change rows without calling back into Python. A kernel that may add rows must
@@ -22,7 +24,7 @@ from pserver.rows import Rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pserver.gains import Gains
+    from pserver.gains import Deletions, Gains
 
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
@@ -124,6 +126,7 @@ class RowTable:
     def __init__(self, width: int) -> None:
         self.width = width
         self.columns = _make(_SMALLEST, width)
+        self._cleared = 0  # since the columns were made; some may have come back
 
     def __len__(self) -> int:
         return int(self.columns.count[0])
@@ -176,8 +179,45 @@ class RowTable:
         """Return the rows at these places, as copies."""
         return Rows._make(column[places] for column in self.columns[2:])
 
+    def remove(self, deletions: Deletions) -> Places:
+        """Clear the rows that were not seen since they were to be deleted; return their places."""
+        places = self.find(deletions.ids)
+        known = places >= 0
+        places, until = places[known], deletions.last_seen[known]
+        places = places[self.columns.last_seen[places] <= until]
+        self.clear(places)
+        return places
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a quarter of the rows may have been cleared."""
+        return self._cleared >= max(_SMALLEST, len(self) // 4)
+
+    def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
+        """Drop the rows that are as if they had never existed; return where each row went.
+
+        keep: (capacity,) True where a row stays though it is such. Returns (len,) new places, -1
+        where the row was dropped. The columns are new arrays.
+        """
+        count = len(self)
+        stays = self.everything().exist()
+        if keep is not None:
+            stays |= keep[:count]
+        kept = np.flatnonzero(stays)
+        new = _make(max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4), self.width)
+        new.count[0] = kept.shape[0]
+        for name in Columns._fields[2:]:
+            getattr(new, name)[: kept.shape[0]] = getattr(self.columns, name)[kept]
+        _index(new.slots, new.ids, kept.shape[0])
+        self.columns = new
+        self._cleared = 0
+        moved = np.full(count, -1, np.int64)
+        moved[kept] = np.arange(kept.shape[0])
+        return moved
+
     def clear(self, places: Places) -> None:
         """Set rows to what a row is that never existed."""
+        self._cleared += places.shape[0]
         self.columns.shows[places] = 0
         self.columns.clicks[places] = 0
         self.columns.first_seen[places] = NEVER
