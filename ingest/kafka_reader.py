@@ -289,14 +289,15 @@ class KafkaReader:
             map(Message.offset, messages),
             map(Message.timestamp, messages),
             map(Message.value, messages),
+            map(Message.key, messages),
             strict=True,
         )
-        for message, error, topic, partition, offset, (_, append_ms), value in columns:
+        for message, error, topic, partition, offset, (_, append_ms), value, key in columns:
             source = sources.get((topic, partition))
             if error is not None:
                 self._take_error(error, source, message.offset() or 0, happened)
             elif source is not None and source in started:
-                happened.append(_new_tuple(Record, (source, offset, append_ms, value or b"")))
+                happened.append(_new_tuple(Record, (source, offset, append_ms, value or b"", key)))
         return happened
 
     def _add_ends(self, happened: list[Happening]) -> None:

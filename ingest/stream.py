@@ -29,6 +29,8 @@ class Record(NamedTuple):
     append_ms: int
     """When Kafka appended it (or its create time, where the topic keeps that)."""
     value: bytes
+    key: bytes | None = None
+    """Of an event its impression id: what chose the partition. A dead letter keeps it."""
 
 
 class AtEnd(NamedTuple):
