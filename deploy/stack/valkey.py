@@ -74,8 +74,8 @@ class ValkeySettings:
 
 
 FAILING_OVER = ValkeySettings(node_timeout_ms=2_000, replica_validity_factor=0)
-"""For a cluster with replicas. A dead primary is replaced in some 3 s; with a much shorter timeout a
-busy machine looks dead. Any replica may be promoted, however far it lags behind: what it lacks
+"""For a cluster with replicas. A dead primary is replaced in some 3 s; with a much shorter timeout
+a busy machine looks dead. Any replica may be promoted, however far it lags behind: what it lacks
 Kafka still has, and a shard that nobody serves stands still until a person comes."""
 
 
