@@ -29,7 +29,7 @@ from learner.pushes import Progress, Pushes
 from learner.scores import Scores
 from learner.scores import pack as pack_scores
 from pserver.errors import Unreachable
-from pserver.replica import Copied, Folded
+from pserver.replica import Copied, Deleted, Folded
 from pserver.table import RowTable
 
 if TYPE_CHECKING:
@@ -206,10 +206,14 @@ class Learner:
             match change:
                 case Folded(bucket=bucket, gains=gains):
                     self._refresh(bucket, gains.ids)
+                case Deleted(bucket=bucket, ids=ids):
+                    self._refresh(bucket, ids[self.view.find(ids) >= 0])
                 case Copied(bucket=bucket):
                     known = np.union1d(self.view.ids, self.replica.table.ids)
                     self._refresh(bucket, known[self._shape.bucket_of(known) == bucket])
                     self._recheck_at_ms = now
+        if self.replica.compact() is not None:
+            self._pending.compact()
 
     def _recheck(self) -> None:
         # while a push is under way its answer speaks for the sources it names, but for no others

@@ -86,6 +86,18 @@ class Pending:
             self.gaining = grown
         return self.gaining
 
+    def compact(self) -> None:
+        """Drop the view's rows that are as if they had never existed and have nothing pending."""
+        before, count = self.reserve(), len(self)
+        moved = self._view.compact(keep=before.touched)
+        kept = np.flatnonzero(moved >= 0)
+        self.gaining = _make(self._view.columns.ids.shape[0], self._view.width)
+        for name in Gaining._fields:
+            if name not in ("count", "order"):
+                getattr(self.gaining, name)[moved[kept]] = getattr(before, name)[kept]
+        self.gaining.order[:count] = moved[before.order[:count]]
+        self.gaining.count[0] = count
+
     def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
         """Take out what these buckets' rows gained; every bucket asked for is in the answer."""
         gaining, count = self.gaining, len(self)

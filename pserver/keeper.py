@@ -11,106 +11,45 @@ nothing that rows and log do not say: whoever takes a bucket reads its log anew,
 in it as not yet written. The store refuses a fold or trim that comes too late, twice, or from a
 history that is no more (see pserver.store); the keeper then lets the bucket go and starts afresh.
 
+Rows that were not seen for too long, or that are too many (pserver.expiry), are deleted by an entry
+of the log like any change, so that whoever follows it deletes them too; a row that somebody saw
+meanwhile stays. Folding then removes them from the store.
+
 `Keeper.step` does everything once. The clock and the dice are handed in.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from pserver.errors import LostLease, Unreachable
-from pserver.gains import unpack
+from pserver.expiry import doomed_rows
+from pserver.gains import DELETING_FORMAT, Deletions, Header, pack, unpack_entry
 from pserver.keeper_metrics import KeeperMetrics
-from pserver.replica import Copied, Folded, Replica, Stale
-from pserver.store import Fold, Trim
+from pserver.replica import Copied, Deleted, Folded, Replica, Stale
+from pserver.store import Delete, Fold, Trim
+from pserver.tenure import Held, Keeping, Tenure, due
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
+    from pserver.replica import Position
     from pserver.store import Shape, Store
-    from pserver.table import Places
+
+__all__ = ["Held", "Keeper", "Keeping", "due"]
 
 log = logging.getLogger(__name__)
 
 _ENTRIES_A_POLL = 64
 _FOLDS_A_ROUND = 16
 """Sent at a time: each node has work while another answers, and none is busy for long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """When to fold and trim, and how buckets are shared."""
-
-    keep_ms: int = 60_000
-    """How long an entry stays for followers: a server that was away for less need not copy."""
-    keep_bytes: int = 8 << 20
-    """Of a bucket's log, if that is less: what the store's memory can spare, over the buckets.
-    Well below the size at which learners begin to wait."""
-    rows_a_fold: int = 1000
-    """Rows written in one call, some 5 ms of the server's time: others wait no longer than that."""
-    lease_ms: int = 10_000
-    """How long a bucket stays untended after its keeper died. Renewed at a third of it."""
-
-
-class Held(NamedTuple):
-    """What a keeper remembers of an entry that is still in the log."""
-
-    version: int
-    size_bytes: int
-    received_ms: int
-    """By the keeper's clock: the log keeps an entry for followers that are live now."""
-    places: Places
-    """Rows that it was the first to touch since they were written."""
-
-
-def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping) -> int:
-    """Return how many of the oldest entries, of that size in all, are to be folded and trimmed now.
-
-    None until the oldest is too old or all are too large; then so many that an eighth of the time
-    or of the bytes becomes free, since one fold of many entries' rows is cheaper than many folds.
-    Never the last one, which says how far the bucket's sources were read.
-    """
-    if not entries:
-        return 0
-    age_ms = now_ms - entries[0].received_ms
-    if age_ms < keeping.keep_ms and size_bytes <= keeping.keep_bytes:
-        return 0
-    old_ms = now_ms - (keeping.keep_ms - keeping.keep_ms // 8)
-    spared_bytes = keeping.keep_bytes - keeping.keep_bytes // 8
-    count = 0
-    for entry in itertools.islice(entries, len(entries) - 1):
-        if entry.received_ms > old_ms and size_bytes <= spared_bytes:
-            break
-        size_bytes -= entry.size_bytes
-        count += 1
-    return count
-
-
-@dataclass(slots=True)
-class _Tenure:
-    """One holding of one bucket."""
-
-    token: str
-    """Names this holding: a late call of an earlier one is not taken for one of this."""
-    renewed_ms: int
-    folds: int = 0
-    stocked: bool = False
-    """Whether `entries` is the whole log up to the replica's position."""
-    entries: deque[Held] = field(default_factory=deque)
-    size_bytes: int = 0
-    """Of all entries."""
-    count: int = 0
-    """How many of the oldest entries are being folded, to be trimmed then; 0: none."""
-    unwritten: Places = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The rows of those that are still to be written, by id: neighbours lie in one sub-hash."""
 
 
 class Keeper:
@@ -132,12 +71,13 @@ class Keeper:
         self._keeping, self._now_ms, self._draw_nonce = keeping, now_ms, draw_nonce
         self._metrics = metrics or KeeperMetrics(shape.model)
         self.replica = Replica(store, shape, buckets=())
-        self._tenures: dict[int, _Tenure] = {}
+        self._tenures: dict[int, Tenure] = {}
         self._untended = deque(range(shape.buckets))  # in the order in which to claim them
         # keepers that start together begin at different buckets
         self._untended.rotate(int.from_bytes(draw_nonce()[:4], "little"))
         self._token = self._draw_token()
         self._claim_at_ms = 0
+        self._expire_at_ms = now_ms() + keeping.expiry.interval_ms
         self._since = np.zeros(0, np.bool_)  # (capacity,) whether some entry's `places` has it
 
     @property
@@ -153,6 +93,7 @@ class Keeper:
         3. stock   read the whole log of a bucket that was taken over, or copied anew
         4. fold    write the rows of entries that are due, until others have waited long enough
         5. trim    remove the entries whose rows are written
+        6. expire  have rows deleted that are too old or too many
 
         Raises MissingBucket and what else the store raises beyond Unreachable and LostLease.
         """
@@ -169,6 +110,8 @@ class Keeper:
             self._trim()
             if self._now_ms() >= until_ms:
                 break
+        self._expire()
+        self._compact()
         size_bytes = sum(tenure.size_bytes for tenure in self._tenures.values())
         self._metrics.hold(len(self._tenures), size_bytes)
         return busy
@@ -206,7 +149,7 @@ class Keeper:
             except Unreachable:
                 taken = False
             if taken:
-                self._tenures[bucket] = _Tenure(self._token, now)
+                self._tenures[bucket] = Tenure(self._token, now)
             else:
                 self._untended.append(bucket)
         self._token = self._draw_token()
@@ -223,6 +166,8 @@ class Keeper:
                 case Folded(bucket=bucket) if self._tenures[bucket].stocked:
                     ids, size_bytes = change.gains.ids, change.size_bytes
                     self._remember(bucket, change.version, ids, size_bytes)
+                case Deleted(bucket=bucket) if self._tenures[bucket].stocked:
+                    self._remember(bucket, change.version, change.ids, change.size_bytes)
                 case Copied(bucket=bucket):
                     self._forget(bucket)
         return any(not isinstance(change, Stale) for change in changes)
@@ -231,6 +176,7 @@ class Keeper:
         self, bucket: int, version: int, ids: npt.NDArray[np.uint64], size_bytes: int
     ) -> None:
         places = self.replica.table.find(ids)
+        places = places[places >= 0]  # a row to be deleted may never have been here
         more = self.replica.table.columns.ids.shape[0] - self._since.shape[0]
         if more:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
@@ -260,7 +206,7 @@ class Keeper:
         except Unreachable:
             log.info("the lease of bucket %d ends by itself", bucket)
 
-    def _stock(self, bucket: int, tenure: _Tenure) -> bool:
+    def _stock(self, bucket: int, tenure: Tenure) -> bool:
         """Remember the whole log up to the replica's position; return whether that was possible."""
         goal, last = self.replica.position(bucket).version, 0
         while not tenure.stocked:
@@ -274,7 +220,8 @@ class Keeper:
                 if entry.version != begin + 1 or entry.version > goal:
                     break
                 begin = entry.version
-                self._remember(bucket, begin, unpack(entry.blob)[1].ids, len(entry.blob))
+                ids = unpack_entry(entry.blob)[1].ids
+                self._remember(bucket, begin, ids, len(entry.blob))
             tenure.stocked = begin == goal
             if begin in (last, goal) or begin > goal:
                 break
@@ -283,7 +230,7 @@ class Keeper:
             self._forget(bucket)
         return tenure.stocked
 
-    def _begin(self, tenure: _Tenure) -> None:
+    def _begin(self, tenure: Tenure) -> None:
         """Take the rows to be written out of the entries that are due."""
         if tenure.count:
             return
@@ -304,8 +251,9 @@ class Keeper:
         for bucket in wanting[:_FOLDS_A_ROUND]:
             tenure, position = self._tenures[bucket], self.replica.position(bucket)
             rows = self.replica.table.take(tenure.unwritten[: self._keeping.rows_a_fold])
-            number = tenure.folds + 1
-            folds.append(Fold(bucket, tenure.token, number, position.version, position.nonce, rows))
+            exist = rows.exist()
+            fence = (tenure.token, tenure.folds + 1, position.version, position.nonce)
+            folds.append(Fold(bucket, *fence, rows.chosen(exist), rows.ids[~exist]))
         if not folds:
             return
         with self._metrics.fold_seconds.time():
@@ -314,7 +262,8 @@ class Keeper:
             if answer is not None:
                 self._refused(fold.bucket, answer)
                 continue
-            tenure, count = self._tenures[fold.bucket], fold.rows.ids.shape[0]
+            tenure = self._tenures[fold.bucket]
+            count = fold.rows.ids.shape[0] + fold.gone.shape[0]
             tenure.folds = fold.number
             self._since[tenure.unwritten[:count]] = False
             tenure.unwritten = tenure.unwritten[count:]
@@ -341,9 +290,57 @@ class Keeper:
             self._metrics.trimmed_entries.inc(tenure.count)
             tenure.count = 0
 
+    def _expire(self) -> None:
+        """Append deletions of rows that are too old or too many."""
+        expiry, now = self._keeping.expiry, self._now_ms()
+        if not expiry or now < self._expire_at_ms:
+            return
+        self._expire_at_ms = now + expiry.interval_ms
+        rows = self.replica.table.everything()
+        deletes, counts = [], []
+        for bucket, going in doomed_rows(rows, self._shape, expiry):
+            tenure = self._tenures.get(bucket)
+            if tenure is None or not tenure.stocked:
+                continue
+            position = self.replica.position(bucket)
+            blob = _deleting(position, Deletions(rows.ids[going], rows.last_seen[going]))
+            fence = (tenure.token, tenure.folds, position.version, position.nonce)
+            deletes.append(Delete(bucket, *fence, self._draw_nonce(), blob))
+            counts.append(going.shape[0])
+        if not deletes:
+            return
+        answers = self._store.delete(deletes)
+        for delete, count, answer in zip(deletes, counts, answers, strict=True):
+            if answer is not None:
+                self._refused(delete.bucket, answer)
+            else:
+                self._metrics.deleted_rows.inc(count)
+
+    def _compact(self) -> None:
+        # a bucket that is not stocked does not know yet which removed rows the store still has
+        if not all(tenure.stocked for tenure in self._tenures.values()):
+            return
+        keep = np.zeros(self.replica.table.columns.ids.shape[0], np.bool_)
+        keep[: self._since.shape[0]] = self._since
+        moved = self.replica.compact(keep)
+        if moved is None:
+            return
+        self._since = np.zeros(self.replica.table.columns.ids.shape[0], np.bool_)
+        self._since[moved[np.flatnonzero(keep)]] = True
+        for tenure in self._tenures.values():
+            tenure.moved(moved)
+
     def _refused(self, bucket: int, error: LostLease | Unreachable) -> None:
         if isinstance(error, LostLease):
             self._metrics.lost_leases.inc()
         # else whether the call had its effect is unknown, and so is the count of folds
         log.warning("letting bucket %d go: %s", bucket, error)
         self._let_go(bucket)
+
+
+def _deleting(position: Position, deletions: Deletions) -> bytes:
+    """Return an entry that deletes, and repeats how far the bucket has come: it may be the last."""
+    rows = deletions.ids.shape[0]
+    reached = [replace(each, clicks=[]) for each in position.reached.values()]
+    header = Header(0, rows, position.event_ms, position.append_ms, reached, DELETING_FORMAT)
+    return pack(header, deletions)

@@ -21,6 +21,12 @@ class KeeperMetrics:
         self.trimmed_entries = Counter(
             named("trimmed_entries"), "Entries removed from logs.", labels, registry=registry
         ).labels(*values)
+        self.deleted_rows = Counter(
+            named("deleted_rows"),
+            "Rows found too old or too many.",
+            labels,
+            registry=registry,
+        ).labels(*values)
         self.lost_leases = Counter(
             named("lost_leases"), "Buckets that another keeper took.", labels, registry=registry
         ).labels(*values)

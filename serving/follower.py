@@ -126,6 +126,7 @@ class Follower:
                     self._copies += isinstance(change, Copied)
                 case Stale(bucket=bucket, error=error):
                     stale[bucket] = error
+        self._replica.compact()  # requests hold the columns they began with
         self._polled_ms = now = self._now_ms()
         self._tell_stale(stale)
         self._arrived(self._freshness.arrived(now))
