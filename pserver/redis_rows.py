@@ -96,7 +96,9 @@ def find_rows(
         place = sub_hash_of(ids, layout.buckets, layout.sub_hashes)
         order = np.argsort(place, kind="stable")
         subs, starts = np.unique(place[order], return_index=True)
-        for sub, some in zip(subs.tolist(), np.split(ids[order], starts[1:]), strict=True):
+        stops = [*starts[1:].tolist(), ids.shape[0]]
+        for sub, start, stop in zip(subs.tolist(), starts.tolist(), stops, strict=False):
+            some = ids[order[start:stop]]
             key = calls.key(bucket, f"rows:{sub}")
             asked.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
             names.append(np.ascontiguousarray(some, "<u8").view("V8").tolist())

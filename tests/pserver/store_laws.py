@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,79 +13,27 @@ from pserver.errors import LostLease, MissingBucket, ModelExists
 from pserver.gains import Gains, unpack
 from pserver.replica import Replica
 from pserver.rows import Rows
-from pserver.store import Answer, Fold, Polled, Push, Shape, Span, Store, Trim
+from pserver.store import Fold, Polled, Push, Shape, Span, Trim
+from tests.pserver.deletion_laws import DeletionLaws
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of, gains_of
+from tests.pserver.making_laws import MakingLaws
+from tests.pserver.store_world import (
+    BUCKETS,
+    LONG_MS,
+    World,
+    answered,
+    fold_all,
+    polled,
+    refused,
+    rows_at,
+    standing,
+    trim_through,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-BUCKETS = 4
-LONG_MS = 60_000
-
-
-class World(Protocol):
-    """A store with a model in it, and the power to break it."""
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def shape(self) -> Shape: ...
-
-    def checkpoint(self, bucket: int) -> Any:
-        """Remember a bucket as it is."""
-
-    def revert(self, bucket: int, checkpoint: Any) -> None:
-        """Put it back, as a failover that lost writes."""
-
-    def empty(self, bucket: int) -> None:
-        """Lose a bucket."""
+__all__ = ["BUCKETS", "StoreLaws", "World"]
 
 
-def answered(store: Store, *pushes: Push) -> list[Answer]:
-    answers = store.push(pushes)
-    assert all(isinstance(answer, Answer) for answer in answers)
-    return [answer for answer in answers if isinstance(answer, Answer)]
-
-
-def standing(store: Store, bucket: int) -> Answer:
-    [answer] = store.marks([bucket])
-    assert isinstance(answer, Answer)
-    return answer
-
-
-def polled(store: Store, bucket: int, after: int, limit: int = 100) -> Polled:
-    [answer] = store.poll({bucket: after}, limit)
-    assert isinstance(answer, Polled)
-    return answer
-
-
-def rows_at(world: World, bucket: int) -> tuple[Replica, Rows]:
-    replica = Replica(world.store, world.shape, buckets=[bucket])
-    replica.poll()
-    assert replica.complete
-    return replica, replica.table.everything()
-
-
-def refused(answers: Sequence[object]) -> bool:
-    return all(isinstance(answer, LostLease) for answer in answers)
-
-
-def fold_all(world: World, bucket: int, keeper: str, number: int = 1) -> Fold:
-    replica, rows = rows_at(world, bucket)
-    position = replica.position(bucket)
-    fold = Fold(bucket, keeper, number, position.version, position.nonce, rows)
-    [answer] = world.store.fold([fold])
-    if answer is not None:
-        raise answer
-    return fold
-
-
-def trim_through(fold: Fold, through: int) -> Trim:
-    return Trim(fold.bucket, fold.keeper, fold.number, fold.version, fold.nonce, through)
-
-
-class StoreLaws:
+class StoreLaws(MakingLaws, DeletionLaws):
     """The laws. A subclass provides the fixture `world`."""
 
     def test_create_again_changes_nothing(self, world: World) -> None:

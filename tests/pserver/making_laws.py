@@ -1,0 +1,162 @@
+"""Laws of single rows, and of filling, completing and removing a model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from pserver.errors import BucketExists, MissingBucket, MissingModel, ModelExists, Unreachable
+from pserver.replica import Replica
+from pserver.rows import Rows, StoredRows
+from pserver.store import Fold
+from tests.pserver.entries import SOURCE, Pusher
+from tests.pserver.store_world import (
+    BUCKETS,
+    LONG_MS,
+    World,
+    answered,
+    fold_all,
+    polled,
+    refused,
+    rows_at,
+    standing,
+)
+
+
+def folded_bucket(world: World, bucket: int) -> Rows:
+    """Push to a bucket, fold it, and return its rows."""
+    pusher = Pusher(bucket, BUCKETS)
+    answered(world.store, *(pusher.next() for _ in range(4)))
+    world.store.claim(bucket, "k", LONG_MS)
+    return fold_all(world, bucket, "k").rows
+
+
+class MakingLaws:
+    """To be mixed into the laws of a store."""
+
+    def test_single_rows_are_found_by_id(self, world: World) -> None:
+        wanted = {}
+        expected = {}
+        for bucket in (2, 0):
+            rows = folded_bucket(world, bucket)
+            some = rows.chosen(np.arange(0, rows.ids.shape[0], 2))
+            expected[bucket] = {int(i): some.values[n] for n, i in enumerate(some.ids)}
+            unknown = some.ids[:1] + np.uint64(12345)
+            wanted[bucket] = np.concatenate([some.ids[::-1], unknown])
+        wanted[1] = np.array([77], np.uint64)
+        answers = world.store.find(wanted)
+        assert len(answers) == 3
+        for bucket, answer in zip((2, 0), answers, strict=False):
+            assert isinstance(answer, StoredRows)
+            assert set(answer.versions.tolist()) == {4}
+            found = {int(i): answer.rows.values[n] for n, i in enumerate(answer.rows.ids)}
+            assert found.keys() == expected[bucket].keys()
+            for row_id, values in found.items():
+                assert values.tobytes() == expected[bucket][row_id].tobytes()
+        assert not isinstance(answers[2], Unreachable)
+        assert answers[2].rows.ids.shape == (0,)
+
+    def test_no_row_is_asked_for_and_none_is_found(self, world: World) -> None:
+        [answer] = world.store.find({3: np.zeros(0, np.uint64)})
+        assert isinstance(answer, StoredRows)
+        assert answer.rows.ids.shape == (0,)
+
+    def test_a_lost_bucket_is_filled_under_a_new_history(self, world: World) -> None:
+        rows = folded_bucket(world, 1)
+        before = standing(world.store, 1)
+        assert world.store.missing() == []
+        world.empty(1)
+        assert world.store.missing() == [1]
+        half = rows.ids.shape[0] // 2
+        chunks = [rows.chosen(slice(0, half)), rows.chosen(slice(half, None))]
+        world.store.load(1, 9, {SOURCE: 7, "b/1": 3}, chunks)
+        assert world.store.missing() == []
+        after = standing(world.store, 1)
+        assert (after.version, after.marks, after.log_bytes) == (9, {SOURCE: 7, "b/1": 3}, 0)
+        assert after.nonce != before.nonce
+        found = polled(world.store, 1, 0)
+        assert (found.trimmed, found.entries) == (9, ())
+        replica, loaded = rows_at(world, 1)
+        order, expected = np.argsort(loaded.ids), np.argsort(rows.ids)
+        for name in Rows._fields:
+            left, right = getattr(loaded, name)[order], getattr(rows, name)[expected]
+            assert left.tobytes() == right.tobytes(), name
+        pusher = Pusher(1, BUCKETS)
+        pusher.offset = 7
+        [answer] = answered(world.store, pusher.next())
+        assert answer.version == 10
+        replica.poll()
+        assert replica.checksum(1) == rows_at(world, 1)[0].checksum(1)
+
+    def test_what_knew_the_lost_history_is_refused_by_the_new_one(self, world: World) -> None:
+        rows = folded_bucket(world, 1)
+        head = standing(world.store, 1)
+        follower, _ = rows_at(world, 1)
+        world.empty(1)
+        world.store.load(1, head.version, head.marks, [])
+        assert refused(world.store.fold([Fold(1, "k", 2, head.version, head.nonce, rows)]))
+        while follower.poll():  # another nonce at the same version: copied anew, empty
+            pass
+        assert not follower.table.everything().exist().any()
+
+    def test_a_bucket_that_is_there_is_not_filled(self, world: World) -> None:
+        rows = folded_bucket(world, 1)
+        before = standing(world.store, 1)
+        with pytest.raises(BucketExists):
+            world.store.load(1, 1, {}, [])
+        assert standing(world.store, 1) == before
+        assert rows_at(world, 1)[1].ids.shape == rows.ids.shape
+
+    def test_an_interrupted_load_leaves_the_bucket_missing_and_nothing_behind(
+        self, world: World
+    ) -> None:
+        rows = folded_bucket(world, 1)
+        world.empty(1)
+
+        def cut() -> object:
+            yield rows
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            world.store.load(1, 4, {SOURCE: 5}, cut())  # type: ignore[arg-type]
+        assert world.store.missing() == [1]
+        with pytest.raises(MissingBucket):
+            world.store.marks([1])
+        world.store.load(1, 2, {}, [rows.chosen(slice(0, 1))])
+        assert rows_at(world, 1)[1].ids.tolist() == rows.ids[:1].tolist()
+
+    def test_a_model_is_not_there_before_it_is_finished(self, world: World) -> None:
+        world.store.drop()
+        world.store.begin(world.shape)
+        with pytest.raises(MissingModel):
+            world.store.shape()
+        assert world.store.missing() == list(range(BUCKETS))
+        for bucket in range(BUCKETS - 1):
+            world.store.load(bucket, 0, {}, [])
+        with pytest.raises(MissingBucket, match="restore"):
+            world.store.finish()
+        world.store.load(BUCKETS - 1, 0, {}, [])
+        world.store.finish()
+        assert world.store.shape() == world.shape
+
+    def test_beginning_with_another_shape_is_refused(self, world: World) -> None:
+        with pytest.raises(ModelExists):
+            world.store.begin(dataclasses.replace(world.shape, fingerprint="else"))
+        world.store.begin(world.shape)
+        assert world.store.shape() == world.shape
+
+    def test_a_dropped_model_is_gone_and_can_be_made_anew(self, world: World) -> None:
+        folded_bucket(world, 0)
+        world.store.drop()
+        for call in (world.store.shape, world.store.missing):
+            with pytest.raises(MissingModel):
+                call()
+        world.store.drop()  # again: there is nothing left to do
+        world.store.create(world.shape)
+        replica = Replica(world.store, world.shape)
+        replica.poll()
+        assert replica.complete
+        assert len(replica.table) == 0
+        assert standing(world.store, 0).marks == {}

@@ -1,0 +1,79 @@
+"""A store that can be broken, and the small questions that its laws ask of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pserver.errors import LostLease
+from pserver.replica import Replica
+from pserver.store import Answer, Fold, Polled, Push, Shape, Store, Trim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pserver.rows import Rows
+
+BUCKETS = 4
+LONG_MS = 60_000
+
+
+class World(Protocol):
+    """A store with a model in it, and the power to break it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def shape(self) -> Shape: ...
+
+    def checkpoint(self, bucket: int) -> Any:
+        """Remember a bucket as it is."""
+
+    def revert(self, bucket: int, checkpoint: Any) -> None:
+        """Put it back, as a failover that lost writes."""
+
+    def empty(self, bucket: int) -> None:
+        """Lose a bucket."""
+
+
+def answered(store: Store, *pushes: Push) -> list[Answer]:
+    answers = store.push(pushes)
+    assert all(isinstance(answer, Answer) for answer in answers)
+    return [answer for answer in answers if isinstance(answer, Answer)]
+
+
+def standing(store: Store, bucket: int) -> Answer:
+    [answer] = store.marks([bucket])
+    assert isinstance(answer, Answer)
+    return answer
+
+
+def polled(store: Store, bucket: int, after: int, limit: int = 100) -> Polled:
+    [answer] = store.poll({bucket: after}, limit)
+    assert isinstance(answer, Polled)
+    return answer
+
+
+def rows_at(world: World, bucket: int) -> tuple[Replica, Rows]:
+    replica = Replica(world.store, world.shape, buckets=[bucket])
+    replica.poll()
+    assert replica.complete
+    return replica, replica.table.everything()
+
+
+def refused(answers: Sequence[object]) -> bool:
+    return all(isinstance(answer, LostLease) for answer in answers)
+
+
+def fold_all(world: World, bucket: int, keeper: str, number: int = 1) -> Fold:
+    replica, rows = rows_at(world, bucket)
+    position = replica.position(bucket)
+    fold = Fold(bucket, keeper, number, position.version, position.nonce, rows)
+    [answer] = world.store.fold([fold])
+    if answer is not None:
+        raise answer
+    return fold
+
+
+def trim_through(fold: Fold, through: int) -> Trim:
+    return Trim(fold.bucket, fold.keeper, fold.number, fold.version, fold.nonce, through)
