@@ -153,10 +153,8 @@ class KafkaReader:
 
     def topic_id(self, topic: str) -> str:
         """Return the identity that Kafka gave the topic: another one after it was made again."""
-        timeout_s = self._settings.connect_timeout_s
-        with translated(f"asking for the identity of topic {topic}", self._settings.bootstrap):
-            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
-            return str(asked[topic].result().topic_id)
+        # asked before every push: a restart of the broker is waited for
+        return ask_again(self._settings.lost_timeout_s)(self._topic_id, topic)
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
         """Tell Kafka how far we are, without waiting: for lag dashboards alone."""
@@ -193,6 +191,12 @@ class KafkaReader:
         }
 
     # ---------------------------------------------------------------- inside
+
+    def _topic_id(self, topic: str) -> str:
+        timeout_s = self._settings.connect_timeout_s
+        with translated(f"asking for the identity of topic {topic}", self._settings.bootstrap):
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+            return str(asked[topic].result().topic_id)
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s = self._settings.connect_timeout_s

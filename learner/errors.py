@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ingest.stream import Source
 
 
@@ -25,4 +27,26 @@ class MarkOutsideTopic(LearnerError):
             f"{source.topic}/{source.partition} ({name}): the parameter server has learned up to "
             f"offset {mark}, the topic holds {first} to {end}: {lacking}. Restore a snapshot that "
             f"fits the topic, or begin a new model."
+        )
+
+
+class TopicMadeAgain(LearnerError):
+    """Another topic of that name than was learned from so far: nobody knows how the two fit."""
+
+    def __init__(
+        self, topic: str, before: str, now: str, learned: Mapping[str, tuple[int, int]]
+    ) -> None:
+        """`learned`: source in the marks -> its lowest and highest mark over the buckets."""
+        marks = "; ".join(
+            f"{name} up to offset {high}"
+            + (f", some buckets only up to {low}: they lack what lay between" if low < high else "")
+            for name, (low, high) in sorted(learned.items())
+        )
+        super().__init__(
+            f"topic {topic}: expected the one learned from so far, with identity {before}, found "
+            f"{now}: it was deleted and made again. The parameter server has learned "
+            f"{marks or 'what was pushed before that'}. Examples of the old topic beyond that are "
+            "lost, and examples that the new one repeats would count twice. If it goes on where "
+            f"the old one ended: `headrace learner run --accept-topic {now}`, once. If it begins "
+            "anew, so must the model: `headrace pserver drop`, then `headrace pserver init`."
         )

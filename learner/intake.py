@@ -4,6 +4,14 @@ Partitions are filled by the same joiner but read at different speeds. A model t
 of one and then an hour of another would see time jump back and forth, which costs accuracy; so the
 batch with the least event time goes first, and a partition that may still have an earlier one is
 waited for, within a bound.
+
+Marks and cursors are offsets of one very topic, and Kafka's client is content with its name: if the
+topic is deleted and made again it may go on at the old offset in the new topic, skipping what lies
+before. So identities are compared twice. A learner that starts refuses a topic when the store has
+learned from another one and from this one nothing yet: whether the new topic repeats, continues or
+skips what the old one held, only its operator knows (`accept_topic`). And before what was learned
+is pushed (`check_topics`) the topic must still be the one that it counts under: an identity never
+comes back, so if it is the same now, it was when the examples were read.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ import numpy as np
 
 from ingest.examples import Examples, unpack
 from ingest.stream import AtEnd, Gained, Lost, Reader, Record, Source
-from learner.errors import MarkOutsideTopic
+from learner.errors import MarkOutsideTopic, TopicMadeAgain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -60,12 +68,16 @@ class Intake:
         order_wait_ms: int,
         ahead_limit: int,
         now_ms: Callable[[], int],
+        accept_topic: str = "",
     ) -> None:
+        """`accept_topic`: identity of a topic made again that goes on where the old one ended."""
         self._reader, self._cursors, self._fields = reader, cursors, fields
+        self._accept_topic = accept_topic
         self._order_wait_ms, self._ahead_limit, self._now_ms = order_wait_ms, ahead_limit, now_ms
         self._partitions: dict[Source, _Partition] = {}
         self.unmarked: set[Source] = set()
         """Partitions gained whose marks have not been read yet: see `begin`."""
+        self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
 
     def poll(self, timeout_s: float) -> None:
         """Take in what came from Kafka."""
@@ -76,7 +88,7 @@ class Intake:
                 case AtEnd(source, offset):
                     if (partition := self._partitions.get(source)) is not None:
                         partition.end = offset
-                        self._reach_end(partition)
+                        self._reach_end(source)
                 case Gained(source):
                     self.unmarked.add(source)
                 case Lost(source):
@@ -90,15 +102,31 @@ class Intake:
             partition.paused = full
 
     def begin(self, answers: Sequence[Answer]) -> None:
-        """Start the partitions gained, each at the lowest of its marks over all buckets."""
+        """Start the partitions gained, each at the lowest of its marks over all buckets.
+
+        Raises TopicMadeAgain, MarkOutsideTopic.
+        """
         for source in sorted(self.unmarked):
-            name = f"{self._reader.topic_id(source.topic)}/{source.partition}"
+            identity = self._reader.topic_id(source.topic)
+            if identity != self._accept_topic:
+                _check_learned_from(source.topic, identity, answers)
+            name = f"{identity}/{source.partition}"
             self._cursors.gained(
                 name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
             )
             self._partitions[source] = _Partition(name, empty_since_ms=self._now_ms())
             self._start(source)
         self.unmarked.clear()
+
+    def check_topics(self) -> None:
+        """See that what was learned since the last check came from the topic it is counted under.
+
+        To be called before it is pushed. Raises TopicMadeAgain.
+        """
+        unchecked, self._unchecked = self._unchecked, set()
+        for topic, before in sorted(unchecked):
+            if (now := self._reader.topic_id(topic)) != before:
+                raise TopicMadeAgain(topic, before, now, {})
 
     def read_again(self, names: Collection[str]) -> None:
         """Go back to the lowest cursor of these sources, as far as they are ours."""
@@ -133,8 +161,8 @@ class Intake:
 
     def learned(self, batch: Batch) -> None:
         """The batch is applied or pending in every bucket now."""
-        self._cursors.advance(batch.name, batch.offset + 1)
-        self._reach_end(self._partitions[batch.source])
+        self._advance(batch.source, batch.name, batch.offset + 1)
+        self._reach_end(batch.source)
 
     def commit(self) -> None:
         """Tell Kafka how far the slowest bucket is, for lag dashboards."""
@@ -154,10 +182,15 @@ class Intake:
             batch = Batch(record.source, partition.name, record.offset, examples)
             partition.batches.append(batch)
 
-    def _reach_end(self, partition: _Partition) -> None:
+    def _reach_end(self, source: Source) -> None:
+        partition = self._partitions[source]
         if partition.end is not None and not partition.batches:
             # nothing but markers of transactions lies between the last batch and the end
-            self._cursors.advance(partition.name, partition.end)
+            self._advance(source, partition.name, partition.end)
+
+    def _advance(self, source: Source, name: str, stop: int) -> None:
+        self._cursors.advance(name, stop)
+        self._unchecked.add((source.topic, _identity(name)))
 
     def _lose(self, source: Source) -> None:
         self.unmarked.discard(source)
@@ -176,3 +209,19 @@ class Intake:
         partition.end = None
         partition.empty_since_ms = self._now_ms()
         self._reader.start({source: offset})
+
+
+def _check_learned_from(topic: str, identity: str, answers: Sequence[Answer]) -> None:
+    """Raise TopicMadeAgain if the buckets have learned, but from another topic alone."""
+    names = {name for answer in answers for name, mark in answer.marks.items() if mark}
+    others = {_identity(name) for name in names}
+    if not names or identity in others:
+        return
+    marks = {name: [answer.marks.get(name, 0) for answer in answers] for name in names}
+    spread = {name: (min(found), max(found)) for name, found in marks.items()}
+    raise TopicMadeAgain(topic, " and ".join(sorted(others)), identity, spread)
+
+
+def _identity(name: str) -> str:
+    """Of the topic, from the name of one of its partitions in the marks."""
+    return name.rpartition("/")[0]

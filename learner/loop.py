@@ -118,7 +118,9 @@ class Learner:
         now_ms: Callable[[], int],
         draw_nonce: Callable[[], bytes],
         rest: Callable[[float], None],
+        accept_topic: str = "",
     ) -> None:
+        """`accept_topic`: see Intake."""
         self._scores, self._score_topic = scores, score_topic
         self._store, self.replica, self._model = store, replica, model
         self._pace, self._now_ms, self._rest = pace, now_ms, rest
@@ -134,6 +136,7 @@ class Learner:
             order_wait_ms=pace.order_wait_ms,
             ahead_limit=pace.ahead_limit,
             now_ms=now_ms,
+            accept_topic=accept_topic,
         )
         self._pushes = Pushes(
             exchange,
@@ -161,7 +164,8 @@ class Learner:
         4. predict score each example before learning from it
         5. learn   add to the view and to the pending gains, where the bucket's cursor allows it
         6. score   hand the scores to Kafka
-        7. push    if due: wait until Kafka has the scores, then send gains with their spans
+        7. push    if due: wait until Kafka has the scores, see that the topic was not made again,
+                   then send gains with their spans
         8. answer  applied, refused (discard, read again) or unknown (send again)
         9. commit  offsets, for lag dashboards
         """
@@ -280,7 +284,12 @@ class Learner:
     def _push(self) -> None:
         self._recheck_at_ms = 0
         self._pushed_at_ms = self._now_ms()
-        self._pushes.send(self.progress, before=self._scores.flush)
+        self._pushes.send(self.progress, before=self._seal)
+
+    def _seal(self) -> None:
+        """See that what was learned may be pushed: its scores are kept, and its topic is ours."""
+        self._scores.flush()
+        self._intake.check_topics()
 
     def _answer(self) -> None:
         again = self._pushes.handle_answers()

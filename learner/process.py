@@ -47,6 +47,9 @@ class LearnerSettings:
     metrics_port: int = 0
     """0: no metrics are served."""
     pace: Pace = field(default_factory=Pace)
+    accept_topic: str = ""
+    """Identity of a topic of examples made again that goes on where the one before it ended. Said
+    once, by the operator: nothing in the two topics can prove it."""
 
 
 class ThreadExchange:
@@ -122,6 +125,7 @@ def run_learner(
         now_ms=now_ms,
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
+        accept_topic=settings.accept_topic,
     )
     collector = LearnerCollector(spec.name, learner, now_ms)
     REGISTRY.register(collector)

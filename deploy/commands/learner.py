@@ -1,6 +1,7 @@
 """`headrace learner`: learn from examples."""
 
 from functools import partial
+from typing import Annotated
 
 import typer
 
@@ -14,6 +15,17 @@ from deploy.commands.options import (
     ModelFile,
     RedisUrl,
 )
+
+AcceptTopic = Annotated[
+    str,
+    typer.Option(
+        "--accept-topic",
+        envvar="HEADRACE_ACCEPT_TOPIC",
+        metavar="ID",
+        help="Go on with a topic of examples that was deleted and made again: its new identity.",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
 
@@ -31,6 +43,7 @@ def run(
     redis: RedisUrl = REDIS,
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
+    accept_topic: AcceptTopic = "",
 ) -> None:
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
@@ -41,7 +54,9 @@ def run(
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_learner(
-            LearnerSettings(instance=instance, metrics_port=metrics_port),
+            LearnerSettings(
+                instance=instance, metrics_port=metrics_port, accept_topic=accept_topic
+            ),
             kafka_settings(kafka, kafka_client),
             partial(open_store, redis, spec.name),
             spec,
