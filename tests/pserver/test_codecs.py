@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.errors import CorruptEntry
-from pserver.gains import NEVER, Gains, Header, Reached, pack, unpack
+from pserver.gains import (
+    DELETING_FORMAT,
+    NEVER,
+    Deletions,
+    Gains,
+    Header,
+    Reached,
+    pack,
+    unpack,
+    unpack_entry,
+)
 from pserver.rows import Rows, pack_rows, row_bytes, sub_hash_of, unpack_rows
 from pserver.store import Shape
 from pserver.table import RowTable
@@ -61,6 +71,23 @@ def test_bytes_that_are_not_rows_of_that_width_are_refused() -> None:
     ):
         with pytest.raises(CorruptEntry, match="expected 3 rows"):
             unpack_rows(bad_ids, bad_blobs, width)
+
+
+@given(seed=SEEDS, count=st.integers(0, 9))
+def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) -> None:
+    rows = some_rows(seed, count, 0)
+    header = Header(0, count, 7, 8, [Reached("a/0", 1, 2, 3)], DELETING_FORMAT)
+    blob = pack(header, Deletions(rows.ids, rows.last_seen))
+    found_header, found = unpack_entry(blob)
+    assert found_header == header
+    assert isinstance(found, Deletions)
+    assert same(found, (rows.ids, rows.last_seen))
+    with pytest.raises(CorruptEntry, match="expected gains"):
+        unpack(blob)
+    with pytest.raises(CorruptEntry, match="expected format"):
+        unpack_entry(blob + b"x")
+    with pytest.raises(ValueError, match="Deletions"):
+        pack(Header(0, count, 7, 8, []), Deletions(rows.ids, rows.last_seen))
 
 
 @given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, sources=st.lists(st.text(), max_size=3))
