@@ -118,9 +118,9 @@ def test_paced_replay_takes_its_time_and_ticks_while_nothing_happens(
         WINDOW_MS,
         threading.Event(),
         topics=topics,
-        settings=ReplaySettings(speed=10.0, tick_interval_s=0.02),
+        settings=ReplaySettings(speed=4.0, tick_interval_s=0.02),
     )
-    assert time.monotonic() - begun_s >= 0.3
+    assert time.monotonic() - begun_s >= 0.75
     for topic in (topics.impressions, topics.clicks):
         by_partition = defaultdict(list)
         for record in read_all(settings, topic):
@@ -128,7 +128,8 @@ def test_paced_replay_takes_its_time_and_ticks_while_nothing_happens(
         for found in by_partition.values():
             times = [event["timestamp_ms"] for event in found]
             assert times == sorted(times), "a tick went before an event"
-            assert sum("impression_id" not in event for event in found) > 2
+            # the last one comes in any case, behind everything
+            assert sum("impression_id" not in event for event in found) > 1
 
 
 def test_replay_waits_while_the_pipeline_lags(
