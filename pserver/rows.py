@@ -12,6 +12,7 @@ id below those of its bucket say which.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,6 +45,18 @@ class Rows(NamedTuple):
         gained = (self.shows > 0) | (self.clicks > 0) | (self.last_seen > 0)
         gained |= (self.first_seen != NEVER) | (self.values != 0).any(axis=1)
         return gained
+
+    def existing(self) -> Rows:
+        """Return the rows that exist, in ascending order of id, as copies."""
+        there = np.flatnonzero(self.exist())
+        return self.chosen(there[np.argsort(self.ids[there])])
+
+    def checksum(self) -> str:
+        """Return a digest of the rows that exist, whatever their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for column in self.existing():
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
 
 
 class StoredRows(NamedTuple):
