@@ -213,6 +213,31 @@ local function trim(keys, args)
   return 1
 end
 
+-- Read single rows, the head and what follows in the log, all as of one moment: keys log, marks, then
+-- sub-hashes; arguments the first entry wanted, how many at most, then of each sub-hash how many rows,
+-- then the ids of all of them. Answers version, nonce, trimmed, the entries, then each row or nil.
+local function look(keys, args)
+  local head = redis.call('HMGET', keys[2], 'version', 'nonce', 'trimmed')
+  if not head[1] then
+    return missing(keys[2])
+  end
+  local entries = {}
+  if args[2] ~= '0' then
+    entries = redis.call('XRANGE', keys[1], args[1], '+', 'COUNT', args[2])
+  end
+  local answer = {head[1], head[2], head[3], entries}
+  local at, place = #keys + 1, 4
+  for k = 3, #keys do
+    local count = tonumber(args[k])
+    for _, row in ipairs(redis.call('HMGET', keys[k], unpack(args, at, at + count - 1))) do
+      place = place + 1
+      answer[place] = row
+    end
+    at = at + count
+  end
+  return answer
+end
+
 local function loading(marks, token)
   if redis.call('HEXISTS', marks, 'version') == 1 then
     return redis.error_reply('EXISTS ' .. marks .. ' is there')
@@ -274,6 +299,7 @@ register('release', release, {'allow-oom'})
 register('fold', fold, {'allow-oom'})
 register('trim', trim, {'allow-oom'})
 register('delete', delete, {'allow-oom'})
+register('look', look, {'no-writes'})
 register('load_begin', load_begin, {'allow-oom'})
 register('load_rows', load_rows, {})
 register('load_end', load_end, {})

@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pserver.errors import BucketExists, LostLease, MissingBucket, MissingModel, ModelExists
+from pserver.errors import (
+    BucketExists,
+    LostLease,
+    MissingBucket,
+    MissingModel,
+    ModelExists,
+    Unreachable,
+)
 from pserver.rows import pack_rows, unpack_rows
-from pserver.store import Answer, Entry, Polled
+from pserver.store import Answer, Entry, Looked, Polled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from pserver.errors import Unreachable
     from pserver.rows import Rows, StoredRows
     from pserver.store import Delete, Fold, Push, Shape, Trim
 
@@ -172,6 +178,17 @@ class MemoryStore:
                 blobs = [stored[name] for name in there]
                 found.append(unpack_rows(there, blobs, self.shape().width))
             return found
+
+    def look(
+        self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        """See Store.look."""
+        with self._lock:
+            looked: list[Looked | Unreachable] = []
+            for bucket, rows in zip(wanted, self.find(wanted), strict=True):
+                assert not isinstance(rows, Unreachable)
+                looked.append(Looked(rows, self._poll(bucket, after[bucket], limit)))
+            return looked
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """See Store.claim."""

@@ -290,7 +290,7 @@ class Nodes:
         if isinstance(error, exceptions.AskError):
             asking[index] = (error.host or place[0], error.port)
             return True
-        if "Function not found" in str(error):
+        if "Function not found" in str(error) and not self._read_only:
             self._load_functions(place)
             return True
         return False

@@ -39,8 +39,24 @@ class Calls:
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
     ) -> Call:
         """Return the call of a function about one bucket."""
+        return self._call("FCALL", name, bucket, keys, arguments)
+
+    def reading_function(
+        self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
+    ) -> Call:
+        """Return the call of a function that changes nothing."""
+        return self._call("FCALL_RO", name, bucket, keys, arguments)
+
+    def _call(
+        self,
+        command: str,
+        name: str,
+        bucket: int,
+        keys: Sequence[str],
+        arguments: Sequence[bytes | str | int],
+    ) -> Call:
         whole = [self.key(bucket, key) for key in keys]
-        return Call(whole[0], ("FCALL", f"headrace_{name}", len(whole), *whole, *arguments))
+        return Call(whole[0], (command, f"headrace_{name}", len(whole), *whole, *arguments))
 
     def one(self, key: bytes, *words: bytes | str | int) -> Any:
         """Send one command; return the reply. Raises what it met."""

@@ -15,9 +15,10 @@ from pserver.address import parse_address
 from pserver.errors import LostLease, Unreachable
 from pserver.nodes import Call, Nodes, Waiting
 from pserver.redis_calls import Calls, checked
+from pserver.redis_looking import look_rows
 from pserver.redis_making import FORMAT, Kept, Making
 from pserver.redis_rows import find_rows, read_bucket, written
-from pserver.store import OWN_FIELDS, Answer, Entry, Polled, Shape
+from pserver.store import OWN_FIELDS, Answer, Entry, Looked, Polled, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -164,6 +165,20 @@ class RedisStore:
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """See Store.find."""
         return find_rows(self._calls, wanted, self._known().layout)
+
+    def look(
+        self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        """See Store.look."""
+        answers: list[Looked | Unreachable] = []
+        seen = look_rows(self._calls, wanted, after, limit, self._known().layout)
+        for bucket, one in zip(wanted, seen, strict=True):
+            if isinstance(one, Unreachable):
+                answers.append(one)
+                continue
+            polled = self._polled(bucket, one.head, one.entries)
+            answers.append(polled if isinstance(polled, Unreachable) else Looked(one.rows, polled))
+        return answers
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """See Store.claim."""

@@ -148,6 +148,17 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """Single rows, with what makes them whole."""
+
+    rows: StoredRows
+    """As they are folded."""
+    polled: Polled
+    """The log of the same history: its entries beyond those of each row are all that the row lacks.
+    `trimmed` is not later than the rows, head and entries are not earlier."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Rows of one bucket as they are at `version`, to be written by the keeper that holds it."""
 
@@ -259,6 +270,14 @@ class Store(Protocol):
         """Return folded rows by id, for each bucket in the order of `wanted`.
 
         Ids that have no folded row are left out. Does not say whether the bucket is there.
+        """
+
+    def look(
+        self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        """Return folded rows by id, and what `poll` would, as of one moment for each bucket.
+
+        In the order of `wanted`; ids that have no folded row are left out. Raises MissingBucket.
         """
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
