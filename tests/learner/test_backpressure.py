@@ -1,0 +1,129 @@
+"""A learner waits for keepers before logs fill the store's memory, and loses nothing by it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ingest.examples import pack
+from ingest.fakes import ListReader, ListWriter
+from ingest.stream import Record, Source
+from learner.logistic import LogisticRegression
+from learner.loop import Learner, Pace
+from pserver.keeper import Keeper, Keeping
+from pserver.memory_store import MemoryStore
+from pserver.replica import Replica
+from pserver.store import Answer, Push, Shape
+from tests.learner.streams import BUCKETS, counted, part, random_examples, random_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pserver.errors import Unreachable
+
+LIMIT_BYTES = 20_000
+IMPRESSIONS = 3_000
+TOPIC = "examples.test"
+
+
+class Now:
+    """Answers at once: a round of pushes is done when it is sent."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._answers: list[Answer | Unreachable] | None = None
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        self._answers = self._store.push(pushes)
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        answers, self._answers = self._answers, None
+        return answers
+
+
+class Stage:
+    """One learner, a log of examples for it, and a keeper that works when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_ms, dice = 0, random.Random(5)
+        self.spec = random_spec(np.random.default_rng(3), "immediate", statistics=True)
+        examples = random_examples(np.random.default_rng(4), self.spec, IMPRESSIONS, closed=False)
+        source = Source(TOPIC, 0)
+        starts = range(0, len(examples), 50)
+        records = [
+            Record(source, n, 1, pack(part(examples, start, start + 50)))
+            for n, start in enumerate(starts)
+        ]
+        self.end = len(records)
+        self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=lambda: dice.randbytes(8))
+        self.shape = Shape("test", BUCKETS, self.spec.width, self.spec.fingerprint, "")
+        self.store.create(self.shape)
+        replica = Replica(self.store, self.shape)
+        while not replica.complete:
+            replica.poll()
+        self.learner = Learner(
+            reader=ListReader({source: records}, largest_poll=3),
+            scores=ListWriter(),
+            score_topic="scores.test",
+            store=self.store,
+            exchange=Now(self.store),
+            replica=replica,
+            model=LogisticRegression(self.spec),
+            fields=self.spec.fields,
+            pace=Pace(push_interval_ms=10, log_bytes_limit=LIMIT_BYTES),
+            now_ms=lambda: self.now_ms,
+            draw_nonce=lambda: dice.randbytes(8),
+            rest=lambda seconds: None,
+        )
+        self.keeper = Keeper(
+            self.store,
+            self.shape,
+            name="k",
+            keeping=Keeping(keep_ms=0, keep_bytes=0, lease_ms=1000),
+            now_ms=lambda: self.now_ms,
+            draw_nonce=lambda: dice.randbytes(8),
+        )
+
+    def work(self, steps: int, *, keeping: bool) -> None:
+        for _ in range(steps):
+            self.now_ms += 20
+            self.learner.step(0.0)
+            if keeping:
+                self.keeper.step()
+
+    def answers(self) -> list[Answer]:
+        answers = self.store.marks(range(BUCKETS))
+        return [answer for answer in answers if isinstance(answer, Answer)]
+
+    def throttled(self) -> bool:
+        return self.learner.figures.throttled
+
+    def learned(self) -> bool:
+        marks = [max(answer.marks.values(), default=0) for answer in self.answers()]
+        return marks == [self.end] * BUCKETS
+
+
+def test_logs_stop_growing_at_the_limit_until_a_keeper_makes_room() -> None:
+    stage = Stage()
+    stage.work(300, keeping=False)
+    assert stage.throttled()
+    assert not stage.learned()
+    sizes = [answer.log_bytes for answer in stage.answers()]
+    assert max(sizes) > LIMIT_BYTES
+    assert max(sizes) < 2 * LIMIT_BYTES, "what was learned already may still be pushed, no more"
+    before = stage.learner.figures.examples
+    stage.work(50, keeping=False)
+    assert stage.learner.figures.examples == before
+    assert [answer.log_bytes for answer in stage.answers()] == sizes
+    stage.work(600, keeping=True)
+    assert stage.learned()
+    assert not stage.throttled()
+    replica = Replica(stage.store, stage.shape)
+    while not replica.complete:
+        replica.poll()
+    rows = replica.table.everything()
+    for name, number in counted(stage.spec).items():
+        mine = (rows.ids & np.uint64(1023)) == number
+        assert rows.shows[mine].sum() == IMPRESSIONS, name
