@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pserver.replica import Position
+    from pserver.chain import Position
     from pserver.store import Shape, Store
 
 __all__ = ["Held", "Keeper", "Keeping", "due"]

@@ -21,17 +21,17 @@ Not safe for use from several threads; but others may read the table while it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pserver.chain import Broken, Position, advanced, chain, log_of, unpacked
 from pserver.errors import StoreError, Unreachable
-from pserver.gains import Deletions, Gains, Reached, unpack_entry
+from pserver.gains import Deletions, Gains
 from pserver.table import RowTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
@@ -44,20 +44,6 @@ _COPIES_A_POLL = 8
 """Buckets copied in one poll: more, and those already followed would wait for too long."""
 _ENTRIES_A_POLL = 64
 """Of one bucket, unless asked otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a replica has come with one bucket."""
-
-    version: int
-    nonce: bytes
-    event_ms: int
-    """Greatest event time that the bucket's rows have learned from; 0 if none is known."""
-    append_ms: int
-    """Greatest append time of the events that the bucket's rows have learned from; 0 likewise."""
-    reached: Mapping[str, Reached]
-    """Source -> the last that an entry said of it. Only what the log still held is known."""
 
 
 class Folded(NamedTuple):
@@ -97,10 +83,6 @@ class Deleted(NamedTuple):
 
 
 Change = Folded | Deleted | Copied | Stale
-
-
-class _Broken(Exception):
-    """The log does not continue what was read before. The bucket has to be copied again."""
 
 
 class Replica:
@@ -164,7 +146,7 @@ class Replica:
         for bucket in list(self._broken)[:_COPIES_A_POLL]:
             try:
                 self._copy(bucket, limit)
-            except (_Broken, Unreachable) as error:
+            except (Broken, Unreachable) as error:
                 known = error if isinstance(error, Unreachable) else StoreError(str(error))
                 self._changes.append(Stale(bucket, known))
                 self._broken[bucket] = self._broken.pop(bucket)  # behind those that wait
@@ -193,7 +175,7 @@ class Replica:
         if version != position.version + 1 or previous_nonce != position.nonce:
             return False
         self.table.add(gains)
-        self._positions[bucket] = _advanced(position, version, nonce, header)
+        self._positions[bucket] = advanced(position, version, nonce, header)
         return True
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places | None:
@@ -229,13 +211,13 @@ class Replica:
                 continue
             try:
                 self._follow_one(bucket, polled)
-            except _Broken:
+            except Broken:
                 self._broken[bucket] = None
 
     def _follow_one(self, bucket: int, polled: Polled) -> None:
         position = self.position(bucket)
-        for entry in _chain(position.version, position.nonce, polled):
-            header, content = self._unpack(bucket, entry)
+        for entry in chain(position.version, position.nonce, polled):
+            header, content = unpacked(bucket, entry, self.shape.width)
             change: Folded | Deleted
             if isinstance(content, Deletions):
                 self.table.remove(content)
@@ -243,24 +225,24 @@ class Replica:
             else:
                 self.table.add(content)
                 change = Folded(bucket, entry.version, header, content, len(entry.blob))
-            position = _advanced(position, entry.version, entry.nonce, header)
+            position = advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position
             self._changes.append(change)
 
     def _copy(self, bucket: int, limit: int) -> None:
-        """Copy a bucket. Raises _Broken, Unreachable; the table is untouched then."""
+        """Copy a bucket. Raises Broken, Unreachable; the table is untouched then."""
         start = self._poll_one(bucket, 0, limit)
-        log = list(_log_of(start))
+        log = list(log_of(start))
         if log:
             while log[-1].version < start.version:  # the log is longer than one poll
                 more = self._poll_one(bucket, log[-1].version, limit)
-                log += _chain(log[-1].version, log[-1].nonce, more)
+                log += chain(log[-1].version, log[-1].nonce, more)
         head = log[-1] if log else start
         copy = _Copy(self.shape.width, Position(head.version, head.nonce, 0, 0, {}))
         for versions, rows in self._store.rows(bucket):
             copy.put(rows, versions)
         for entry in log:
-            copy.add(entry, *self._unpack(bucket, entry))
+            copy.add(entry, *unpacked(bucket, entry, self.shape.width))
         self._follow_up(bucket, copy, limit)
         self._swap(bucket, copy)
 
@@ -272,10 +254,10 @@ class Replica:
             polled = self._poll_one(bucket, position.version, limit)
             if goal is None:
                 goal = max(polled.version, copy.newest)
-            for entry in _chain(position.version, position.nonce, polled):
-                copy.add(entry, *self._unpack(bucket, entry))
+            for entry in chain(position.version, position.nonce, polled):
+                copy.add(entry, *unpacked(bucket, entry, self.shape.width))
             if copy.position is position and position.version < goal:
-                raise _Broken(f"bucket {bucket}: rows are newer than the log")
+                raise Broken(f"bucket {bucket}: rows are newer than the log")
 
     def _swap(self, bucket: int, copy: _Copy) -> None:
         if self.copied(bucket):
@@ -290,15 +272,6 @@ class Replica:
         if isinstance(polled, Unreachable):
             raise polled
         return polled
-
-    def _unpack(self, bucket: int, entry: Entry) -> tuple[Header, Gains | Deletions]:
-        header, content = unpack_entry(entry.blob)
-        if isinstance(content, Gains) and header.width != self.shape.width:
-            raise StoreError(
-                f"bucket {bucket}, entry {entry.version}: expected rows of {self.shape.width} "
-                f"floats, found {header.width}"
-            )
-        return header, content
 
 
 class _Copy:
@@ -334,55 +307,9 @@ class _Copy:
             self._grow()
             lacking = self.versions[places] < entry.version
             self.table.add(content if lacking.all() else content.chosen(lacking))
-        self.position = _advanced(self.position, entry.version, entry.nonce, header)
+        self.position = advanced(self.position, entry.version, entry.nonce, header)
 
     def _grow(self) -> None:
         more = self.table.columns.ids.shape[0] - self.versions.shape[0]
         if more:
             self.versions = np.concatenate([self.versions, np.zeros(more, np.uint64)])
-
-
-def _log_of(polled: Polled) -> Sequence[Entry]:
-    """Return the log's first entries. Raises _Broken if it does not begin where it must."""
-    entries = polled.entries
-    if not entries:
-        if polled.version != polled.trimmed:
-            raise _Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
-        return ()
-    if entries[0].version != polled.trimmed + 1:
-        raise _Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
-    return [entries[0], *_links(entries[0].version, entries[0].nonce, entries[1:])]
-
-
-def _chain(version: int, nonce: bytes, polled: Polled) -> Sequence[Entry]:
-    """Return the entries that continue (version, nonce). Raises _Broken if they do not."""
-    if polled.version < version or (polled.version == version and polled.nonce != nonce):
-        raise _Broken(f"bucket {polled.bucket} went back to version {polled.version}")
-    if polled.trimmed > version or (polled.version > version and not polled.entries):
-        raise _Broken(f"bucket {polled.bucket}: entries after {version} were trimmed")
-    return _links(version, nonce, polled.entries)
-
-
-def _links(version: int, nonce: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
-    for entry in entries:
-        if entry.version != version + 1 or entry.previous != nonce:
-            raise _Broken(f"entry {entry.version} does not follow entry {version}")
-        version, nonce = entry.version, entry.nonce
-    return entries
-
-
-def _advanced(position: Position, version: int, nonce: bytes, header: Header) -> Position:
-    reached = dict(position.reached)
-    for now in header.reached:
-        before = reached.get(now.source)
-        append_ms = max(now.append_ms, before.append_ms if before else 0)
-        # a keeper's entry repeats what it knew, which may be less than what is known here
-        stop = max(now.stop, before.stop if before else 0)
-        reached[now.source] = Reached(now.source, now.start, stop, append_ms, now.clicks)
-    return Position(
-        version,
-        nonce,
-        max(position.event_ms, header.event_ms),
-        max(position.append_ms, header.append_ms),
-        reached,
-    )
