@@ -156,7 +156,8 @@ class Road:
         to_kafka = ["--kafka", kafka]
         for each in settings.kafka_client:
             to_kafka += ["--kafka-client", each]
-        to_redis = ("--redis", redis)
+        # not on the command line: a URL may have a password in it
+        to_redis = {"HEADRACE_REDIS": redis}
 
         def metrics(name: str) -> tuple[str, ...]:
             return "--metrics-port", str(self._metrics[name])
@@ -164,11 +165,12 @@ class Road:
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
         name = ("--instance", "one-machine")
         return [
-            Part("server", ("serving", "run", *spec, *to_redis, *listen)),
-            Part("keeper", ("pserver", "keep", *spec, *to_redis, *metrics("keeper"))),
+            Part("server", ("serving", "run", *spec, *listen), to_redis),
+            Part("keeper", ("pserver", "keep", *spec, *metrics("keeper")), to_redis),
             Part(
                 "learner",
-                ("learner", "run", *spec, *to_kafka, *to_redis, *name, *metrics("learner")),
+                ("learner", "run", *spec, *to_kafka, *name, *metrics("learner")),
+                to_redis,
             ),
             Part("joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner"))),
         ]

@@ -95,6 +95,16 @@ def with_login(url: str, user: str | None, password: str | None) -> str:
     return parts._replace(netloc=f"{user}{secret}@{places}" if user or secret else places).geturl()
 
 
+def without_login(url: str) -> str:
+    """Return the URL as it may be shown: without user and password."""
+    address = parse_address(url)
+    scheme, _, _ = url.partition("://")
+    places = ",".join(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts
+    )
+    return f"{scheme}://{places}" + (f"/{address.database}" if address.database else "")
+
+
 def client_options(address: Address) -> dict[str, Any]:
     """Return how to be let in, as redis-py wants it. Raises StoreError if a file is not there."""
     options: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pserver.bucket_survey import FoundBucket, survey_buckets
 from pserver.errors import StoreError
 from pserver.node_survey import FoundNode, survey_nodes
+from pserver.nodes import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,19 @@ def survey(
         return Survey(model, at_ms, nodes, found, None, error)
     found = survey_buckets(store, range(shape.buckets), store.sub_hashes)
     return Survey(model, at_ms, nodes, found, shape)
+
+
+def drop_leftovers(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> None:
+    """Remove what keys there are of a model's buckets, for a model whose shape is lost or gone.
+
+    Raises Unreachable.
+    """
+    for node in found:
+        if not node.replica:
+            keys = list(_scan(nodes, node, f"{{{model}:*}}:*"))
+            for reply in nodes.run([Call(key, ("UNLINK", key)) for key in keys]):
+                if isinstance(reply, StoreError):
+                    raise reply
 
 
 def _guess(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Options turned into what the parts are made of."""
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,22 @@ def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettin
     return KafkaSettings(bootstrap, client={key: value for key, _, value in pairs})
 
 
-def open_store(redis: str, model: str) -> "RedisStore":
-    """Connect to the store of a model. Raises StoreError, Unreachable, Refused."""
-    from pserver.redis_store import open_store
+def redis_url(url: str) -> str:
+    """Return the URL with HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD where it has none.
 
-    return open_store(redis, model)
+    They have no flags: what stands on a command line stands in the list of processes.
+    """
+    from pserver.address import with_login
+
+    user, password = (os.environ.get(f"HEADRACE_REDIS_{name}") for name in ("USER", "PASSWORD"))
+    return with_login(url, user, password)
+
+
+def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStore":
+    """Connect to the store of a model. Raises StoreError, Unreachable, Refused.
+
+    `read_only`: the process writes nothing, so the servers need no functions for it.
+    """
+    from pserver.redis_store import StoreSettings, open_store
+
+    return open_store(redis_url(redis), model, StoreSettings(read_only=read_only))

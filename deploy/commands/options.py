@@ -32,7 +32,8 @@ RedisUrl = Annotated[
         "--redis",
         envvar="HEADRACE_REDIS",
         metavar="URL",
-        help="Redis or Valkey, one server or a cluster: redis://HOST:PORT.",
+        help="Redis or Valkey: redis://HOST:PORT; redis+cluster:// for a cluster, rediss:// for "
+        "TLS. User and password better in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.",
     ),
 ]
 OwnKafka = Annotated[

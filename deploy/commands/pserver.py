@@ -1,12 +1,33 @@
-"""`headrace pserver`: make a model in the parameter server, keep it, look at it."""
+"""`headrace pserver`: make a model in the parameter server, keep it, look after it."""
 
-from typing import Annotated
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.commands.options import REDIS, Buckets, MetricsPort, ModelFile, RedisUrl
+from deploy.commands.options import REDIS, Buckets, KafkaClient, MetricsPort, ModelFile, RedisUrl
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from deploy.operation.topic import HeldTopic
+
+EXIT_GAPS = 1
+"""Of `inspect`, when something could not be looked at."""
 
 app = typer.Typer(help="The parameter server.", no_args_is_help=True)
+
+HeldBy = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka, to compare the marks with what it holds.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]
 
 
 @app.command()
@@ -60,18 +81,144 @@ def keep(
 
 
 @app.command()
-def inspect(model: ModelFile, redis: RedisUrl = REDIS) -> None:
-    """Show where each bucket lies, what it holds and how far it has learned."""
-    from rich.console import Console
+def inspect(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where each bucket lies, what it holds and how far it has learned.
 
+    Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket; rows that
+    only the log has yet are not counted; lag is in offsets of the examples' topic. Exits with 1 if
+    a bucket is missing or its server does not answer.
+    """
     from deploy.commands.building import open_store
-    from deploy.inspection import inspect_store
+    from deploy.operation import inspection
     from learner.spec import load_spec
+    from pserver.survey import survey
 
-    store = open_store(redis, load_spec(model).name)
+    name = load_spec(model).name
+    store = open_store(redis, name, read_only=True)
     try:
-        # a table is for a screen, and for a pipe: there it is as wide as it has to be
-        console = Console()
-        console.print(inspect_store(store), soft_wrap=not console.is_terminal)
+        found = survey(store, name)
     finally:
         store.close()
+    if found.shape is None and not found.buckets:
+        assert found.trouble is not None
+        raise found.trouble
+    topic = _held_topic(name, kafka, kafka_client)
+    if as_json:
+        typer.echo(json.dumps(inspection.as_json(found, topic), indent=2))
+    else:
+        _print(inspection.as_text(found, topic))
+    if not inspection.complete(found):
+        raise typer.Exit(EXIT_GAPS)
+
+
+@app.command()
+def doctor(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what is wrong with the servers and the model, and say what to do about it.
+
+    Changes nothing. Exits with 0 if there are no more than notes, with 1 if there are warnings,
+    with 2 if something is broken.
+    """
+    from deploy.commands.building import open_store
+    from deploy.operation import doctor as examination
+    from learner.spec import load_spec
+    from pserver.survey import survey
+
+    spec = load_spec(model)
+    store = open_store(redis, spec.name, read_only=True)
+    try:
+        found = survey(store, spec.name)
+    finally:
+        store.close()
+    diagnosis = examination.diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
+    if as_json:
+        typer.echo(json.dumps(examination.as_json(diagnosis), indent=2))
+    else:
+        _print(examination.as_text(diagnosis))
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
+def drop(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even though the model seems to be in use.")
+    ] = False,
+) -> None:
+    """Remove a model with all its rows. Interrupted, it is finished by being said again."""
+    from deploy.commands.building import open_store
+    from deploy.operation.dropping import drop_model
+    from learner.spec import load_spec
+
+    name = load_spec(model).name
+
+    def confirm(what: str) -> bool:
+        if yes:
+            return True
+        typer.echo(f"To be removed: {what}.")
+        typer.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
+        return sys.stdin.readline().strip() == name
+
+    store = open_store(redis, name)
+    try:
+        typer.echo(drop_model(store, name, confirm, force=force))
+    finally:
+        store.close()
+
+
+@app.command()
+def acl(
+    model: ModelFile,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", help="server, learner, keeper or operator. Default: all four."),
+    ] = None,
+) -> None:
+    """Print the commands that make users with just the rights that headrace needs.
+
+    To be said to every server, replicas too, and kept there with ACL SAVE.
+    """
+    from deploy.errors import BadOption
+    from learner.spec import load_spec
+    from pserver.access import ROLES, rule
+
+    name = load_spec(model).name
+    chosen = [each for each in ROLES if role in (None, each.name)]
+    if not chosen:
+        expected = ", ".join(each.name for each in ROLES)
+        raise BadOption(f"--role: expected one of {expected}, found {role}")
+    for each in chosen:
+        typer.echo(f"# {each.for_whom}")
+        typer.echo(rule(each, name, f"{name}-{each.name}"))
+
+
+def _held_topic(
+    model: str, kafka: str | None, kafka_client: list[str] | None
+) -> "HeldTopic | None":
+    if kafka is None:
+        return None
+    from deploy.commands.building import kafka_settings
+    from deploy.operation.topic import held_topic
+
+    return held_topic(kafka_settings(kafka, kafka_client), model)
+
+
+def _print(shown: "Group") -> None:
+    from rich.console import Console
+
+    # a table is for a screen, and for a pipe: there it is as wide as it has to be
+    console = Console()
+    console.print(shown, soft_wrap=not console.is_terminal)

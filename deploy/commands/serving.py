@@ -28,7 +28,7 @@ def run(
 
     spec = load_spec(model)
     settings = ServerSettings(host=host, port=port, metrics_port=metrics_port)
-    store = open_store(redis, spec.name)
+    store = open_store(redis, spec.name, read_only=True)
     try:
         with stopped_by_signals() as stop:
             run_server(settings, spec, store, stop)

@@ -23,6 +23,7 @@ from deploy.stack.jars import kafka_jars
 from deploy.stack.kafka import KafkaNode
 from deploy.stack.steps import SilentSteps, Steps
 from deploy.stack.valkey import ValkeyCluster
+from pserver.address import without_login
 
 
 class OneMachine:
@@ -99,7 +100,8 @@ class OneMachine:
                 self.valkey_cluster.wait_ready()
             if self.kafka_node is not None:
                 self.kafka_node.wait_ready()
-            self._steps.step(f"Kafka at {self.kafka}, Redis or Valkey at {self.redis}")
+            shown = without_login(self.redis)
+            self._steps.step(f"Kafka at {self.kafka}, Redis or Valkey at {shown}")
             self._cleanup = started.pop_all()
         return self
 

@@ -1,0 +1,189 @@
+"""`headrace pserver inspect`: a model in the parameter server, bucket by bucket.
+
+For a person to look at, or as JSON for a machine; the same figures. Rows are those that are folded:
+what the log alone has yet is counted when a keeper folds it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploy.operation.topic import HeldTopic
+    from pserver.bucket_survey import FoundBucket
+    from pserver.survey import Survey
+
+UNKNOWN = "-"
+_COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper", "age", "lag")
+_RIGHT = ("bucket", "rows", "bytes", "version", "log bytes", "age", "lag")
+
+
+def complete(survey: Survey) -> bool:
+    """Whether the model and every bucket could be looked at."""
+    return survey.shape is not None and all(each.there for each in survey.buckets)
+
+
+def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
+    """Return a summary and a table of the buckets. `topic`: None if nobody named Kafka."""
+    table = Table(*_COLUMNS, "marks", box=None)
+    for column in table.columns:
+        column.justify = "right" if column.header in _RIGHT else "left"
+        column.no_wrap = column.header != "marks"
+    for each in survey.buckets:
+        place = (str(each.bucket), each.node)
+        if not each.there:
+            table.add_row(*place, *[UNKNOWN] * 7, Text(_absence(each), "bold red"))
+            continue
+        table.add_row(
+            *place,
+            f"{each.rows:,}",
+            UNKNOWN if (size := _bytes(each)) is None else f"{size:,}",
+            f"{each.version:,}",
+            f"{each.log_bytes:,}",
+            _keeper(each),
+            f"{age_s:,.1f} s" if (age_s := _age_s(survey, each)) is not None else UNKNOWN,
+            _lag(each, topic),
+            _marks(each),
+        )
+    return Group(*(Text(line) for line in _summary(survey, topic)), table)
+
+
+def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
+    """Return everything found, for a machine to read."""
+    shape = survey.shape
+    return {
+        "model": survey.model,
+        "complete": complete(survey),
+        "trouble": None if survey.trouble is None else str(survey.trouble),
+        "shape": shape
+        and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},
+        "rows": sum(each.rows for each in survey.buckets),
+        "bytes": _total_bytes(survey.buckets),
+        "log_bytes": sum(each.log_bytes for each in survey.buckets),
+        "kafka_trouble": _kafka_trouble(topic),
+        "nodes": [
+            {
+                "node": node.name,
+                "primary": node.member.primary or None,
+                "slots": node.member.slots,
+                "trouble": node.trouble,
+                "functions": node.functions,
+                "used_memory_bytes": int(node.info.get("used_memory", 0)),
+            }
+            for node in survey.nodes
+        ],
+        "buckets": [
+            {
+                "bucket": each.bucket,
+                "node": each.node,
+                "trouble": None if each.there else _absence(each),
+                "rows": each.rows,
+                "bytes": _bytes(each),
+                "version": each.version,
+                "log_bytes": each.log_bytes,
+                "log_entries": each.version - each.trimmed,
+                "keeper": each.keeper or None,
+                "lease_left_ms": each.lease_left_ms,
+                "age_s": _age_s(survey, each),
+                "lag": None if topic is None or not each.there else topic.lag(each.marks),
+                "marks": dict(each.marks),
+            }
+            for each in survey.buckets
+        ],
+    }
+
+
+def _summary(survey: Survey, topic: HeldTopic | None) -> list[str]:
+    shape, buckets = survey.shape, survey.buckets
+    if shape is None:
+        lines = [f"{survey.model}: {survey.trouble}"]
+        if buckets:
+            lines.append(f"keys of {len(buckets)} buckets were found on the servers that answer:")
+    else:
+        size = f"{shape.buckets} buckets, {shape.width} floats a row"
+        lines = [f"{survey.model}: {size}, spec {shape.fingerprint}"]
+    away = sum(not each.there for each in buckets)
+    rows = sum(each.rows for each in buckets)
+    total = _total_bytes(buckets)
+    held = sum(each.rows_bytes or 0 for each in buckets)
+    line = f"{rows:,} rows folded"
+    if total is not None:
+        line += f", {total:,} bytes with the logs"
+        line += f", {held / rows:.0f} bytes a row" if rows else ""
+    lines.append(line + (f"; {away} of {len(buckets)} buckets are not there" if away else ""))
+    lines += _nodes(buckets)
+    if (trouble := _kafka_trouble(topic)) is not None:
+        lines.append(f"lag is not known: {trouble}")
+    return lines
+
+
+def _nodes(buckets: Sequence[FoundBucket]) -> list[str]:
+    """Say how the rows are spread over the nodes, and how far from evenly."""
+    rows: defaultdict[str, int] = defaultdict(int)
+    counts: defaultdict[str, int] = defaultdict(int)
+    for each in buckets:
+        rows[each.node] += each.rows
+        counts[each.node] += 1
+    lines = [f"{node}: {counts[node]} buckets, {rows[node]:,} rows" for node in sorted(counts)]
+    mean = sum(rows.values()) / len(rows) if rows else 0
+    if len(rows) > 1 and mean:
+        lines.append(f"the fullest node has {max(rows.values()) / mean - 1:.0%} more than the mean")
+    return lines
+
+
+def _absence(bucket: FoundBucket) -> str:
+    if bucket.trouble is not None:
+        return bucket.trouble
+    if bucket.loading:
+        return "half filled by a restore that is under way or was interrupted"
+    return "missing: its shard came back empty, or never had it; headrace pserver restore"
+
+
+def _bytes(bucket: FoundBucket) -> int | None:
+    if bucket.rows_bytes is None or bucket.log_memory_bytes is None:
+        return None
+    return bucket.rows_bytes + bucket.log_memory_bytes
+
+
+def _total_bytes(buckets: Sequence[FoundBucket]) -> int | None:
+    sizes = [_bytes(each) for each in buckets if each.there]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _age_s(survey: Survey, bucket: FoundBucket) -> float | None:
+    """Since Kafka got the newest event that the bucket has learned from."""
+    return (survey.at_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
+
+
+def _keeper(bucket: FoundBucket) -> str:
+    # a nonce follows the name, by which the keeper knows its own tenure
+    name = bucket.keeper.rpartition(":")[0] or bucket.keeper
+    if bucket.lease_left_ms is None or not name:
+        return "none"
+    if bucket.lease_left_ms <= 0:
+        return f"none ({name} until {-bucket.lease_left_ms / 1000:,.0f} s ago)"
+    return f"{name} ({bucket.lease_left_ms / 1000:.0f} s left)"
+
+
+def _kafka_trouble(topic: HeldTopic | None) -> str | None:
+    return "say where Kafka is: --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
+
+
+def _lag(bucket: FoundBucket, topic: HeldTopic | None) -> str:
+    lag = None if topic is None else topic.lag(bucket.marks)
+    return "not known" if lag is None else f"{lag:,}"
+
+
+def _marks(bucket: FoundBucket) -> str:
+    # the topic's id is long and the same everywhere: its end is enough to tell two apart
+    return ", ".join(
+        f"{source.rpartition('/')[0][-4:]}/{source.rpartition('/')[2]}: {mark:,}"
+        for source, mark in sorted(bucket.marks.items())
+    )

@@ -1,0 +1,50 @@
+"""What a user of Redis or Valkey must be allowed to do, for each kind of process.
+
+A Function runs with the rights of whoever calls it, so that a role has the commands that its
+functions use inside beside those that it sends itself. `headrace pserver acl` prints the roles; the
+laws of the store run under them (tests/pserver/test_access.py), so that this list stays true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_CONNECT = ("asking", "cluster|slots", "info", "ping", "select")
+_READ = ("get", "hexists", "hgetall", "hlen", "hmget", "hscan", "xrange")
+_WRITE = ("fcall", "fcall_ro", "function|load", "hset", "xadd")
+_KEEP = ("hdel", "hget", "time", "xtrim")
+_MAKE = ("del", "set", "unlink")
+_LOOK = (
+    *("cluster|info", "cluster|nodes", "config|get", "memory|usage", "object|idletime", "scan"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A kind of process."""
+
+    name: str
+    for_whom: str
+    commands: tuple[str, ...]
+    writes: bool = True
+
+
+ROLES = (
+    Role("server", "headrace serving run, headrace pserver snapshot", (*_CONNECT, *_READ), False),
+    Role("learner", "headrace learner run", (*_CONNECT, *_READ, *_WRITE)),
+    Role("keeper", "headrace pserver keep", (*_CONNECT, *_READ, *_WRITE, *_KEEP)),
+    Role(
+        "operator",
+        "headrace pserver init, inspect, doctor, restore, drop; and all the others",
+        (*_CONNECT, *_READ, *_WRITE, *_KEEP, *_MAKE, *_LOOK),
+    ),
+)
+
+
+def rule(role: Role, model: str, user: str, password: str = "PASSWORD") -> str:  # noqa: S107
+    """Return the ACL SETUSER command that makes a user with just the rights of a role."""
+    access = "~" if role.writes else "%R~"
+    # {model}:shape, and {model:bucket}:marks, log, rows:n
+    keys = f"{access}{{{model}}}:* {access}{{{model}:*}}:*"
+    commands = " ".join(f"+{command}" for command in role.commands)
+    return f"ACL SETUSER {user} reset on >{password} {keys} -@all {commands}"
