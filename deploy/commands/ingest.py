@@ -1,22 +1,110 @@
-"""`headrace ingest`: join events, or replay a log of them."""
+"""`headrace ingest`: collect events, join them, replay a log of them, repair the bad ones."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from deploy.commands import dead_letters
 from deploy.commands.options import (
     KAFKA,
+    Host,
     Instance,
     KafkaAddress,
     KafkaClient,
     MetricsPort,
     ModelFile,
     Partitions,
+    Port,
     Speed,
 )
+from ingest.schema import EventKind
 
-app = typer.Typer(help="Join events, or replay a log of them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Collect events, join them, replay a log of them, repair the bad ones.",
+    no_args_is_help=True,
+)
+app.add_typer(dead_letters.app, name="dead-letters")
+
+
+@app.command()
+def collect(
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8090,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            envvar="HEADRACE_COLLECT_TOKENS_FILE",
+            metavar="FILE",
+            help="Who may send: tokens, one a line. Or HEADRACE_COLLECT_TOKENS holds the tokens "
+            "themselves, with commas between.",
+        ),
+    ] = None,
+    anyone: Annotated[
+        bool,
+        typer.Option(
+            "--anyone",
+            envvar="HEADRACE_COLLECT_ANYONE",
+            help="Listen to other machines without tokens: something in front checks.",
+        ),
+    ] = False,
+    deadline_s: Annotated[
+        float,
+        typer.Option(
+            "--deadline-s",
+            envvar="HEADRACE_COLLECT_DEADLINE_S",
+            min=1.0,
+            help="For Kafka to acknowledge an event; then the answer is 503.",
+        ),
+    ] = 15.0,
+    drain_ms: Annotated[
+        int,
+        typer.Option(
+            "--drain-ms",
+            envvar="HEADRACE_COLLECT_DRAIN_MS",
+            min=0,
+            help="How long to go on taking events when told to stop, while /health/ready says no.",
+        ),
+    ] = 0,
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Take events over HTTP and acknowledge them when Kafka has them, until stopped."""
+    from deploy.commands.building import kafka_settings
+    from deploy.signals import stopped_by_signals
+    from ingest.collector.process import CollectorSettings, run_collector
+    from ingest.collector.tokens import read_tokens
+
+    named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
+    good = [token.strip() for token in named.split(",") if token.strip()]
+    if tokens is not None:
+        good += read_tokens(tokens)
+    settings = CollectorSettings(
+        host=host,
+        port=port,
+        tokens=good,
+        anyone=anyone,
+        metrics_port=metrics_port,
+        deadline_s=deadline_s,
+        drain_ms=drain_ms,
+    )
+    with stopped_by_signals() as stop:
+        run_collector(settings, kafka_settings(kafka, kafka_client), stop)
+
+
+@app.command()
+def schema(
+    event: Annotated[EventKind, typer.Argument(help="Of which event.")],
+) -> None:
+    """Print the JSON Schema of an event."""
+    import json
+
+    from ingest.schema import event_schema
+
+    typer.echo(json.dumps(event_schema(event), indent=2))
 
 
 @app.command()

@@ -1,0 +1,257 @@
+"""The HTTP face of the collector, and the order of what happens to a request.
+
+The two routes that take events are plain Starlette routes on raw bytes: no validation library,
+thread pool or middleware stands on their path. The rest is plain FastAPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from ingest.collector import body as bodies
+from ingest.collector.answer import (
+    NOT_ACKNOWLEDGED,
+    REFUSED_BY_KAFKA,
+    RETRY_AFTER_S,
+    Answer,
+    Refused,
+    RefusedEvent,
+    encode,
+    status_of,
+)
+from ingest.collector.check import check
+from ingest.collector.openapi import document
+from ingest.errors import WriteRefused
+from ingest.schema import EventKind, event_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ingest.collector.delivery import Delivery, Failure
+    from ingest.collector.limits import Limits, Room
+    from ingest.collector.metrics import CollectorMetrics
+    from ingest.collector.tokens import Tokens
+
+_JSON = "application/json"
+PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
+
+
+class Readiness:
+    """Whether a collector wants requests: withdrawn first when it is told to leave."""
+
+    def __init__(self) -> None:
+        self.leaving = False
+
+
+def make_app(
+    topics: Mapping[EventKind, str],
+    delivery: Delivery,
+    room: Room,
+    tokens: Tokens,
+    metrics: CollectorMetrics,
+    readiness: Readiness,
+    now_ms: Callable[[], int],
+) -> FastAPI:
+    """Return the application that writes events to `topics`."""
+    app = FastAPI(
+        title="headrace collector",
+        description="Takes impressions and clicks, and says when Kafka has them.",
+        openapi_url="/openapi.json",
+        redoc_url=None,
+    )
+    for kind, topic in topics.items():
+        collecting = _Collecting(kind, topic, delivery, room, tokens, metrics, now_ms)
+        # Starlette's own routes, and the first: FastAPI's would resolve dependencies there are not
+        app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
+    _add_schemas(app)
+    _add_health(app, delivery, readiness)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_path(request: Request, error: HTTPException) -> Response:
+        found = f"{request.method} {request.url.path}"
+        expected = "a path of /docs" if error.status_code == 404 else "another method"
+        metrics.refused("", error.status_code)
+        answer = _refusal(Refused(error.status_code, "", expected, found))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    def openapi() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = document(app, PATHS, room.limits, asks_token=bool(tokens))
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+class _Collecting:
+    """One of the two routes that take events."""
+
+    def __init__(
+        self,
+        kind: EventKind,
+        topic: str,
+        delivery: Delivery,
+        room: Room,
+        tokens: Tokens,
+        metrics: CollectorMetrics,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._kind, self._topic = kind, topic
+        self._delivery, self._room, self._tokens = delivery, room, tokens
+        self._metrics, self._now_ms = metrics, now_ms
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request.
+
+        1. who      a good token, else 401
+        2. room     for one more request and its bytes, else 429; a Kafka that answers, else 503
+        3. body     read, unpacked, split, each within its bound, else 400, 408, 413 or 415
+        4. check    each event; the bad ones are refused by their place
+        5. room     for the good ones in the queue, else 429
+        6. write    and wait until Kafka has them, or the deadline passes
+        7. answer   how many, and which not
+        """
+        headers = request.headers
+        try:
+            self._tokens.check(headers.get("authorization"))
+            kind = bodies.content_type(headers.get("content-type", ""))
+            packed = bodies.check_encoding(headers.get("content-encoding", ""))
+            length = bodies.content_length(headers.get("content-length"), self._room.limits)
+            self._check_kafka()
+            self._room.enter(length)
+        except Refused as refused:
+            self._metrics.refused(self._kind, refused.status)
+            return _refusal(refused)
+        taken = _Taken(self._room, length)
+        try:
+            return await self._take(request, kind, packed, taken)
+        except Refused as refused:
+            self._metrics.refused(self._kind, refused.status)
+            return _refusal(refused)
+        except ClientDisconnect:
+            self._metrics.refused(self._kind, 499)
+            return Response(status_code=499)  # nobody reads it
+        finally:
+            taken.give_back()
+
+    async def _take(self, request: Request, kind: str, packed: bool, taken: _Taken) -> Response:
+        began_s = time.perf_counter()
+        limits = self._room.limits
+        body = await _read(request, limits, taken)
+        size_bytes = len(body)
+        if packed:
+            body = bodies.unpack_gzip(body, limits)
+            taken.more_bytes(len(body))
+        checked = check(bodies.split(body, kind, limits), self._now_ms(), limits)
+        taken.events(len(checked.messages))
+        failures = await self._delivery.send(self._topic, checked.messages)
+        refused = [*checked.refused, *map(self._not_written, failures)]
+        refused.sort(key=lambda each: each.index)
+        accepted = len(checked.messages) - len(failures)
+        status = status_of(refused)
+        self._metrics.answered(self._kind, status, accepted, refused)
+        self._metrics.took(self._kind, time.perf_counter() - began_s, size_bytes)
+        return _response(status, Answer(accepted=accepted, refused=refused))
+
+    def _check_kafka(self) -> None:
+        failure = self._delivery.failure
+        if failure is not None:
+            raise Refused(503, "", "a producer that works", f"{failure}: this collector ends")
+        if self._delivery.lost:
+            expected = (
+                f"a Kafka broker that answered within the last {self._delivery.deadline_s:g} s"
+            )
+            raise Refused(503, "", expected, "none")
+
+    def _not_written(self, failure: Failure) -> RefusedEvent:
+        kafka_says_no = isinstance(failure.error, WriteRefused)
+        return RefusedEvent(
+            index=failure.message.place,
+            reason=REFUSED_BY_KAFKA if kafka_says_no else NOT_ACKNOWLEDGED,
+            field="",
+            expected="Kafka to take it"
+            if kafka_says_no
+            else f"Kafka's acknowledgement within {self._delivery.deadline_s:g} s",
+            found=str(failure.error),
+        )
+
+
+class _Taken:
+    """What one request holds of the room, given back whatever becomes of it."""
+
+    def __init__(self, room: Room, size_bytes: int) -> None:
+        self._room, self._bytes, self._events = room, size_bytes, 0
+
+    def more_bytes(self, total: int) -> None:
+        """Take what a body of so many bytes holds beyond what is taken."""
+        if total > self._bytes:
+            self._room.take_bytes(total - self._bytes)
+            self._bytes = total
+
+    def events(self, count: int) -> None:
+        """Take places in the queue."""
+        self._room.take_events(count)
+        self._events = count
+
+    def give_back(self) -> None:
+        """Give back all of it."""
+        self._room.leave(self._bytes, self._events)
+
+
+async def _read(request: Request, limits: Limits, taken: _Taken) -> bytes:
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.body_bytes:
+                    raise bodies.too_large(limits, "more")
+                taken.more_bytes(size)
+                parts.append(part)
+    except TimeoutError:
+        expected = f"the whole body within {limits.body_timeout_s:g} s"
+        raise Refused(408, "", expected, f"{size} bytes of it") from None
+    return b"".join(parts)
+
+
+def _refusal(refused: Refused) -> Response:
+    answer = _response(refused.status, Answer(error=refused.refusal))
+    if refused.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    if refused.status in (408, 413):
+        answer.headers["Connection"] = "close"  # the rest of the body is not waited for
+    return answer
+
+
+def _response(status: int, answer: Answer) -> Response:
+    response = Response(encode(answer), status, media_type=_JSON)
+    if status in RETRY_AFTER_S:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S[status])
+    return response
+
+
+def _add_schemas(app: FastAPI) -> None:
+    @app.get("/v1/schemas/{event}", tags=["events"], summary="JSON Schema of an event")
+    async def schema(event: EventKind) -> Response:
+        return Response(encode(event_schema(event)), media_type="application/schema+json")
+
+
+def _add_health(app: FastAPI, delivery: Delivery, readiness: Readiness) -> None:
+    @app.get("/health/live", tags=["health"], summary="Whether the process answers at all")
+    async def live() -> Response:
+        return Response(encode({"live": True}), media_type=_JSON)
+
+    @app.get("/health/ready", tags=["health"], summary="Whether events are taken")
+    async def ready() -> Response:
+        kafka = delivery.down_since_s is None and delivery.failure is None
+        takes = kafka and not readiness.leaving
+        body = encode({"ready": takes, "leaving": readiness.leaving, "kafka": kafka})
+        return Response(body, 200 if takes else 503, media_type=_JSON)

@@ -1,0 +1,251 @@
+"""Events to Kafka, and the word that it has them.
+
+One idempotent producer for all requests, polled from the event loop itself: so acknowledgements,
+which are calls into Python, need no lock, no thread and no future for each event. A request's
+events share one callback that counts them down, and one future for the last.
+
+What Kafka does not acknowledge within the deadline fails; whether it was written is not known then,
+and an idempotent producer makes sure of one thing only: that it does not write it later. Errors
+after which the producer can guarantee nothing (the client calls them fatal) end the collector; the
+next one starts with a new producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from ingest.errors import KafkaUnreachable
+from ingest.foreign_errors import translate, translated
+from ingest.kafka_writer import producer_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from confluent_kafka import Message as KafkaMessage
+
+    from ingest.collector.check import Message
+    from ingest.errors import StreamError
+    from ingest.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.001
+"""Between two looks for acknowledgements while some are awaited."""
+_IDLE_POLL_S = 0.25
+"""Between two looks otherwise: for errors of the client."""
+_EVENTS_A_TURN = 1_000
+"""Events handed to the client before other requests get a turn."""
+_PROBE_S = 1.0
+"""How long to wait for an answer from a Kafka that is down, and between two tries."""
+
+
+class KafkaClient(Protocol):
+    """What is needed of a producer."""
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        *,
+        on_delivery: Callable[[KafkaError | None, KafkaMessage], None],
+    ) -> int:
+        """Queue messages; those that cannot be have `_error` afterwards."""
+
+    def poll(self, timeout: float) -> int:
+        """Call back for what was acknowledged or failed."""
+
+    def list_topics(self, *, timeout: float) -> object:
+        """Ask a broker anything."""
+
+    def purge(self) -> None:
+        """Fail whatever waits."""
+
+    def flush(self, timeout: float) -> int:
+        """Wait for all acknowledgements."""
+
+    def close(self) -> bool:
+        """Disconnect."""
+
+
+class Failure:
+    """An event of a batch that Kafka did not acknowledge."""
+
+    def __init__(self, message: Message, error: StreamError) -> None:
+        self.message, self.error = message, error
+
+
+class Delivery:
+    """The way to Kafka; `run` it as a task while it is used.
+
+    Raises KafkaUnreachable when no broker answers at the start, NotAllowed, KafkaRefused.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        deadline_s: float,
+        linger_ms: int,
+        make: Callable[[dict[str, Any]], KafkaClient] = Producer,
+    ) -> None:
+        self._settings, self.deadline_s = settings, deadline_s
+        self.failure: StreamError | None = None
+        """Set once, when the producer can go on no more."""
+        self.down_since_s: float | None = None
+        """Since when no broker answers, by the monotonic clock; None: as far as known one does."""
+        self._batches = 0
+        self._wanted = asyncio.Event()
+        with translated("making a producer", settings.bootstrap):
+            self._producer = make(
+                {
+                    **producer_config(settings),
+                    "linger.ms": linger_ms,
+                    "delivery.timeout.ms": int(deadline_s * 1000),
+                    "delivery.report.only.error": False,
+                    # `Room` bounds what waits, before it is read; the client's own bounds would
+                    # be met in the middle of a batch
+                    "queue.buffering.max.messages": 0,
+                    "queue.buffering.max.kbytes": (1 << 31) - 1,
+                    "error_cb": self._on_error,
+                }
+            )
+        with translated("connecting", settings.bootstrap):
+            self._producer.list_topics(timeout=settings.connect_timeout_s)
+
+    @property
+    def lost(self) -> bool:
+        """Whether no broker has answered for longer than the deadline."""
+        since = self.down_since_s
+        return since is not None and time.monotonic() - since > self.deadline_s
+
+    async def send(self, topic: str, messages: Sequence[Message]) -> list[Failure]:
+        """Write messages; return, once each is acknowledged or failed, those that failed."""
+        if not messages:
+            return []
+        batch = _Batch(len(messages), asyncio.get_running_loop().create_future())
+        self._batches += 1
+        self._wanted.set()
+        try:
+            for begin in range(0, len(messages), _EVENTS_A_TURN):
+                if begin:
+                    await asyncio.sleep(0)
+                self._queue(topic, messages[begin : begin + _EVENTS_A_TURN], batch)
+            await batch.done
+        finally:
+            self._batches -= 1
+        if batch.left_out < len(messages):
+            self.down_since_s = None  # something was acknowledged
+        if not batch.errors:
+            return []
+        return self._failures(messages, batch)
+
+    async def run(self) -> None:
+        """Look for acknowledgements and errors, until cancelled."""
+        purged = False
+        while True:
+            self._producer.poll(0.0)
+            if self.failure is not None and not purged:
+                purged = True
+                self._producer.purge()  # who waits is told now, not at the deadline
+            if self._batches:
+                await asyncio.sleep(_POLL_S)
+                continue
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(_IDLE_POLL_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def probe(self) -> None:
+        """While no broker answers, ask for one, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_PROBE_S)
+            if self.down_since_s is not None and await loop.run_in_executor(None, self._answers):
+                self.down_since_s = None
+                log.info("Kafka answers again")
+
+    def close(self) -> None:
+        """Disconnect, once no request waits any more."""
+        self._producer.flush(0.1 if self.failure else self.deadline_s)
+        self._producer.close()
+
+    def _queue(self, topic: str, messages: Sequence[Message], batch: _Batch) -> None:
+        queued: list[dict[str, Any]] = [{"key": key, "value": value} for _, key, value in messages]
+        try:
+            count = self._producer.produce_batch(topic, queued, on_delivery=batch.on_delivery)
+        except KafkaException as error:
+            for each in queued:
+                batch.take(error.args[0], each["value"])
+            return
+        if count < len(queued):
+            for each in queued:
+                if "_error" in each:
+                    batch.take(each["_error"], each["value"])
+
+    def _failures(self, messages: Sequence[Message], batch: _Batch) -> list[Failure]:
+        failures = []
+        for message in messages:
+            # equal messages are the same event: which of them failed makes no difference
+            errors = batch.errors.get(message.value)
+            if errors:
+                failures.append(Failure(message, self._translated(errors.pop())))
+        return failures
+
+    def _translated(self, error: KafkaError) -> StreamError:
+        return self.failure or translate(error, "writing", self._settings.bootstrap)
+
+    def _answers(self) -> bool:
+        try:
+            self._producer.list_topics(timeout=_PROBE_S)
+        except KafkaException:
+            return False
+        return True
+
+    def _on_error(self, error: KafkaError) -> None:
+        ours = translate(error, "writing", self._settings.bootstrap)
+        if error.fatal():
+            if self.failure is None:
+                log.error("the producer ended: %s", ours)
+                self.failure = ours
+            return
+        log.warning("%s", ours)
+        all_down = error.code() == KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+        if all_down and isinstance(ours, KafkaUnreachable) and self.down_since_s is None:
+            self.down_since_s = time.monotonic()
+
+
+class _Batch:
+    """The events of one request that wait for their acknowledgement."""
+
+    def __init__(self, count: int, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.errors: dict[bytes, list[KafkaError]] = {}
+        self.left_out = 0
+        self._left = count
+
+    def on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
+        """Count one that was acknowledged or failed."""
+        if error is not None:
+            self.take(error, message.value() or b"")
+            return
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def take(self, error: KafkaError, value: bytes) -> None:
+        """Count one that failed."""
+        self.errors.setdefault(value, []).append(error)
+        self.left_out += 1
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.done.done():  # cancelled: nobody waits for it
+            self.done.set_result(None)

@@ -1,0 +1,89 @@
+"""What a collector tells Prometheus: requests and events as they go by, what waits when asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client import CollectorRegistry
+
+    from ingest.collector.answer import RefusedEvent
+    from ingest.collector.delivery import Delivery
+    from ingest.collector.limits import Room
+
+_REQUEST_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+class CollectorMetrics:
+    """Figures of one collector."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._requests = Counter(
+            "headrace_collector_requests",
+            "Requests by event (empty if refused before that was known) and HTTP status.",
+            ("event", "code"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "headrace_collector_request_seconds",
+            "From the first byte of a request's body to the acknowledgement of Kafka.",
+            ("event",),
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
+        self._accepted = Counter(
+            "headrace_collector_events",
+            "Events acknowledged: Kafka has them.",
+            ("event",),
+            registry=registry,
+        )
+        self._refused = Counter(
+            "headrace_collector_refused_events",
+            "Events of accepted requests that were not, by reason.",
+            ("event", "reason"),
+            registry=registry,
+        )
+        self._bytes = Counter(
+            "headrace_collector_body_bytes",
+            "Bytes of bodies as they came.",
+            ("event",),
+            registry=registry,
+        )
+
+    def watch(self, room: Room, delivery: Delivery) -> None:
+        """Tell from now on what waits, and whether Kafka answers."""
+        figures = {
+            "waiting_requests": ("Requests not yet answered.", lambda: room.requests),
+            "waiting_events": ("Events not yet acknowledged.", lambda: room.events),
+            "waiting_bytes": ("Bytes of bodies not yet acknowledged.", lambda: room.bytes),
+            "kafka_up": (
+                "Whether a broker answers, as far as is known.",
+                lambda: delivery.down_since_s is None,
+            ),
+        }
+        for name, (text, figure) in figures.items():
+            gauge = Gauge(f"headrace_collector_{name}", text, registry=self._registry)
+            gauge.set_function(figure)
+
+    def answered(
+        self, event: str, status: int, accepted: int, refused: Iterable[RefusedEvent]
+    ) -> None:
+        """Count a request whose events were looked at."""
+        self._requests.labels(event, str(status)).inc()
+        self._accepted.labels(event).inc(accepted)
+        for each in refused:
+            self._refused.labels(event, each.reason).inc()
+
+    def took(self, event: str, seconds: float, body_bytes: int) -> None:
+        """Count what a request took."""
+        self._seconds.labels(event).observe(seconds)
+        self._bytes.labels(event).inc(body_bytes)
+
+    def refused(self, event: str, status: int) -> None:
+        """Count a request refused as a whole."""
+        self._requests.labels(event, str(status)).inc()
