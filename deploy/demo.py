@@ -218,7 +218,8 @@ class _Demo:
             # aside: it takes a second or two, and the stream goes on
             self._copying = self._aside.submit(copy_rows, self._road.store)
         elif self._frozen_at_s is None and self._copying.done():
-            self._observer.freeze(self._copying.result())
+            buckets = self._road.store.shape().buckets
+            self._observer.freeze(self._copying.result(), buckets)
             self._frozen_at_s = self._observer.at_s
 
     def _finish(self) -> None:

@@ -134,9 +134,9 @@ class Observer:
                     examples = unpack_examples(happening.value, self._spec.fields)
                     self.race.add_examples(examples, self.at_s)
 
-    def freeze(self, rows: RowTable) -> None:
-        """From now on compare with a model that has these rows for ever."""
-        self.race.frozen = partial(LogisticRegression(self._spec).predict, rows)
+    def freeze(self, rows: RowTable, buckets: int) -> None:
+        """From now on compare with a model that has these rows, of so many buckets, for ever."""
+        self.race.frozen = partial(LogisticRegression(self._spec, buckets).predict, rows)
 
     def close(self) -> None:
         """Disconnect from Kafka."""

@@ -111,7 +111,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         store=store,
         exchange=_AtOnce(store),
         replica=replica,
-        model=LogisticRegression(spec),
+        model=LogisticRegression(spec, replica.shape.buckets),
         fields=spec.fields,
         pace=Pace(push_interval_ms=0),
         now_ms=_now_ms,

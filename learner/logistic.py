@@ -9,6 +9,9 @@ gives the same rows, bit for bit.
 
 An id in a bucket that already has the example changes nothing there, but its weight counts in the
 sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
+
+Where the spec has an admission, an id without a row is learned and read in the rare row of its
+field (learner.rare_rows), until it is admitted (learner.admission).
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import numpy as np
 
 from ingest.examples import Kind
 from ingest.values import hash_strings
+from learner.admission import Admissions, counting, gate_of
 from learner.ftrl import constants
+from learner.growth import COUNT, PROBABILITY
 from learner.logistic_kernels import BLOCK, Features, Labelled, Scratch, learn, predict
 from learner.statistics import empty_memory, with_room
 
@@ -35,7 +40,16 @@ if TYPE_CHECKING:
 class LogisticRegression:
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Make the model. Only one with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told.
+        """
+        if spec.admission is not None and not buckets:
+            raise ValueError(
+                f'model "{spec.name}": expected the number of its buckets, since it has an '
+                "admission: rare rows lie in the buckets of the ids they stand for; found 0"
+            )
         optimizer = spec.optimizer
         self.width = spec.width
         self._ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
@@ -46,6 +60,13 @@ class LogisticRegression:
         self._window_ms = spec.fields.label.window_ms
         self._levels = self._program.kinds.shape[0]
         self._memory = empty_memory(self._levels)
+        self._admission, self._buckets = spec.admission, buckets
+        self._gate = gate_of(spec.admission, spec.fields, buckets)
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+        return Admissions(*self._gate.tally.tolist())
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
@@ -65,6 +86,7 @@ class LogisticRegression:
             view.columns,
             self._ftrl,
             self._program,
+            self._gate,
             inputs,
             _read_only(event_ms, np.int64),
             self._scratch(features, 1),
@@ -85,13 +107,15 @@ class LogisticRegression:
         active: (buckets,) False where the bucket already has these examples: an id there changes
         neither view nor gains.
         """
+        self._open_gate(active)
         remembers = self._levels > 0 and bool((examples.kinds != Kind.CLOSED).any())
         if remembers:
             shown = int(np.count_nonzero(examples.kinds == Kind.SHOWN))
             self._memory = with_room(self._memory, shown)
+        draws = self._admission is not None and self._admission.kind == PROBABILITY
+        impressions = np.zeros(0, np.uint64)
+        if remembers or draws:
             impressions = hash_strings(examples.impression_ids)
-        else:
-            impressions = np.zeros(0, np.uint64)
         labelled = Labelled(
             _read_only(examples.kinds, np.uint8),
             _read_only(examples.labels, np.uint8),
@@ -108,6 +132,7 @@ class LogisticRegression:
             self._program,
             self._memory,
             self._window_ms,
+            self._gate,
             self._features(examples.features),
             labelled,
             self._scratch(examples.features, BLOCK),
@@ -118,6 +143,15 @@ class LogisticRegression:
     def forget(self) -> None:
         """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
         self._memory = empty_memory(self._levels)
+
+    def _open_gate(self, active: npt.NDArray[np.bool_]) -> None:
+        if self._admission is None:
+            return
+        if active.shape[0] != self._buckets:
+            raise ValueError(f"expected {self._buckets} buckets, found {active.shape[0]}")
+        if self._admission.kind == COUNT and not self._gate.filter.counters.shape[0]:
+            # who only predicts never needs the memory
+            self._gate = counting(self._gate, self._admission)
 
     def _features(self, encoded: Encoded) -> Features:
         return Features(
@@ -139,6 +173,7 @@ class LogisticRegression:
             np.empty((block, inputs), np.int64),
             np.empty((block, inputs), np.bool_),
             np.empty((block, inputs), np.float32),
+            np.empty(inputs, np.int64),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),

@@ -20,6 +20,7 @@ from numba import njit
 from ingest.examples import Kind
 from learner.ftrl import step, weight
 from learner.prefetch import prefetch
+from learner.rare_rows import fetch_admission, keep_own, list_reads, place_without
 from learner.statistics import keep, recall, statistic_id, take_levels
 from pserver.table import find, find_or_add, home
 
@@ -34,6 +35,7 @@ BLOCK = 16
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _INTERCEPT = np.uint64(INTERCEPT)
+_NUMBER = np.uint64(1023)
 _ONE = np.float32(1.0)
 _MOST_WEIGHED = 0.8
 _FARTHEST = 35.0
@@ -57,7 +59,7 @@ class Labelled(NamedTuple):
     labels: npt.NDArray[np.uint8]  # (n,)
     event_ms: npt.NDArray[np.int64]  # (n,)
     shown_ms: npt.NDArray[np.int64]  # (n,)
-    impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if nothing is to be remembered
+    impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if nobody asks for them
 
 
 class Scratch(NamedTuple):
@@ -67,7 +69,8 @@ class Scratch(NamedTuple):
     places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 where there is none
     live: npt.NDArray[np.bool_]  # (block, inputs) False where the example already counted
     x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
-    weights: npt.NDArray[np.float32]  # (inputs,) of the example at hand
+    reads: npt.NDArray[np.int64]  # (inputs,) places that the example at hand is predicted from
+    weights: npt.NDArray[np.float32]  # (inputs,) of the same
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
     levels: npt.NDArray[np.int16]  # (levels,) of the same
@@ -145,19 +148,20 @@ def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def _add(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
+def _add(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     # apart from `_find`, which is quick as long as nothing in its loop is handed the whole table
     for k in range(begin, end):
-        if scratch.places[row, k] < 0 and scratch.live[row, k]:
-            scratch.places[row, k] = find_or_add(columns, scratch.ids[row, k])
+        row_id = scratch.ids[row, k]
+        if scratch.places[row, k] < 0 and scratch.live[row, k] and not guarded[row_id & _NUMBER]:
+            scratch.places[row, k] = find_or_add(columns, row_id)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _forward(columns, ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Return the probability of a click; leave weights, n and sqrt(n) for the step."""
+def _forward(columns, ftrl, reads, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Return the probability of a click, from the rows at `reads`; leave weights, n and sqrt(n)."""
     total = 0.0
     for k in range(count):
-        place = scratch.places[row, k]
+        place = reads[k]
         z = n = np.float32(0.0)
         if place >= 0:
             z, n = columns.values[place, 0], columns.values[place, 1]
@@ -263,8 +267,36 @@ def _levels(columns, program, memory, window_ms, labelled, i, scratch, row, sing
 
 
 @njit(cache=True, nogil=True)
+def _find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts):  # type: ignore[no-untyped-def]
+    """Find the rows of all inputs of a block but its statistics; ask for what is next."""
+    for i in range(begin, end):
+        row = i - begin
+        counts[row] = _list_fixed(features, i, scratch, row)
+        _fetch_slots(columns, scratch, row, counts[row])
+    for row in range(end - begin):
+        _fetch_ids(columns, scratch, row, counts[row])
+    for row in range(end - begin):
+        if _find(columns, active, shift, scratch, row, 0, counts[row]):
+            _add(columns, gate.guarded, scratch, row, 0, counts[row])
+            if gate.on:
+                fetch_admission(gate, scratch, row, counts[row])
+        _fetch_gains(columns, gaining, scratch, row, counts[row])
+
+
+@njit(cache=True, nogil=True)
 def learn(  # type: ignore[no-untyped-def]
-    columns, gaining, active, ftrl, program, memory, window_ms, features, labelled, scratch, scores
+    columns,
+    gaining,
+    active,
+    ftrl,
+    program,
+    memory,
+    window_ms,
+    gate,
+    features,
+    labelled,
+    scratch,
+    scores,
 ):
     """Score into `scores`, then learn, each example of a batch in turn. The caller made room."""
     examples, singles = features.ids.shape
@@ -272,29 +304,30 @@ def learn(  # type: ignore[no-untyped-def]
     counts = np.empty(BLOCK, np.int64)
     for begin in range(0, examples, BLOCK):
         end = min(begin + BLOCK, examples)
-        for i in range(begin, end):
-            row = i - begin
-            counts[row] = _list_fixed(features, i, scratch, row)
-            _fetch_slots(columns, scratch, row, counts[row])
-        for i in range(begin, end):
-            _fetch_ids(columns, scratch, i - begin, counts[i - begin])
-        for i in range(begin, end):
-            row = i - begin
-            if _find(columns, active, shift, scratch, row, 0, counts[row]):
-                _add(columns, scratch, row, 0, counts[row])
-            _fetch_gains(columns, gaining, scratch, row, counts[row])
+        _find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts)
         for i in range(begin, end):
             row, count, kind = i - begin, counts[i - begin], labelled.kinds[i]
+            without, clicked = 0, kind == _CLICKED
+            if gate.on:
+                shown_s = labelled.shown_ms[i] // 1000
+                without = keep_own(columns, gate, clicked, shown_s, scratch, row, count)
             if program.numbers.shape[0]:
                 _levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
                 fixed = count
                 count = _list_statistics(program, features.ids[i], scratch, row, fixed)
                 if _find(columns, active, shift, scratch, row, fixed, count):
-                    _add(columns, scratch, row, fixed, count)
-            p = _forward(columns, ftrl, scratch, row, count)
-            if kind != _CLICKED:
+                    _add(columns, gate.guarded, scratch, row, fixed, count)
+            reads = scratch.places[row]
+            if without:
+                list_reads(columns, gate, scratch, row, count)
+                reads = scratch.reads
+            p = _forward(columns, ftrl, reads, scratch, row, count)
+            if not clicked:
                 scores[i] = p
-            shows = 0 if kind == _CLICKED else 1
+            if without:
+                impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
+                place_without(columns, gate, clicked, impression, scratch, row, count)
+            shows = 0 if clicked else 1
             clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])
             second = np.uint32(labelled.event_ms[i] // 1000)
             slope = _slope(kind, labelled.labels[i], p)
@@ -302,7 +335,7 @@ def learn(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def predict(columns, ftrl, program, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
+def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     examples, singles = features.ids.shape
     everywhere = np.ones(1, np.bool_)
@@ -310,10 +343,17 @@ def predict(columns, ftrl, program, features, event_ms, scratch, scores):  # typ
     for i in range(examples):
         count = _list_fixed(features, i, scratch, 0)
         _find(columns, everywhere, shift, scratch, 0, 0, count)
+        without = 0
+        if gate.on:
+            without = keep_own(columns, gate, False, 0, scratch, 0, count)
         if program.numbers.shape[0]:
             places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
             take_levels(program, columns, places, live, 0, 0, event_ms[i] // 1000, scratch.levels)
             fixed = count
             count = _list_statistics(program, features.ids[i], scratch, 0, fixed)
             _find(columns, everywhere, shift, scratch, 0, fixed, count)
-        scores[i] = _forward(columns, ftrl, scratch, 0, count)
+        reads = scratch.places[0]
+        if without:
+            list_reads(columns, gate, scratch, 0, count)
+            reads = scratch.reads
+        scores[i] = _forward(columns, ftrl, reads, scratch, 0, count)

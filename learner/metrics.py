@@ -16,14 +16,22 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from learner.admission import Admissions
     from learner.loop import Learner
 
 
 class LearnerCollector(Collector):
     """Figures of one learner, labelled with its model."""
 
-    def __init__(self, model: str, learner: Learner, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        model: str,
+        learner: Learner,
+        now_ms: Callable[[], int],
+        admissions: Callable[[], Admissions],
+    ) -> None:
         self._model, self._learner, self._now_ms = model, learner, now_ms
+        self._admissions = admissions
 
     def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
         family = CounterMetricFamily(f"headrace_learner_{name}", text, labels=["model"])
@@ -57,6 +65,11 @@ class LearnerCollector(Collector):
         yield self._counter("pushed_rows", "Rows carried by pushes.", tally.rows)
         yield self._counter("pushed_bytes", "Bytes carried by pushes.", tally.size_bytes)
         yield self._counter("rereads", "Times a partition was read again.", tally.reread)
+        admitted, refused = self._admissions()
+        yield self._counter("admitted_rows", "Rows made by admission, if there is one.", admitted)
+        yield self._counter(
+            "refused_ids", "Times that an id without a row counted in its rare row.", refused
+        )
         yield self._gauge(
             "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
         )

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, start_http_server
 
 from ingest.kafka import KafkaReader, KafkaWriter
 from ingest.topics import examples_topic, scores_topic
+from learner.admission import described
 from learner.agreement import check_agreement
 from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
@@ -112,6 +113,9 @@ def run_learner(
         instance=settings.instance or None,
     )
     scores = KafkaWriter(kafka)
+    model = LogisticRegression(spec, shape.buckets)
+    if spec.admission is not None:
+        log.info(described(spec.admission))
     learner = Learner(
         reader=reader,
         scores=scores,
@@ -119,7 +123,7 @@ def run_learner(
         store=store,
         exchange=exchange,
         replica=replica,
-        model=LogisticRegression(spec),
+        model=model,
         fields=spec.fields,
         pace=settings.pace,
         now_ms=now_ms,
@@ -127,7 +131,7 @@ def run_learner(
         rest=time.sleep,
         accept_topic=settings.accept_topic,
     )
-    collector = LearnerCollector(spec.name, learner, now_ms)
+    collector = LearnerCollector(spec.name, learner, now_ms, lambda: model.admissions)
     REGISTRY.register(collector)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)

@@ -1,9 +1,10 @@
 """The model spec as a whole: what joiner, learners, parameter server and servers must agree on.
 
 One TOML file. `ingest.fields` reads what makes an example (`[fields.*]`, `[label]`, `[examples]`),
-this file the rest: `[model]`, `[statistics.*]` and `[optimizer]`. The fingerprint is of what was
-read, not of the text, so a comment may change and a default may be written out. Whatever is not
-known is refused, naming the line: a misspelt key would else be a default in silence.
+`learner.growth` how far the model may grow (`[admission]`, `[expiry]`), this file the rest:
+`[model]`, `[statistics.*]` and `[optimizer]`. The fingerprint is of what was read, not of the text,
+so a comment may change and a default may be written out. Whatever is not known is refused, naming
+the line: a misspelt key would else be a default in silence.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
 from ingest.spec_text import SpecError, SpecText, one_of
+from learner.growth import Admission, parse_admission, parse_expiry
+from learner.spec_tables import only, real, shown, table_of
 from learner.statistics import KINDS, Crossing, Program, Reading, program
+from pserver.expiry import Expiry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    Table = Mapping[str, object]
+    from learner.spec_tables import Table
 
 __all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "parse_spec"]
 
 LOGISTIC_REGRESSION = "logistic_regression"
 FTRL = "ftrl"
 _MODEL_NAME = re.compile(r"[a-z0-9_-]+")
-_SECTIONS = ("model", "label", "examples", "fields", "statistics", "optimizer")
+_SECTIONS = (
+    *("model", "label", "examples", "fields", "statistics", "optimizer"),
+    *("admission", "expiry"),
+)
 _WIDTHS = {(LOGISTIC_REGRESSION, FTRL): 2}
 
 
@@ -78,6 +83,10 @@ class ModelSpec:
     statistics: tuple[Statistic, ...]
     """In ascending order of number."""
     optimizer: Optimizer
+    admission: Admission | None
+    """None: every id gets a row when it is first seen."""
+    expiry: Expiry
+    """For keepers. Without a section: nothing is ever deleted."""
     fingerprint: str
     """Of all that has to agree: the parameter server keeps it, and who has another is refused."""
     text: str
@@ -134,17 +143,27 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     """
     where = SpecText(path, text)
     tables = where.tables()
-    _only(tables, _SECTIONS, where)
-    name, architecture = _model(_table(tables, where, "model"), where)
+    only(tables, _SECTIONS, where)
+    name, architecture = _model(table_of(tables, where, "model"), where)
     fields = parse_fields(tables, where)
-    statistics = _statistics(_table(tables, where, "statistics"), fields, where)
-    optimizer = _optimizer(_table(tables, where, "optimizer"), where)
-    agreed = {
+    statistics = _statistics(table_of(tables, where, "statistics"), fields, where)
+    optimizer = _optimizer(table_of(tables, where, "optimizer"), where)
+    agreed: dict[str, object] = {
         "model": {"name": name, "architecture": architecture},
         "fields": fields.fingerprint,
         "statistics": [asdict(each) for each in statistics],
         "optimizer": asdict(optimizer),
     }
+    # only where they are declared: a model without them keeps the fingerprint that it had before
+    # there were such sections
+    admission, expiry = None, Expiry()
+    if "admission" in tables:
+        admission = parse_admission(table_of(tables, where, "admission"), fields, where)
+        agreed["admission"] = asdict(admission)
+    if "expiry" in tables:
+        window_ms = fields.label.window_ms
+        expiry = parse_expiry(table_of(tables, where, "expiry"), window_ms, where)
+        agreed["expiry"] = {"after_s": expiry.after_s, "most_rows": expiry.most_rows}
     canonical = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
     return ModelSpec(
         name=name,
@@ -152,26 +171,28 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         fields=fields,
         statistics=statistics,
         optimizer=optimizer,
+        admission=admission,
+        expiry=expiry,
         fingerprint=hashlib.sha256(canonical.encode()).hexdigest()[:16],
         text=text,
     )
 
 
 def _model(table: Table, where: SpecText) -> tuple[str, str]:
-    _only(table, ("name", "architecture"), where, "model")
+    only(table, ("name", "architecture"), where, "model")
     name = table.get("name")
     if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
-        raise where.error(("model", "name"), "name of a-z, 0-9, _ and -", _shown(name))
+        raise where.error(("model", "name"), "name of a-z, 0-9, _ and -", shown(name))
     architecture = table.get("architecture", LOGISTIC_REGRESSION)
     if architecture != LOGISTIC_REGRESSION:
         raise where.error(
-            ("model", "architecture"), f"architecture {LOGISTIC_REGRESSION}", _shown(architecture)
+            ("model", "architecture"), f"architecture {LOGISTIC_REGRESSION}", shown(architecture)
         )
     return name, LOGISTIC_REGRESSION
 
 
 def _statistics(named: Table, fields: FieldSet, where: SpecText) -> tuple[Statistic, ...]:
-    found = [_statistic(_table(named, where, "statistics", name), name, where) for name in named]
+    found = [_statistic(table_of(named, where, "statistics", name), name, where) for name in named]
     all_fields = (*fields.singles, *fields.bags, *fields.numbers)
     owner = {each.number: each.name for each in all_fields}
     singles = [each.name for each in fields.singles]
@@ -211,30 +232,30 @@ def _statistic(table: Table, name: str, where: SpecText) -> Statistic:
         raise where.error(keys, "a statistic's name of a-z, 0-9 and _", f'"{name}"')
     number = table.get("number")
     if type(number) is not int or not 1 <= number <= LAST_NUMBER:
-        raise where.error((*keys, "number"), f"number from 1 to {LAST_NUMBER}", _shown(number))
+        raise where.error((*keys, "number"), f"number from 1 to {LAST_NUMBER}", shown(number))
     if "cross" in table:
-        _only(table, ("number", "cross"), where, *keys)
+        only(table, ("number", "cross"), where, *keys)
         return Statistic(name, number, cross=_crossed(table["cross"], where, name))
     kind = table.get("statistic")
     if not isinstance(kind, str) or kind not in KINDS:
         expected = f"statistic {one_of(KINDS, str(kind))} (or cross)"
-        raise where.error((*keys, "statistic"), expected, _shown(kind))
+        raise where.error((*keys, "statistic"), expected, shown(kind))
     known = ["number", "statistic", "of", "per_doubling"]
     if kind == "rate":
         known += ["prior_clicks", "prior_shows"]
-    _only(table, known, where, *keys)
+    only(table, known, where, *keys)
     of = table.get("of")
     if not isinstance(of, str):
-        raise where.error((*keys, "of"), "of naming a single-valued field", _shown(of))
+        raise where.error((*keys, "of"), "of naming a single-valued field", shown(of))
     default = Statistic(name, number)
     return Statistic(
         name,
         number,
         kind,
         of,
-        _real(table, where, keys, "prior_clicks", default.prior_clicks, (1e-6, 1e9)),
-        _real(table, where, keys, "prior_shows", default.prior_shows, (1e-6, 1e9)),
-        _real(table, where, keys, "per_doubling", default.per_doubling, (0.01, 1000.0)),
+        real(table, where, keys, "prior_clicks", default.prior_clicks, (1e-6, 1e9)),
+        real(table, where, keys, "prior_shows", default.prior_shows, (1e-6, 1e9)),
+        real(table, where, keys, "per_doubling", default.per_doubling, (0.01, 1000.0)),
     )
 
 
@@ -242,55 +263,21 @@ def _crossed(found: object, where: SpecText, name: str) -> tuple[str, ...]:
     names = found if isinstance(found, list) else []
     if len(names) < 2 or not all(isinstance(each, str) for each in names):
         expected = "cross listing two or more names of statistics and fields"
-        raise where.error(("statistics", name, "cross"), expected, _shown(found))
+        raise where.error(("statistics", name, "cross"), expected, shown(found))
     return tuple(names)
 
 
 def _optimizer(table: Table, where: SpecText) -> Optimizer:
-    _only(table, ("name", "alpha", "beta", "l1", "l2"), where, "optimizer")
+    only(table, ("name", "alpha", "beta", "l1", "l2"), where, "optimizer")
     name = table.get("name", FTRL)
     if name != FTRL:
-        raise where.error(("optimizer", "name"), f"name {FTRL}", _shown(name))
+        raise where.error(("optimizer", "name"), f"name {FTRL}", shown(name))
     default = Optimizer()
     keys = ("optimizer",)
     return Optimizer(
         FTRL,
-        _real(table, where, keys, "alpha", default.alpha, (1e-6, 1e3)),
-        _real(table, where, keys, "beta", default.beta, (1e-6, 1e6)),
-        _real(table, where, keys, "l1", default.l1, (0.0, 1e6)),
-        _real(table, where, keys, "l2", default.l2, (0.0, 1e6)),
+        real(table, where, keys, "alpha", default.alpha, (1e-6, 1e3)),
+        real(table, where, keys, "beta", default.beta, (1e-6, 1e6)),
+        real(table, where, keys, "l1", default.l1, (0.0, 1e6)),
+        real(table, where, keys, "l2", default.l2, (0.0, 1e6)),
     )
-
-
-def _real(
-    table: Table,
-    where: SpecText,
-    keys: tuple[str, ...],
-    key: str,
-    default: float,
-    bounds: tuple[float, float],
-) -> float:
-    found = table.get(key, default)
-    least, most = bounds
-    if type(found) not in (int, float) or not least <= cast("float", found) <= most:
-        raise where.error((*keys, key), f"{key} from {least:g} to {most:g}", _shown(found))
-    return float(cast("float", found))
-
-
-def _table(tables: Table, where: SpecText, *keys: str) -> Table:
-    found = tables.get(keys[-1], {})
-    if not isinstance(found, dict):
-        raise where.error(keys, f"a table [{'.'.join(keys)}]", _shown(found))
-    return found
-
-
-def _only(table: Table, known: Iterable[str], where: SpecText, *keys: str) -> None:
-    known = tuple(known)
-    for key in table:
-        if key not in known:
-            place = f"in [{'.'.join(keys)}] " if keys else "section "
-            raise where.error((*keys, key), f"{place}{one_of(known, key)}", f'"{key}"')
-
-
-def _shown(found: object) -> str:
-    return "nothing" if found is None else json.dumps(found, default=str)

@@ -115,7 +115,7 @@ def run_server(
     served = Served(
         spec,
         RequestDecoder(spec.fields, settings.limits),
-        Predictor(spec.fields, LogisticRegression(spec)),
+        Predictor(spec.fields, LogisticRegression(spec, shape.buckets)),
         follower,
     )
     # compiles the kernels, or loads them: the first request is not to pay for it

@@ -112,7 +112,7 @@ def core_lr(examples: int, passes: int, seed: int = 1) -> dict[str, float]:
 
 
 def _pass(spec: ModelSpec, batches: list[Examples], passes: int) -> list[float]:
-    model, view = LogisticRegression(spec), RowTable(spec.width)
+    model, view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     count = sum(len(batch) for batch in batches)

@@ -110,7 +110,7 @@ def learn(
     which, kinds, labels, times = _join(spec, events)
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
-    model, view = LogisticRegression(spec), RowTable(spec.width)
+    model, view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)

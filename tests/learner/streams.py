@@ -195,7 +195,7 @@ class Bench:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self.model = LogisticRegression(spec)
+        self.model = LogisticRegression(spec, BUCKETS)
         self.view = RowTable(spec.width)
         self.shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, "")
         self.pending = Pending(self.view, self.shape)

@@ -199,7 +199,7 @@ class Serving:
         self.spec, self.clock, self.limits = news(), Clock(), limits or Limits()
         self.registry = CollectorRegistry()
         self.readiness = Readiness()
-        self.model = LogisticRegression(self.spec)
+        self.model = LogisticRegression(self.spec, store.shape().buckets)
         self.predictor = Predictor(self.spec.fields, self.model)
         self.follower = Follower(
             Replica(store, store.shape()),

@@ -1,0 +1,113 @@
+"""Where an id without a row is learned and read: the rare row of its field, in its own bucket.
+
+What is not admitted is not thrown away. All such ids of a field that fall into one bucket share a
+row, which has an id like any other:
+
+    the bucket's bits of the id | a constant | the number of the field
+
+It lies in the bucket that the id's own row would lie in. So it makes no difference to exactly once
+which of the two an example counts in: the same mark of the same bucket says whether it did, and the
+shows of a field's rows, rare ones included, sum to the number of impressions. (With the model in
+twice the buckets, of the two that were one, one goes on with the rare rows and one begins anew.)
+
+An id has a row if its row was ever seen and was not deleted since. Servers and learners ask the
+same question, of the same column, and a row that a learner makes room for, or was told of by an
+entry that removed it, does not count: what is scored before learning is what a server would have
+answered. This holds for the example that makes a row as well: it is predicted from the rare row,
+and learned in its own.
+
+A click belongs to its impression. If the row was made after that was shown, the impression counted
+in the rare row, and there its click counts. And a click never makes a row.
+
+An id's statistics are those of its own row, never of the rare one: without a row, of nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from learner.admission import admits, fetch_counters
+from pserver.table import find, find_or_add
+
+_NUMBER = np.uint64(1023)
+_PATTERN = np.uint64(0x5A17C0DE5A17C0DE)
+"""An arbitrary constant; 54 bits of hash meet it as rarely as each other."""
+_ZERO = np.float32(0.0)
+
+
+@njit(cache=True, nogil=True)
+def rare_id(row_id, high):  # type: ignore[no-untyped-def]
+    """Return the id of the rare row of an id's field and bucket. Compiled.
+
+    high: the bits of an id that say its bucket.
+    """
+    return (row_id & high) | (_PATTERN & ~high & ~_NUMBER) | (row_id & _NUMBER)
+
+
+@njit(cache=True, nogil=True)
+def fetch_admission(gate, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Ask for the counters of the inputs that no row was found of."""
+    guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
+    for k in range(count):
+        if places[k] < 0 and guarded[ids[k] & _NUMBER]:
+            fetch_counters(gate, ids[k])
+
+
+@njit(cache=True, nogil=True)
+def keep_own(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Leave guarded inputs the places of rows that are theirs, else -1; return how many have none.
+
+    clicked: whether it is a click of what was shown at `shown_s`, in seconds.
+    """
+    slots, row_ids = columns.slots, columns.ids
+    first_seen, last_seen = columns.first_seen, columns.last_seen
+    guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
+    without = 0
+    for k in range(count):
+        if not guarded[ids[k] & _NUMBER]:
+            continue
+        place = places[k]
+        if place < 0:
+            # an example before this one may have made it since its block was looked up
+            place = find(slots, row_ids, ids[k])
+        if place >= 0 and last_seen[place] > 0 and not (clicked and first_seen[place] > shown_s):
+            places[k] = place
+        else:
+            places[k] = -1
+            without += 1
+    return without
+
+
+@njit(cache=True, nogil=True)
+def list_reads(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Write which rows the inputs are predicted from: their own, else the rare ones, else -1."""
+    slots, row_ids = columns.slots, columns.ids
+    guarded, high = gate.guarded, gate.high
+    ids, places, reads = scratch.ids[row], scratch.places[row], scratch.reads
+    for k in range(count):
+        reads[k] = places[k]
+        if places[k] < 0 and guarded[ids[k] & _NUMBER]:
+            reads[k] = find(slots, row_ids, rare_id(ids[k], high))
+
+
+@njit(cache=True, nogil=True)
+def place_without(columns, gate, clicked, impression, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Give each guarded input without a row the place where it is learned: a new row or a rare one.
+
+    After the forward pass, which read the rare row: a new row has no weight yet to be stepped from.
+    """
+    guarded, high, reads, tally = gate.guarded, gate.high, scratch.reads, gate.tally
+    ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
+    for k in range(count):
+        if places[k] >= 0 or not live[k] or not guarded[ids[k] & _NUMBER]:
+            continue
+        if not clicked and admits(gate, ids[k], impression):
+            tally[0] += 1
+            places[k] = find_or_add(columns, ids[k])
+            scratch.weights[k] = scratch.squares[k] = scratch.roots[k] = _ZERO
+            continue
+        tally[1] += 0 if clicked else 1
+        places[k] = reads[k]
+        if reads[k] < 0:
+            places[k] = find_or_add(columns, rare_id(ids[k], high))
