@@ -1,0 +1,86 @@
+"""Which snapshots there are, and which of them is meant.
+
+What can be seen without reading rows: the manifest, and whether its files are there, each of its
+size. Whether their bytes are right says `verifying`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pserver.snapshots import manifest as manifests
+from pserver.snapshots.errors import DamagedSnapshot, NoSnapshot
+from pserver.snapshots.manifest import BadManifest
+
+if TYPE_CHECKING:
+    from pserver.snapshots.manifest import Manifest
+    from pserver.snapshots.shelf import Shelf
+
+
+class Listed(NamedTuple):
+    """A snapshot as it is seen from outside."""
+
+    name: str
+    model: str
+    manifest: Manifest | None
+    """None: it cannot be read; `problems` says why."""
+    problems: tuple[str, ...]
+    """A line for each file that is not there or not as large as it was written."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is known to be wrong with it."""
+        return self.manifest is not None and not self.problems
+
+
+def list_snapshots(shelf: Shelf) -> list[Listed]:
+    """Return all snapshots, the oldest first; damaged ones too. Raises StorageFailed."""
+    found = (_listed(shelf, name) for name in shelf.names())
+    return [each for each in found if each is not None]
+
+
+def find_snapshot(shelf: Shelf, model: str, name: str | None) -> Manifest:
+    """Return the newest snapshot of a model, or the one of that name.
+
+    Raises NoSnapshot, and DamagedSnapshot: an older one is never taken instead in silence.
+    """
+    if name is None:
+        found = [each for each in list_snapshots(shelf) if each.model == model]
+    else:
+        one = _listed(shelf, name) if manifests.model_of(name) else None
+        found = [] if one is None else [one]
+    if not found:
+        expected = f"of {model!r}" if name is None else name
+        raise NoSnapshot(f"expected a snapshot {expected} in {shelf.url}, found none")
+    newest = found[-1]
+    if newest.manifest is None or newest.problems:
+        raise DamagedSnapshot(newest.name, newest.problems)
+    return newest.manifest
+
+
+def lacking(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
+    """Return a line for each file that is missing or of another size."""
+    problems = []
+    for each in manifest.files:
+        if each.file not in sizes:
+            problems.append(f"{each.file}: missing")
+        elif sizes[each.file] != each.size_bytes:
+            found = sizes[each.file]
+            problems.append(f"{each.file}: expected {each.size_bytes} bytes, found {found}")
+    return problems
+
+
+def _listed(shelf: Shelf, name: str) -> Listed | None:
+    """Return None for what has no manifest: it is no snapshot."""
+    blob = shelf.read(name, manifests.FILE)
+    if blob is None:
+        return None
+    model = manifests.model_of(name) or ""
+    try:
+        manifest = manifests.decode(blob)
+    except BadManifest as error:
+        return Listed(name, model, None, (f"{manifests.FILE}: {error}",))
+    if manifest.name != name:
+        text = f"{manifests.FILE}: expected that of {name}, found that of {manifest.name}"
+        return Listed(name, model, None, (text,))
+    return Listed(name, manifest.model, manifest, tuple(lacking(manifest, shelf.sizes(name))))
