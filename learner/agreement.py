@@ -30,7 +30,7 @@ def check_agreement(spec: ModelSpec, shape: Shape) -> None:
         raise WrongModel(
             f'model "{spec.name}": the parameter server was made from another spec '
             f"(fingerprint {shape.fingerprint}) than this process has ({spec.fingerprint}):\n"
-            f"{_difference(shape.spec, spec.text)}"
+            f"{_difference(shape.spec, spec.text, 'parameter server')}"
         )
     if shape.width != spec.width:
         raise WrongModel(
@@ -39,9 +39,29 @@ def check_agreement(spec: ModelSpec, shape: Shape) -> None:
         )
 
 
-def _difference(stored: str, here: str) -> str:
+def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
+    """Return if rows of `original` are good rows of `copy`, and both learn the same examples.
+
+    The name differs; how far the model may grow (admission, expiry) may. `where` says where the
+    original's spec was found. Raises WrongModel naming the sections that differ, and the lines.
+    """
+    pairs = {
+        "[model] architecture": (copy.architecture, original.architecture),
+        "[fields], [label] or [examples]": (copy.fields.fingerprint, original.fields.fingerprint),
+        "[statistics]": (copy.statistics, original.statistics),
+        "[optimizer]": (copy.optimizer, original.optimizer),
+    }
+    differing = [section for section, (one, other) in pairs.items() if one != other]
+    if differing:
+        raise WrongModel(
+            f'expected "{copy.name}" to be "{original.name}" under another name, found that they '
+            f"differ in {', '.join(differing)}:\n{_difference(original.text, copy.text, where)}"
+        )
+
+
+def _difference(stored: str, here: str, where: str) -> str:
     lines = difflib.unified_diff(
-        stored.splitlines(), here.splitlines(), "parameter server", "this process", lineterm=""
+        stored.splitlines(), here.splitlines(), where, "this process", lineterm=""
     )
     difference = "\n".join(lines)
     # one text, two meanings: a default or a transform changed between versions of headrace

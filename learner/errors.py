@@ -50,3 +50,13 @@ class TopicMadeAgain(LearnerError):
             f"the old one ended: `headrace learner run --accept-topic {now}`, once. If it begins "
             "anew, so must the model: `headrace pserver drop`, then `headrace pserver init`."
         )
+
+
+class WrongExamples(LearnerError):
+    """A topic of examples holds what this model cannot learn: other fields, or no examples."""
+
+    def __init__(self, topic: str, why: Exception) -> None:
+        super().__init__(
+            f"topic {topic}: {why}. A model learns its own examples (topic examples.NAME), or with "
+            "--examples-of those of a model whose fields, label and examples are declared alike."
+        )

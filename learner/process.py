@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
+from ingest.examples import UnreadableExamples
 from ingest.kafka import KafkaReader, KafkaWriter
 from ingest.topics import examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
+from learner.errors import WrongExamples
 from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
 from learner.metrics import LearnerCollector
@@ -51,6 +53,9 @@ class LearnerSettings:
     accept_topic: str = ""
     """Identity of a topic of examples made again that goes on where the one before it ended. Said
     once, by the operator: nothing in the two topics can prove it."""
+    examples_of: str = ""
+    """Name of the model whose examples are read; its own, if empty. For a copy of a model, which
+    goes on from the same marks: its fields and label must be the same."""
 
 
 class ThreadExchange:
@@ -106,10 +111,11 @@ def run_learner(
             stop.wait(0.05)  # a shard does not answer yet
     log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
     exchange = ThreadExchange(push_store)
+    topic = examples_topic(settings.examples_of or spec.name)
     reader = KafkaReader(
         kafka,
         group=f"headrace.{spec.name}.learner",
-        topics=[examples_topic(spec.name)],
+        topics=[topic],
         instance=settings.instance or None,
     )
     scores = KafkaWriter(kafka)
@@ -140,6 +146,8 @@ def run_learner(
             learner.step(0.02)
         if not learner.finish(now_ms() + _FINISH_MS):
             log.warning("stopped with pushes unanswered: their examples will be read again")
+    except UnreadableExamples as error:
+        raise WrongExamples(topic, error) from error
     finally:
         REGISTRY.unregister(collector)
         exchange.close()

@@ -27,6 +27,18 @@ AcceptTopic = Annotated[
     ),
 ]
 
+ExamplesOf = Annotated[
+    str,
+    typer.Option(
+        "--examples-of",
+        envvar="HEADRACE_EXAMPLES_OF",
+        metavar="NAME",
+        help="Learn the examples of another model, whose fields and label are the same: for a copy "
+        "restored under another name. Default: the model's own.",
+        show_default=False,
+    ),
+]
+
 app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
 
 
@@ -44,6 +56,7 @@ def run(
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
     accept_topic: AcceptTopic = "",
+    examples_of: ExamplesOf = "",
 ) -> None:
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
@@ -55,7 +68,10 @@ def run(
     with stopped_by_signals() as stop:
         run_learner(
             LearnerSettings(
-                instance=instance, metrics_port=metrics_port, accept_topic=accept_topic
+                instance=instance,
+                metrics_port=metrics_port,
+                accept_topic=accept_topic,
+                examples_of=examples_of,
             ),
             kafka_settings(kafka, kafka_client),
             partial(open_store, redis, spec.name),
