@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
-from ingest.errors import MissingTopic, TopicMismatch
+from ingest.errors import KafkaUnreachable, MissingTopic, TopicMismatch
 from ingest.foreign_errors import translate, translated
 from ingest.patience import ask_again
 
@@ -181,7 +181,13 @@ def _ask_leaders(settings: KafkaSettings, admin: AdminClient, specs: Sequence[To
             dict.fromkeys(partitions, at_end), request_timeout=settings.connect_timeout_s
         )
         for answer in asked.values():
-            answer.result()
+            try:
+                answer.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._NOENT:  # noqa: SLF001
+                    raise
+                # "no leaders found": what the client says of a topic deleted and made again
+                raise KafkaUnreachable(f"no leader yet: {error.args[0].str()}") from error
 
 
 def _read_configs(
