@@ -1,0 +1,319 @@
+"""A model as it was: examples replayed onto a snapshot, in memory, up to a moment.
+
+The loop is the learner's own, on a store in this process, with a keeper beside it so that the log
+stays short. It reads from the snapshot's marks to the offsets that the topic of examples had then,
+and writes what has come of it as a snapshot, from which it can be restored under another name.
+
+How exact that is: the counters of every row are those of the model then, to the unit. Values are
+those of a learner that was restarted at the snapshot: what it remembered of impressions (statistics
+of rows, kept for the label's window, and what admission has counted) is not in a snapshot, so the
+first clicks after it are learned with statistics as they stand; partitions are interleaved by event
+time, which may not be how they were interleaved live; and float additions are rounded in another
+order. Rows are deleted by age and number as the spec says, by the same rule as the keepers', if not
+at the same entries of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from deploy.errors import BadOption, DeployError
+from ingest.bounded import BoundedReader, offsets_at
+from ingest.kafka import KafkaReader
+from ingest.topics import examples_topic, scores_topic
+from learner.agreement import check_agreement, check_copy
+from learner.logistic import LogisticRegression
+from learner.loop import Learner, Pace
+from learner.spec import parse_spec
+from pserver.keeper import Keeper, Keeping
+from pserver.memory_store import MemoryStore
+from pserver.replica import Replica
+from pserver.snapshots.listing import find_snapshot, list_snapshots
+from pserver.snapshots.restoring import restore
+from pserver.snapshots.writing import Facts, write_snapshot
+from pserver.store import Shape
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from ingest.settings import KafkaSettings
+    from ingest.stream import Source
+    from learner.spec import ModelSpec
+    from pserver.errors import Unreachable
+    from pserver.snapshots.manifest import Manifest
+    from pserver.snapshots.shelf import Shelf
+    from pserver.snapshots.writing import Progress
+    from pserver.store import Answer, Push
+
+log = logging.getLogger(__name__)
+
+BEGINNING = "beginning"
+"""In the place of a snapshot's name: from no rows at all."""
+_PACE = Pace(
+    push_interval_ms=200,
+    order_wait_ms=10_000,  # all of it is in Kafka: a partition that is late is worth waiting for
+    log_bytes_limit=1 << 62,  # the keeper runs between two steps: waiting for it would be for ever
+)
+_KEEP_BYTES = 1 << 20
+"""Of each bucket's log: nobody follows it, and it is in this process's memory."""
+_EXPIRE_EVERY_MS = 1_000
+"""More often than live: history goes by faster."""
+_KEEP_EVERY_MS = 200
+_LOOK_EVERY_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildSettings:
+    """Which model, and when."""
+
+    as_of_ms: int
+    """What was appended to the topic of examples before this time is learned."""
+    start: str | None = None
+    """Name of the snapshot to begin with, BEGINNING, or None: the newest that is not too new."""
+    examples_of: str = ""
+    """Name of the model whose examples are read; its own, if empty."""
+    buckets: int = 64
+    """For a model that begins with nothing."""
+    sub_hashes: int = 256
+    """Likewise: of each bucket, once it is restored into a store."""
+
+
+class Replayed(NamedTuple):
+    """How far the replay has come."""
+
+    batches: int
+    """Of examples, applied in every bucket."""
+    of: int
+    examples: int
+
+
+class Rebuilding:
+    """What is about to be rebuilt: found and checked, nothing done yet."""
+
+    def __init__(
+        self, settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, shelf: Shelf
+    ) -> None:
+        """Choose where to begin and end. Raises what an operator has to read."""
+        self.settings, self.spec, self.shelf = settings, spec, shelf
+        self.topic = examples_topic(settings.examples_of or spec.name)
+        self.stops = offsets_at(kafka, self.topic, settings.as_of_ms)
+        self.reader = KafkaReader(kafka, None, [self.topic])
+        try:
+            identity = self.reader.topic_id(self.topic)
+            self._sources = {f"{identity}/{each.partition}": each for each in self.stops}
+            self.manifest = self._begin_with()
+            self._starts = {
+                each: self._mark(self.manifest, name) for name, each in self._sources.items()
+            }
+            self._check_held()
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def replayed(self, answers: Sequence[Answer | Unreachable], examples: int) -> Replayed:
+        """Return how far buckets that stand like this have come."""
+        of = done = 0
+        for name, source in self._sources.items():
+            first, stop = self._starts[source], self.stops[source]
+            marks = [each.marks.get(name, 0) for each in answers if not isinstance(each, Exception)]
+            of += max(0, stop - first)
+            done += max(0, min(marks, default=first) - first)
+        return Replayed(done, of, examples)
+
+    @staticmethod
+    def _mark(manifest: Manifest | None, name: str) -> int:
+        if manifest is None:
+            return 0
+        return min(each.marks.get(name, 0) for each in manifest.files)
+
+    def _begin_with(self) -> Manifest | None:
+        start = self.settings.start
+        if start == BEGINNING:
+            return None
+        if start is not None:
+            manifest = find_snapshot(self.shelf, self.spec.name, start)
+            if manifest.model == self.spec.name:
+                check_agreement(self.spec, manifest.shape)
+            else:
+                where = f"snapshot {start}"
+                check_copy(self.spec, parse_spec(manifest.spec, where), where)
+            if late := self._too_late(manifest):
+                raise BadOption(f"--from: expected a snapshot from before that time, found {late}")
+            return manifest
+        for listed in reversed(list_snapshots(self.shelf)):
+            found = listed.manifest
+            if found is None or found.model != self.spec.name:
+                continue
+            if listed.problems or found.fingerprint != self.spec.fingerprint:
+                why = "damaged" if listed.problems else "of another spec"
+                log.warning("not beginning with snapshot %s: it is %s", listed.name, why)
+            elif not self._too_late(found):
+                return found
+        return None
+
+    def _too_late(self, manifest: Manifest) -> str:
+        """Return which bucket of a snapshot has learned examples from after the time, if any."""
+        for each in manifest.files:
+            for name, mark in each.marks.items():
+                source = self._sources.get(name)
+                if source is not None and mark > self.stops[source]:
+                    return (
+                        f"bucket {each.bucket} of {manifest.name} has learned partition "
+                        f"{source.partition} up to offset {mark}, which had {self.stops[source]}"
+                    )
+        return ""
+
+    def _check_held(self) -> None:
+        for source, start in self._starts.items():
+            first, _ = self.reader.held(source)
+            if start < first and start < self.stops[source]:
+                begin = "the beginning" if self.manifest is None else self.manifest.name
+                raise DeployError(
+                    f"{source.topic}/{source.partition}: expected the examples from offset {start} "
+                    f"on, to begin with {begin}, found that Kafka holds them from {first} on. "
+                    f"A snapshot in {self.shelf.url} that reached that far, and is from before the "
+                    "time asked for, could be begun with."
+                )
+
+
+def rebuild(
+    rebuilding: Rebuilding,
+    headrace: str,
+    *,
+    stop: threading.Event,
+    tell_restored: Callable[[Progress], None],
+    tell_replayed: Callable[[Replayed], None],
+    tell_written: Callable[[Progress], None],
+) -> Manifest | None:
+    """Replay, and write the model as a snapshot; None if told to stop before.
+
+    `headrace`: this version. Raises what an operator has to read: StoreError's kinds, StreamError's
+    and LearnerError's.
+    """
+    settings, manifest, spec = rebuilding.settings, rebuilding.manifest, rebuilding.spec
+    store = MemoryStore(clock_ms=_now_ms, nonces=_nonce)
+    if manifest is None:
+        shape = Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
+        store.create(shape)
+    else:
+        shape = manifest.shape
+        if manifest.model != spec.name:
+            shape = Shape(spec.name, shape.buckets, spec.width, spec.fingerprint, spec.text)
+        filled = restore(store, rebuilding.shelf, manifest, shape, stop=stop, tell=tell_restored)
+        if not filled.complete:
+            return None
+    if not _replay(rebuilding, store, shape, stop, tell_replayed):
+        return None
+    facts = Facts(
+        headrace=headrace,
+        sub_hashes=settings.sub_hashes if manifest is None else manifest.sub_hashes,
+        as_of_ms=settings.as_of_ms,
+    )
+    return write_snapshot(
+        store,
+        rebuilding.shelf,
+        facts,
+        now_ms=_wall_ms,
+        token=secrets.token_hex(2),
+        stop=stop,
+        tell=tell_written,
+    )
+
+
+def _replay(
+    rebuilding: Rebuilding,
+    store: MemoryStore,
+    shape: Shape,
+    stop: threading.Event,
+    tell: Callable[[Replayed], None],
+) -> bool:
+    """Learn up to the bounds; return whether that was possible before told to stop."""
+    spec = rebuilding.spec
+    replica = Replica(store, shape)
+    while not replica.complete:
+        replica.poll()
+    learner = Learner(
+        reader=BoundedReader(rebuilding.reader, rebuilding.stops),
+        scores=_Nobody(),
+        score_topic=scores_topic(spec.name),
+        store=store,
+        exchange=_DirectExchange(store),
+        replica=replica,
+        model=LogisticRegression(spec, shape.buckets),
+        fields=spec.fields,
+        pace=_PACE,
+        now_ms=_now_ms,
+        draw_nonce=_nonce,
+        rest=time.sleep,
+    )
+    keeper = Keeper(
+        store,
+        shape,
+        name="rebuild",
+        keeping=Keeping(
+            keep_bytes=_KEEP_BYTES,
+            expiry=replace(spec.expiry, interval_ms=_EXPIRE_EVERY_MS),
+        ),
+        now_ms=_now_ms,
+        draw_nonce=_nonce,
+    )
+    keep_at_ms = look_at_ms = _now_ms()
+    while not stop.is_set():
+        learner.step(0.05)
+        now = _now_ms()
+        if now >= keep_at_ms:
+            keep_at_ms = now + _KEEP_EVERY_MS
+            keeper.step()
+        if now >= look_at_ms:
+            look_at_ms = now + _LOOK_EVERY_MS
+            answers = store.marks(range(shape.buckets))
+            replayed = rebuilding.replayed(answers, learner.figures.examples)
+            tell(replayed)
+            if replayed.batches >= replayed.of:
+                return True
+    return False
+
+
+class _DirectExchange:
+    """Pushes at once: the store is in this process."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._answers: list[Answer | Unreachable] | None = None
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        self._answers = self._store.push(pushes)
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        answers, self._answers = self._answers, None
+        return answers
+
+
+class _Nobody:
+    """A writer of scores that nobody waits for: those of the time are in Kafka."""
+
+    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(8)
