@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deploy.commands import pserver_restore, pserver_snapshots
 from deploy.commands.options import REDIS, Buckets, KafkaClient, MetricsPort, ModelFile, RedisUrl
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ EXIT_GAPS = 1
 """Of `inspect`, when something could not be looked at."""
 
 app = typer.Typer(help="The parameter server.", no_args_is_help=True)
+pserver_snapshots.register(app)
+pserver_restore.register(app)
 
 HeldBy = Annotated[
     str | None,
