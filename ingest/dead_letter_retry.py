@@ -170,15 +170,16 @@ class _Transaction:
     def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
         self._kafka, self._dead_letters = kafka, dead_letters
         self._id = f"headrace.{dead_letters}.retry"
-        self._producer = Producer(
-            {
-                **producer_config(kafka),
-                "transactional.id": self._id,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                "linger.ms": 2,
-            }
-        )
+        with translated("making a producer", kafka.bootstrap):
+            self._producer = Producer(
+                {
+                    **producer_config(kafka),
+                    "transactional.id": self._id,
+                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                    "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                    "linger.ms": 2,
+                }
+            )
         with translated(f"taking over {self._id}", kafka.bootstrap):
             self._producer.init_transactions(2 * kafka.connect_timeout_s)
 

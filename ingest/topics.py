@@ -37,6 +37,10 @@ _EXAMPLES_DAYS = 28
 """Longer than the input: any past model can be rebuilt from the examples."""
 
 
+AS_THE_BROKER_SAYS = -1
+"""Its default.replication.factor."""
+
+
 @dataclass(frozen=True, slots=True)
 class EventTopics:
     """The topics that all models share, and the names that producers write to."""
@@ -71,12 +75,15 @@ class TopicSpec:
     """Kafka's topic settings without which headrace is wrong: verified where the topic exists."""
     preferred: Mapping[str, str] = field(default_factory=dict)
     """Settings that an operator may choose otherwise: used only to make it."""
-    replicas: int = -1
-    """-1: as the broker's default.replication.factor says."""
+    replicas: int = AS_THE_BROKER_SAYS
+    """Copies of each partition; verified if it is a number."""
 
 
 def topics_for(
-    model: str, partitions: int = 4, events: EventTopics | None = None
+    model: str,
+    partitions: int = 4,
+    events: EventTopics | None = None,
+    replicas: int = AS_THE_BROKER_SAYS,
 ) -> tuple[TopicSpec, ...]:
     """Return every topic of a model; each is read and written partition by partition alike."""
     names = events or EventTopics()
@@ -85,23 +92,29 @@ def topics_for(
     # an old event must not fall to retention at once, and freshness needs the append time
     stamped = {**log, "message.timestamp.type": "LogAppendTime"}
     batches = {**log, "max.message.bytes": str(LARGEST_MESSAGE_BYTES)}
-    week = {"retention.ms": str(_INPUT_DAYS * _DAY_MS)}
-    month = {"retention.ms": str(_EXAMPLES_DAYS * _DAY_MS)}
+    # as it came, which is lz4 from all of ours: a broker that packs anew spends its time on it
+    kept = {"compression.type": "producer"}
+    if replicas > 1:
+        # what is acknowledged survives the loss of a broker, and one may be down for writing
+        kept["min.insync.replicas"] = str(max(1, replicas - 1))
+    week = {**kept, "retention.ms": str(_INPUT_DAYS * _DAY_MS)}
+    month = {**kept, "retention.ms": str(_EXAMPLES_DAYS * _DAY_MS)}
     return (
-        TopicSpec(names.impressions, partitions, stamped, week),
-        TopicSpec(names.clicks, partitions, stamped, week),
-        TopicSpec(names.dead_letters, 1, batches, week),
-        TopicSpec(examples_topic(model), partitions, batches, month),
-        TopicSpec(scores_topic(model), partitions, batches, month),
+        TopicSpec(names.impressions, partitions, stamped, week, replicas),
+        TopicSpec(names.clicks, partitions, stamped, week, replicas),
+        TopicSpec(names.dead_letters, 1, batches, week, replicas),
+        TopicSpec(examples_topic(model), partitions, batches, month, replicas),
+        TopicSpec(scores_topic(model), partitions, batches, month, replicas),
     )
 
 
-def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
+def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:
     """Make the topics that are missing and verify the others.
 
-    Raises TopicMismatch naming every difference, KafkaUnreachable, NotAllowed.
+    Returns what an operator chose otherwise than headrace would have, a line each. Raises
+    TopicMismatch naming every difference that matters, KafkaUnreachable, NotAllowed.
     """
-    admin = AdminClient(settings.connection())
+    admin = _connected(settings)
     there = partition_counts(settings, [spec.name for spec in specs], admin)
     _create(settings, admin, [spec for spec in specs if spec.name not in there])
     existing = [spec for spec in specs if spec.name in there]
@@ -111,21 +124,47 @@ def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
         for spec in existing
         for difference in _differences(spec, there[spec.name], found[spec.name])
     ]
+    copied = replica_counts(settings, [s.name for s in existing if s.replicas > 0], admin)
+    differences += [
+        f"topic {spec.name}: expected {spec.replicas} replicas, found {copied[spec.name]}"
+        for spec in existing
+        if spec.name in copied and copied[spec.name] != spec.replicas
+    ]
     if differences:
         raise TopicMismatch("; ".join(differences))
+    return [
+        f"topic {spec.name}: {key}={found[spec.name][key]}, where headrace would choose {value}"
+        for spec in existing
+        for key, value in spec.preferred.items()
+        if found[spec.name].get(key) not in (None, value)
+    ]
 
 
 def partition_counts(
     settings: KafkaSettings, topics: Iterable[str], admin: AdminClient | None = None
 ) -> dict[str, int]:
     """Return how many partitions each of the topics has that exist."""
-    admin = admin or AdminClient(settings.connection())
+    admin = admin or _connected(settings)
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
     return {
         topic: len(metadata.topics[topic].partitions)
         for topic in topics
         if topic in metadata.topics and metadata.topics[topic].error is None
+    }
+
+
+def replica_counts(
+    settings: KafkaSettings, topics: Sequence[str], admin: AdminClient
+) -> dict[str, int]:
+    """Return how many copies there are to be of each partition: of the partition with fewest."""
+    if not topics:
+        return {}
+    with translated("listing topics", settings.bootstrap):
+        metadata = admin.list_topics(timeout=settings.connect_timeout_s)
+    return {
+        topic: min(len(each.replicas) for each in metadata.topics[topic].partitions.values())
+        for topic in topics
     }
 
 
@@ -142,6 +181,23 @@ def check_co_partitioned(settings: KafkaSettings, topics: Sequence[str]) -> int:
         found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
         raise TopicMismatch(f"expected the same number of partitions, found {found}")
     return counts[topics[0]]
+
+
+def _connected(settings: KafkaSettings) -> AdminClient:
+    """Return a client that a broker has answered; where none does, the error has its reason.
+
+    "No broker answers" can mean a wrong password or a listener without TLS: the client says so to
+    whoever asks it, and to nobody else.
+    """
+    said: list[KafkaError] = []
+    with translated("making a client", settings.bootstrap):
+        admin = AdminClient({**settings.connection(), "error_cb": said.append})
+    try:
+        admin.list_topics(timeout=settings.connect_timeout_s)
+    except KafkaException as error:
+        admin.poll(0.0)
+        raise translate(said[0] if said else error, "connecting", settings.bootstrap) from error
+    return admin
 
 
 def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:

@@ -113,16 +113,34 @@ def topics(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     partitions: Partitions = 4,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            envvar="HEADRACE_REPLICAS",
+            min=1,
+            help="Copies of each partition; one fewer must be written before an event is "
+            "acknowledged. Default: as the brokers say.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Make a model's topics, or check that those there are as they must be."""
     from deploy.commands.building import kafka_settings
     from ingest.kafka import ensure_topics, topics_for
+    from ingest.topics import AS_THE_BROKER_SAYS
     from learner.spec import load_spec
 
-    specs = topics_for(load_spec(model).name, partitions)
-    ensure_topics(kafka_settings(kafka, kafka_client), specs)
+    specs = topics_for(
+        load_spec(model).name,
+        partitions,
+        replicas=AS_THE_BROKER_SAYS if replicas is None else replicas,
+    )
+    chosen = ensure_topics(kafka_settings(kafka, kafka_client), specs)
     for spec in specs:
         typer.echo(f"{spec.name}: {spec.partitions} partitions")
+    for line in chosen:
+        typer.echo(f"note: {line}")
 
 
 @app.command()
