@@ -1,0 +1,341 @@
+"""A small client of the collector, for producers in Python.
+
+    with CollectorClient("http://collector:8090", token) as client:
+        client.impression({"impression_id": shown, "timestamp_ms": now_ms, "article_id": "a1"})
+        client.click({"impression_id": shown, "timestamp_ms": now_ms})
+
+Events wait in a bounded queue, and one thread sends them in batches. What the collector cannot take
+just now is sent again, after as long as it says (Retry-After) and ever longer; what it refuses for
+good goes to `refused`. `close` returns when every event is acknowledged or refused, or says how
+many are not. Sending again is harmless: the joiner drops a second impression of the same id, and a
+second click.
+
+A producer with a Kafka client needs no collector. It has to choose partitions as all others do, or
+a click does not meet its impression: `ingest.kafka.KafkaWriter` does (`send(Source("impressions",
+BY_KEY), event, impression_id)`), and so does any librdkafka with `partitioner=murmur2_random`,
+`acks=all`, `enable.idempotence=true`, and any Java client as it is. Events are JSON: who has them
+in Avro or Protobuf with a schema registry decodes them on the way, with a Kafka Connect sink or a
+loop over confluent-kafka's `AvroDeserializer` that writes with `KafkaWriter`. The joiner does not:
+a registry that is down would stop it, and what it reads must be readable again, years later,
+without one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import orjson
+import urllib3
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity.nap import sleep_using_event
+from tenacity.stop import stop_when_event_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+log = logging.getLogger(__name__)
+
+IMPRESSIONS, CLICKS = "/v1/impressions", "/v1/clicks"
+
+_BATCH_BYTES = 2 << 20
+"""Of a body before it is packed: well within what a collector takes."""
+_AGAIN = "not_acknowledged"
+"""The one reason of a refused event after which it is right to send it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How a client sends."""
+
+    batch_events: int = 500
+    """Events sent together at most."""
+    linger_ms: int = 20
+    """How long an event waits for others to travel with."""
+    queue_events: int = 50_000
+    """Events that may wait for their acknowledgement; `impression` and `click` block beyond."""
+    timeout_s: float = 30.0
+    """For an answer: longer than the collector's deadline, so that it is known what became of the
+    events."""
+    first_wait_s: float = 0.1
+    """Before a request is sent again; it doubles, with jitter."""
+    longest_wait_s: float = 10.0
+
+
+class RefusedEvent(NamedTuple):
+    """An event that the collector will never take, and why."""
+
+    event: bytes
+    """As it was sent."""
+    reason: str
+    field: str
+    expected: str
+    found: str
+
+
+class NotDelivered(Exception):
+    """The client was closed before so many events were acknowledged."""
+
+    def __init__(self, events: int, why: str) -> None:
+        super().__init__(f"expected every event to be acknowledged, found {events} not: {why}")
+        self.events = events
+
+
+class CollectorClient:
+    """Sends events to a collector; safe for use from several threads.
+
+    `refused` is called, from the sending thread, with each event that the collector will never
+    take; without it they are logged. Impressions keep their order, and so do clicks. One request is
+    under way at a time: a process that sends more than that has several clients.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        settings: ClientSettings | None = None,
+        refused: Callable[[RefusedEvent], None] | None = None,
+    ) -> None:
+        self._settings = settings or ClientSettings()
+        self._requests = _Requests(url.rstrip("/"), token, self._settings, refused or _log_refused)
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._unacknowledged = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="headrace-client", daemon=True)
+        self._thread.start()
+
+    def impression(self, event: Mapping[str, object]) -> None:
+        """Queue an impression, waiting while the queue is full."""
+        self._put(IMPRESSIONS, event)
+
+    def click(self, event: Mapping[str, object]) -> None:
+        """Queue a click, waiting while the queue is full."""
+        self._put(CLICKS, event)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every event so far is acknowledged or refused. None: however long it takes.
+
+        Raises NotDelivered if it takes longer; the events go on waiting.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._unacknowledged, timeout_s):
+                raise NotDelivered(self._unacknowledged, self._requests.trouble)
+
+    def close(self, timeout_s: float | None = 30.0) -> None:
+        """Send what waits, then disconnect.
+
+        Raises NotDelivered if that takes longer; those events may have arrived, or not.
+        """
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._requests.give_up.set()
+        self._thread.join()
+        self._requests.close()
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _put(self, path: str, event: Mapping[str, object]) -> None:
+        value = orjson.dumps(event)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closed or self._unacknowledged < self._settings.queue_events
+            )
+            if self._closed:
+                raise RuntimeError("expected an open client, found one that was closed")
+            self._waiting.append((path, value))
+            self._unacknowledged += 1
+            if len(self._waiting) in (1, self._settings.batch_events):
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            for path in (IMPRESSIONS, CLICKS):
+                events = [value for at, value in batch if at == path]
+                if events and not self._requests.deliver(path, events):
+                    return  # given up
+                with self._changed:
+                    self._unacknowledged -= len(events)
+                    self._changed.notify_all()
+
+    def _next_batch(self) -> list[tuple[str, bytes]]:
+        """Return events to send together; none once the client is closed and all are sent."""
+        settings = self._settings
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting)
+            self._changed.wait_for(
+                lambda: self._closed or len(self._waiting) >= settings.batch_events,
+                settings.linger_ms / 1000,
+            )
+            batch: list[tuple[str, bytes]] = []
+            size_bytes = 0
+            while self._waiting and len(batch) < settings.batch_events:
+                size_bytes += len(self._waiting[0][1])
+                if batch and size_bytes > _BATCH_BYTES:
+                    break
+                batch.append(self._waiting.popleft())
+            return batch
+
+
+class _Requests:
+    """Batches to the collector, each again and again until nothing of it is left."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        settings: ClientSettings,
+        refused: Callable[[RefusedEvent], None],
+    ) -> None:
+        self._url, self._refused = url, refused
+        self._headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._pool = urllib3.PoolManager(retries=False, timeout=settings.timeout_s)
+        self._backing_off = wait_exponential_jitter(settings.first_wait_s, settings.longest_wait_s)
+        self.give_up = threading.Event()
+        self.trouble = "no answer yet"
+
+    def deliver(self, path: str, events: list[bytes]) -> bool:
+        """Send events until each is acknowledged or refused; False if given up before that."""
+        left = events
+
+        def once() -> None:
+            nonlocal left
+            left = self._send(path, left)
+            if left:
+                raise _Again
+
+        retrying = Retrying(
+            retry=retry_if_exception_type(_Again),
+            wait=self._wait_s,
+            stop=stop_when_event_set(self.give_up),
+            sleep=sleep_using_event(self.give_up),
+            reraise=True,
+        )
+        try:
+            retrying(once)
+        except _Again:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._pool.clear()
+
+    def _send(self, path: str, events: list[bytes]) -> list[bytes]:
+        """Send events once; return those to send again."""
+        began_s = time.monotonic()
+        self._retry_after_s = 0.0
+        body = gzip.compress(b"\n".join(events), 1)
+        try:
+            response = self._pool.request("POST", self._url + path, body, headers=self._headers)
+        except urllib3.exceptions.HTTPError as error:
+            self._note(f"{type(error).__name__}: {error}")
+            return events
+        named = response.headers.get("Retry-After", "")
+        if named.isdigit():
+            self._retry_after_s = float(named)
+        try:
+            answer = _decode(response.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            answer = _Answer()  # something between us and the collector
+        if response.status == 200 or answer.refused:
+            return self._left(events, answer.refused)
+        self._note(f"{response.status} after {time.monotonic() - began_s:.1f} s: {answer.error}")
+        if response.status not in (400, 413):
+            return events  # not now; or a token or an address that somebody will put right
+        if len(events) == 1:
+            self._tell(_whole(events[0], response.status, answer.error))
+            return []
+        half = len(events) // 2
+        return self._send(path, events[:half]) + self._send(path, events[half:])
+
+    def _left(self, events: list[bytes], refused: list[_Refused]) -> list[bytes]:
+        left = []
+        for each in refused:
+            event = events[each.index]
+            if each.reason == _AGAIN:
+                left.append(event)
+                self.trouble = each.found
+            else:
+                self._tell(RefusedEvent(event, each.reason, each.field, each.expected, each.found))
+        return left
+
+    def _tell(self, refused: RefusedEvent) -> None:
+        try:
+            self._refused(refused)
+        except Exception:
+            log.exception("what is told of refused events failed")  # the others are to be sent
+
+    def _note(self, trouble: str) -> None:
+        self.trouble = f"{self._url}: {trouble}"
+        log.warning("not sent yet: %s", self.trouble)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        return self._retry_after_s + self._backing_off(state)
+
+
+class _Again(Exception):
+    """Something of a batch is left."""
+
+
+class _Refused(msgspec.Struct):
+    index: int
+    reason: str
+    field: str
+    expected: str
+    found: str
+
+
+class _Error(msgspec.Struct):
+    field: str
+    expected: str
+    found: str
+
+
+class _Answer(msgspec.Struct):
+    refused: list[_Refused] = []
+    error: _Error | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def _whole(event: bytes, status: int, error: _Error | None) -> RefusedEvent:
+    if error is None:
+        return RefusedEvent(event, str(status), "", "", "")
+    return RefusedEvent(event, str(status), error.field, error.expected, error.found)
+
+
+def _log_refused(event: RefusedEvent) -> None:
+    log.error(
+        "refused, %s: expected %s, found %s: %.200r",
+        event.field or "the event",
+        event.expected,
+        event.found,
+        event.event,
+    )

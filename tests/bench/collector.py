@@ -1,0 +1,205 @@
+"""How many events a second the collector takes, over HTTP, into Kafka, acknowledged.
+
+    python -m tests.bench.collector [--quick] [--json]
+
+One collector process, one Kafka, one process of senders with eight connections, each with one batch
+of 500 events of some 380 bytes (17 fields) under way: all on this machine. `events_per_second` is
+wall time, everything included. `events_per_cpu_second` is per second of processor time of the
+collector alone, all its threads: what a core for itself would take. `bare_events_per_second` is a
+producer that does nothing but send the same events, one process, the same way: the ceiling here.
+`p50_ms` and `p99_ms` are of single events sent one after another while nothing else is sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import multiprocessing
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import orjson
+import psutil
+
+from deploy.stack.jars import kafka_jars
+from deploy.stack.kafka import KafkaNode
+from ingest.collector.process import CollectorSettings, run_collector
+from ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from ingest.stream import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+
+CONNECTIONS = 8
+BATCH_EVENTS = 500
+SINGLES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one run."""
+
+    events_per_second: float
+    events_per_cpu_second: float
+    bare_events_per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def events(count: int) -> list[bytes]:
+    """Return impressions of seventeen fields."""
+    now_ms = time.time_ns() // 1_000_000
+    fields = {f"field_{k}": f"value {k}" for k in range(12)}
+    return [
+        orjson.dumps(
+            {
+                "impression_id": f"shown-{i:09d}",
+                "timestamp_ms": now_ms,
+                "user_id": i % 1000,
+                "article_id": str(i % 300),
+                "device_type": "phone",
+                **fields,
+            }
+        )
+        for i in range(count)
+    ]
+
+
+def measure(count: int) -> Measured:
+    """Return the figures of `count` events."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    node = KafkaNode(directory, kafka_jars(None), remove=directory)
+    try:
+        node.launch()
+        node.wait_ready()
+        kafka = KafkaSettings(node.bootstrap)
+        ensure_topics(kafka, topics_for("bench"))
+        with _collecting(kafka) as (port, process):
+            _send(port, count // 5)  # everything is warm, then
+            before_s = _cpu_s(process)
+            sent_s = _send(port, count)
+            used_s = _cpu_s(process) - before_s
+            singles_ms = _singles(port)
+        bare_s = _bare(kafka, count)
+    finally:
+        node.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+    p50, p99 = np.percentile(singles_ms, [50, 99])
+    return Measured(count / sent_s, count / used_s, count / bare_s, float(p50), float(p99))
+
+
+@contextlib.contextmanager
+def _collecting(kafka: KafkaSettings) -> Iterator[tuple[int, psutil.Process]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_collector, args=(kafka.bootstrap, theirs))
+    process.start()
+    try:
+        assert process.pid is not None
+        yield ours.recv(), psutil.Process(process.pid)
+    finally:
+        ours.send("stop")
+        process.join(30)
+        process.kill()
+
+
+def _collector(bootstrap: str, parent: Connection) -> None:
+    stop = threading.Event()
+    threading.Thread(target=_await_stop, args=(parent, stop), daemon=True).start()
+    run_collector(CollectorSettings(port=0), KafkaSettings(bootstrap), stop, parent.send)
+
+
+def _await_stop(parent: Connection, stop: threading.Event) -> None:
+    parent.recv()
+    stop.set()
+
+
+def _send(port: int, count: int) -> float:
+    """Send events over all connections, from another process; return the seconds it took."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_send_here, (port, count))
+
+
+def _send_here(port: int, count: int) -> float:
+    made = events(count)
+    bodies = [
+        b"\n".join(made[begin : begin + BATCH_EVENTS]) for begin in range(0, count, BATCH_EVENTS)
+    ]
+
+    def send(mine: list[bytes]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for body in mine:
+            _post(connection, body, "application/x-ndjson")
+        connection.close()
+
+    threads = [
+        threading.Thread(target=send, args=(bodies[i::CONNECTIONS],)) for i in range(CONNECTIONS)
+    ]
+    began_s = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began_s
+
+
+def _post(connection: http.client.HTTPConnection, body: bytes, content_type: str) -> None:
+    connection.request("POST", "/v1/impressions", body, {"Content-Type": content_type})
+    answer = connection.getresponse()
+    text = answer.read()
+    assert answer.status == 200, text
+
+
+def _singles(port: int) -> list[float]:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    times = []
+    for event in events(SINGLES):
+        began_s = time.perf_counter()
+        _post(connection, event, "application/json")
+        times.append((time.perf_counter() - began_s) * 1000)
+    connection.close()
+    return times
+
+
+def _bare(kafka: KafkaSettings, count: int) -> float:
+    made = [(event, event[18:33]) for event in events(count)]
+    writer, target = KafkaWriter(kafka), Source("impressions", BY_KEY)
+    began_s = time.perf_counter()
+    for value, key in made:
+        writer.send(target, value, key)
+    writer.flush()
+    took_s = time.perf_counter() - began_s
+    writer.close()
+    return took_s
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="A fifth of the events.")
+    parser.add_argument("--json", action="store_true", help="Print one line of JSON.")
+    arguments = parser.parse_args()
+    measured = measure(200_000 if arguments.quick else 1_000_000)
+    if arguments.json:
+        print(json.dumps(asdict(measured)))
+        return
+    for name, figure in asdict(measured).items():
+        print(f"{name:>24} {figure:12,.1f}")
+
+
+if __name__ == "__main__":
+    main()
