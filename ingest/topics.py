@@ -13,7 +13,7 @@ parameter server's marks name them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
@@ -190,8 +190,10 @@ def _connected(settings: KafkaSettings) -> AdminClient:
     whoever asks it, and to nobody else.
     """
     said: list[KafkaError] = []
+    # what it would log is in the error, once and not for every attempt
+    quiet: dict[str, Any] = {"error_cb": said.append, "log_level": 0}
     with translated("making a client", settings.bootstrap):
-        admin = AdminClient({**settings.connection(), "error_cb": said.append})
+        admin = AdminClient({**settings.connection(), **quiet})
     try:
         admin.list_topics(timeout=settings.connect_timeout_s)
     except KafkaException as error:
