@@ -222,6 +222,12 @@ def _held_topic(
 def _print(shown: "Group") -> None:
     from rich.console import Console
 
-    # a table is for a screen, and for a pipe: there it is as wide as it has to be
     console = Console()
-    console.print(shown, soft_wrap=not console.is_terminal)
+    if console.is_terminal:
+        console.print(shown)
+        return
+    # for a pipe, as wide as it has to be, and not filled up with spaces
+    wide = Console(width=10_000)
+    with wide.capture() as captured:
+        wide.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -67,7 +67,10 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
     ]
     if topic is not None:
         findings += model_checks.check_kafka(survey, topic)
-    looked_at = [subject for subject in SUBJECTS if topic is not None or subject != "kafka"]
+    unseen = set() if topic is not None else {"kafka"}
+    if not survey.buckets:
+        unseen |= {"buckets", "keepers"}
+    looked_at = [subject for subject in SUBJECTS if subject not in unseen]
     findings.sort(key=lambda each: (-each.severity, SUBJECTS.index(each.subject)))
     return Diagnosis(spec.name, findings, looked_at)
 
@@ -87,9 +90,10 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def as_text(diagnosis: Diagnosis) -> Group:
     """Return it for a person to read: one finding for all the places where it is the same."""
+    together = _together(diagnosis.findings)
     parts: list[Table | Text] = []
     table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
-    for each, places in _together(diagnosis.findings):
+    for each, places in together:
         head = Text(each.severity.name.lower(), _STYLES[each.severity])
         head.append(f"\n{each.subject}", "default")
         said = Table.grid("", "", padding=(0, 1))
@@ -101,12 +105,14 @@ def as_text(diagnosis: Diagnosis) -> Group:
         ):
             said.add_row(Text(name, "dim"), Text(text))
         table.add_row(head, said)
-    if diagnosis.findings:
+    if together:
         parts.append(table)
-    counts = [sum(each.severity == kind for each in diagnosis.findings) for kind in Severity]
+    counts = [sum(each.severity == kind for each, _ in together) for kind in Severity]
     summary = Text(f"{diagnosis.model}: ")
-    for kind, name in ((2, "broken"), (1, "warnings"), (0, "notes")):
-        summary.append(f"{counts[kind]} {name}", _STYLES[Severity(kind)] if counts[kind] else "dim")
+    for kind in reversed(Severity):
+        count, name = counts[kind], kind.name.lower()
+        plural = "s" if count != 1 and kind != Severity.BROKEN else ""
+        summary.append(f"{count} {name}{plural}", _STYLES[kind] if count else "dim")
         summary.append(", " if kind else "")
     parts.append(summary)
     if diagnosis.well:

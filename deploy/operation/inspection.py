@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from deploy.operation.topic import HeldTopic
     from pserver.bucket_survey import FoundBucket
@@ -35,7 +35,8 @@ def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
     table = Table(*_COLUMNS, "marks", box=None)
     for column in table.columns:
         column.justify = "right" if column.header in _RIGHT else "left"
-        column.no_wrap = column.header != "marks"
+        column.no_wrap = column.header not in ("keeper", "marks")
+        column.overflow = "fold"
     for each in survey.buckets:
         place = (str(each.bucket), each.node)
         if not each.there:
@@ -129,13 +130,18 @@ def _nodes(buckets: Sequence[FoundBucket]) -> list[str]:
     rows: defaultdict[str, int] = defaultdict(int)
     counts: defaultdict[str, int] = defaultdict(int)
     for each in buckets:
-        rows[each.node] += each.rows
         counts[each.node] += 1
-    lines = [f"{node}: {counts[node]} buckets, {rows[node]:,} rows" for node in sorted(counts)]
+        if each.trouble is None:
+            rows[each.node] += each.rows
+    lines = [f"{node}: {counts[node]} buckets, {_rows_of(rows, node)}" for node in sorted(counts)]
     mean = sum(rows.values()) / len(rows) if rows else 0
     if len(rows) > 1 and mean:
         lines.append(f"the fullest node has {max(rows.values()) / mean - 1:.0%} more than the mean")
     return lines
+
+
+def _rows_of(rows: Mapping[str, int], node: str) -> str:
+    return f"{rows[node]:,} rows" if node in rows else "which it does not show"
 
 
 def _absence(bucket: FoundBucket) -> str:
@@ -178,7 +184,7 @@ def _kafka_trouble(topic: HeldTopic | None) -> str | None:
 
 def _lag(bucket: FoundBucket, topic: HeldTopic | None) -> str:
     lag = None if topic is None else topic.lag(bucket.marks)
-    return "not known" if lag is None else f"{lag:,}"
+    return "no Kafka" if lag is None else f"{lag:,}"
 
 
 def _marks(bucket: FoundBucket) -> str:

@@ -43,7 +43,9 @@ def check_model(survey: Survey, spec: ModelSpec) -> Iterator[Finding]:
         remedy = "bring that node back; what follows was found from the keys on the others"
     else:
         remedy = "see OPERATING.md"
-    yield Finding(Severity.BROKEN, "model", spec.name, "the model", str(survey.trouble), remedy)
+    yield Finding(
+        Severity.BROKEN, "model", spec.name, "a model that is whole", str(survey.trouble), remedy
+    )
 
 
 def check_buckets(survey: Survey) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from ingest.stream import Gained
 from ingest.topics import examples_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from ingest.settings import KafkaSettings
 
@@ -37,13 +39,26 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
     """Ask Kafka what it holds of a model's examples. What it does not answer is in the answer."""
     topic = examples_topic(model)
     try:
-        reader = KafkaReader(settings, None, [topic])
-        try:
-            identity = reader.topic_id(topic)
-            sources = [each.source for each in reader.poll(0.0) if isinstance(each, Gained)]
-            held = {f"{identity}/{each.partition}": reader.held(each) for each in sources}
-        finally:
-            reader.close()
+        with _silence():
+            reader = KafkaReader(settings, None, [topic])
+            try:
+                identity = reader.topic_id(topic)
+                sources = [each.source for each in reader.poll(0.0) if isinstance(each, Gained)]
+                held = {f"{identity}/{each.partition}": reader.held(each) for each in sources}
+            finally:
+                reader.close()
     except StreamError as error:
         return HeldTopic(topic, trouble=str(error))
     return HeldTopic(topic, held)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the client from logging every attempt to connect: what is wrong is in the answer."""
+    log = logging.getLogger("ingest")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
