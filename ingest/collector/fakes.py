@@ -1,0 +1,114 @@
+"""A Kafka client for tests of the collector: what it is given it keeps, and says what it is told.
+
+Acknowledgements come when it is polled, as the real one's do. It fails on demand: values that are
+never acknowledged, an outage, or the end of the producer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from confluent_kafka import KafkaError, KafkaException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import Message
+
+    Called = Callable[[KafkaError | None, Message], None]
+
+
+class Written(NamedTuple):
+    """A message that was acknowledged."""
+
+    topic: str
+    key: bytes
+    value: bytes
+
+
+class ListKafka:
+    """A producer that writes to a list."""
+
+    def __init__(self) -> None:
+        self.written: list[Written] = []
+        self.config: dict[str, Any] = {}
+        self.failing: dict[bytes, KafkaError] = {}
+        """Errors of values that are not written."""
+        self.refusing: set[bytes] = set()
+        """Values that cannot even be queued."""
+        self.holding = False
+        """While it is set nothing is acknowledged."""
+        self.down = False
+        self.purged = self.closed = False
+        self._queued: list[tuple[Written, Called]] = []
+        self._errors: list[KafkaError] = []
+
+    def make(self, config: dict[str, Any]) -> ListKafka:
+        """Be made with a configuration."""
+        self.config = config
+        return self
+
+    def say(self, error: KafkaError) -> None:
+        """Report an error of the client at the next poll."""
+        self._errors.append(error)
+
+    def produce_batch(
+        self, topic: str, messages: list[dict[str, Any]], *, on_delivery: Called
+    ) -> int:
+        """Queue messages."""
+        queued = 0
+        for message in messages:
+            if message["value"] in self.refusing:
+                message["_error"] = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+            else:
+                self._queued.append((Written(topic, **message), on_delivery))
+                queued += 1
+        return queued
+
+    def poll(self, timeout: float) -> int:
+        """Call back."""
+        del timeout
+        errors, self._errors = self._errors, []
+        for said in errors:
+            self.config["error_cb"](said)
+        if self.holding and not self.purged:
+            return 0
+        queued, self._queued = self._queued, []
+        for message, on_delivery in queued:
+            error = self.failing.get(message.value)
+            if self.purged:
+                error = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001
+            if error is None:
+                self.written.append(message)
+            on_delivery(error, cast("Message", _Report(message)))
+        return len(queued)
+
+    def list_topics(self, *, timeout: float) -> object:
+        """Answer, or not."""
+        del timeout
+        if self.down:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001
+        return None
+
+    def purge(self) -> None:
+        """Fail whatever waits, at the next poll."""
+        self.purged = True
+
+    def flush(self, timeout: float) -> int:
+        """Acknowledge all."""
+        return self.poll(timeout)
+
+    def close(self) -> bool:
+        """Disconnect."""
+        self.closed = True
+        return True
+
+
+class _Report:
+    """What is told of a message."""
+
+    def __init__(self, message: Written) -> None:
+        self._message = message
+
+    def value(self) -> bytes:
+        return self._message.value

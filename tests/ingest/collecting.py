@@ -1,0 +1,72 @@
+"""A collector without a network: its application over the Kafka that is a list."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ingest.collector.app import Readiness, make_app
+from ingest.collector.delivery import Delivery
+from ingest.collector.fakes import ListKafka
+from ingest.collector.limits import Limits, Room
+from ingest.collector.metrics import CollectorMetrics
+from ingest.collector.tokens import Tokens
+from ingest.kafka import KafkaSettings
+from ingest.schema import EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+NOW_MS = 1_767_225_600_000
+TOPICS = {EventKind.IMPRESSION: "impressions", EventKind.CLICK: "clicks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """The parts of a collector under test."""
+
+    http: httpx.AsyncClient
+    kafka: ListKafka
+    delivery: Delivery
+    room: Room
+    readiness: Readiness
+    registry: CollectorRegistry
+
+    def metrics(self) -> list[str]:
+        return generate_latest(self.registry).decode().splitlines()
+
+
+@contextlib.asynccontextmanager
+async def collecting(
+    limits: Limits | None = None, tokens: Sequence[str] = (), deadline_s: float = 15.0
+) -> AsyncIterator[Collector]:
+    """Yield a collector whose Kafka is a list; afterwards it holds nothing of any request."""
+    kafka, room, readiness = ListKafka(), Room(limits or Limits()), Readiness()
+    delivery = Delivery(KafkaSettings("fake:9092"), deadline_s, 2, kafka.make)
+    registry = CollectorRegistry()
+    metrics = CollectorMetrics(registry)
+    metrics.watch(room, delivery)
+    app = make_app(TOPICS, delivery, room, Tokens(tokens), metrics, readiness, lambda: NOW_MS)
+    tasks = [asyncio.create_task(each) for each in (delivery.run(), delivery.probe())]
+    transport = httpx.ASGITransport(app)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://collector") as http:
+            yield Collector(http, kafka, delivery, room, readiness, registry)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        delivery.close()
+    assert (room.requests, room.events, room.bytes) == (0, 0, 0)
+
+
+async def until(happened: Callable[[], bool], deadline_s: float = 20.0) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(deadline_s):
+        while not happened():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,432 @@
+"""What a user of the collector gets: the answers, and what is in Kafka when they come."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from ingest.collector import delivery as delivery_module
+from ingest.collector.answer import RETRY_AFTER_S
+from ingest.collector.check import _WANTED
+from ingest.collector.errors import BadTokens
+from ingest.collector.limits import Limits
+from ingest.collector.tokens import Tokens, read_tokens
+from ingest.errors import Fenced
+from ingest.events import Reason
+from tests.ingest.collecting import NOW_MS, collecting, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IMPRESSIONS, CLICKS = "/v1/impressions", "/v1/clicks"
+JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
+TOKEN = "a token of sixteen characters"
+
+
+def event(name: str = "a", **fields: Any) -> dict[str, Any]:
+    return {"impression_id": name, "timestamp_ms": NOW_MS, **fields}
+
+
+def line(name: str = "a", **fields: Any) -> bytes:
+    return json.dumps(event(name, **fields)).encode()
+
+
+DAY_AHEAD = NOW_MS + 86_400_001
+
+BROKEN: dict[str, tuple[bytes, int, str, str, str]] = {
+    # what is sent: body, then status, reason, field and what is found
+    "cut off": (
+        b'{"impression_id": "a", "times',
+        422,
+        "not_json",
+        "",
+        '{"impression_id": "a", "ti',
+    ),
+    "not UTF-8": (b'{"impression_id": "\xff"}', 422, "not_json", "", '{"impression_id": "\\xff"}'),
+    "another kind of JSON": (b'"click"', 422, "not_an_object", "", '"click"'),
+    "no id": (b'{"timestamp_ms": 1767225600000, "a": 1}', 422, "no_id", "impression_id", "none"),
+    "a tick": (b'{"timestamp_ms": 1767225600000}', 422, "no_id", "impression_id", "none"),
+    "an id that is a number": (
+        b'{"impression_id": 7, "timestamp_ms": 1767225600000}',
+        *(422, "bad_id", "impression_id", "7"),
+    ),
+    "an empty id": (
+        b'{"impression_id": "", "timestamp_ms": 1767225600000}',
+        *(422, "bad_id", "impression_id", '""'),
+    ),
+    "no time": (b'{"impression_id": "a"}', 422, "no_time", "timestamp_ms", "none"),
+    "a time in words": (
+        b'{"impression_id": "a", "timestamp_ms": "yesterday"}',
+        *(422, "bad_time", "timestamp_ms", '"yesterday"'),
+    ),
+    "a time in seconds": (
+        b'{"impression_id": "a", "timestamp_ms": 1767225600}',
+        *(422, "before_2000", "timestamp_ms", "1767225600"),
+    ),
+    "a time of next week": (
+        line(timestamp_ms=DAY_AHEAD),
+        *(422, "ahead", "timestamp_ms", str(DAY_AHEAD)),
+    ),
+    "a nested field": (line(user={"age": 3}), 422, "nested", "user", '{"age": 3}'),
+    "a matrix": (line(tags=["a"], grid=[[1]]), 422, "nested", "grid", "[[1]]"),
+    "an event too large": (line(text="x" * 70_000), 413, "too_large", "", "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_event_is_answered_with_what_was_expected_and_found(name: str) -> None:
+    body, status, reason, field, found = BROKEN[name]
+
+    async def send() -> None:
+        async with collecting() as collector:
+            answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
+            [refused] = answer.json()["refused"]
+            assert (answer.status_code, answer.json()["accepted"]) == (status, 0)
+            assert (refused["index"], refused["reason"], refused["field"]) == (0, reason, field)
+            assert found in refused["found"]
+            assert refused["expected"]
+            assert "error" not in answer.json()
+            assert collector.kafka.written == []
+            labels = f'{{event="impression",reason="{reason}"}}'
+            assert f"headrace_collector_refused_events_total{labels} 1.0" in collector.metrics()
+
+    asyncio.run(send())
+
+
+def test_every_reason_that_can_be_known_here_has_its_answer() -> None:
+    assert set(Reason) - set(_WANTED) == {Reason.TOO_LATE}
+
+
+WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {
+    # what is sent: body, headers, then status, field at fault, and what was expected
+    "a form": (
+        b"a=1",
+        {"content-type": "application/x-www-form-urlencoded"},
+        *(415, "Content-Type", "application/json"),
+    ),
+    "no type": (b"{}", {}, 415, "Content-Type", "application/x-ndjson"),
+    "an encoding": (b"{}", {**JSON, "content-encoding": "br"}, 415, "Content-Encoding", "gzip"),
+    "nothing": (b"", JSON, 400, "", "at least one event"),
+    "blank lines": (b"\n \r\n", NDJSON, 400, "", "at least one event"),
+    "an empty batch": (b"[]", JSON, 400, "", "at least one event"),
+    "half a batch": (b'[{"impression_id": "a"}, {', JSON, 400, "", "an array of JSON objects"),
+    "not gzip": (b"{}", {**JSON, "content-encoding": "gzip"}, 400, "", "a body in gzip"),
+    "half of gzip": (
+        gzip.compress(line())[:-9],
+        *({**JSON, "content-encoding": "gzip"}, 400, "", "a whole body in gzip"),
+    ),
+    "gzip and more": (
+        gzip.compress(line()) * 2,
+        *({**JSON, "content-encoding": "gzip"}, 400, "", "one gzip member"),
+    ),
+    "a body too large": (b" " * 2001, JSON, 413, "", "a body of at most 2000 bytes"),
+    "a bomb": (
+        gzip.compress(b" " * 2_000_000),
+        *({**JSON, "content-encoding": "gzip"}, 413, "", "a body of at most 2000 bytes"),
+    ),
+    "a batch too large": (b"{}\n" * 11, NDJSON, 413, "", "at most 10 events"),
+    "a promise too large": (
+        b"",
+        *({**JSON, "content-length": "9" * 30}, 413, "", "a body of at most 2000 bytes"),
+    ),
+    "a promise of nothing": (
+        b"",
+        *({**JSON, "content-length": "-5"}, 400, "Content-Length", "a number of bytes"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_request_is_refused_as_a_whole(name: str) -> None:
+    body, headers, status, field, expected = WRONG[name]
+
+    async def send() -> None:
+        limits = Limits(body_bytes=2000, batch_events=10)
+        async with collecting(limits) as collector:
+            answer = await collector.http.post(CLICKS, content=body, headers=headers)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["field"]) == (status, field)
+            assert expected in error["expected"]
+            assert error["found"]
+            assert (answer.json()["accepted"], answer.json()["refused"]) == (0, [])
+            assert collector.kafka.written == []
+            counted = f'headrace_collector_requests_total{{code="{status}",event="click"}} 1.0'
+            assert counted in collector.metrics()
+
+    asyncio.run(send())
+
+
+def test_one_event_a_batch_and_lines_are_written_as_they_came_with_their_keys() -> None:
+    one = b' {"impression_id":"\xc3\xa9","timestamp_ms":1767225600000.0,"price":1.50} '
+    bodies = [
+        (one, JSON),
+        (b"[" + line("b") + b" , " + line("c") + b"]", JSON),
+        (line("d") + b"\r\n\n" + line("e") + b"\n", NDJSON),
+        (gzip.compress(line("f")), {**NDJSON, "content-encoding": "gzip"}),
+    ]
+
+    async def send() -> None:
+        async with collecting() as collector:
+            for body, headers in bodies:
+                answer = await collector.http.post(CLICKS, content=body, headers=headers)
+                assert answer.status_code == 200, answer.text
+            written = collector.kafka.written
+            assert [each.key.decode() for each in written] == ["é", "b", "c", "d", "e", "f"]
+            assert written[0].value == one.strip()
+            assert [each.value.strip() for each in written[1:]] == [line(n) for n in "bcdef"]
+            assert {each.topic for each in written} == {"clicks"}
+            assert 'headrace_collector_events_total{event="click"} 6.0' in collector.metrics()
+
+    asyncio.run(send())
+
+
+def test_a_bad_event_does_not_hold_up_its_neighbours() -> None:
+    async def send() -> None:
+        async with collecting() as collector:
+            body = json.dumps([event("a"), event("b", timestamp_ms=5), event("c"), 7])
+            answer = await collector.http.post(IMPRESSIONS, content=body, headers=JSON)
+            assert answer.status_code == 422
+            assert answer.json()["accepted"] == 2
+            assert [each["index"] for each in answer.json()["refused"]] == [1, 3]
+            assert [each.key for each in collector.kafka.written] == [b"a", b"c"]
+
+    asyncio.run(send())
+
+
+def test_the_answer_waits_for_the_acknowledgement() -> None:
+    async def send() -> None:
+        async with collecting() as collector:
+            collector.kafka.holding = True
+            asked = asyncio.create_task(
+                collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
+            )
+            await until(lambda: collector.room.events == 1)
+            assert not asked.done()
+            assert "headrace_collector_waiting_events 1.0" in collector.metrics()
+            collector.kafka.holding = False
+            assert (await asked).json() == {"accepted": 1, "refused": []}
+
+    asyncio.run(send())
+
+
+def test_what_kafka_does_not_acknowledge_is_named_to_be_sent_again() -> None:
+    timed_out = KafkaError(KafkaError._MSG_TIMED_OUT)
+
+    async def send() -> None:
+        async with collecting() as collector:
+            collector.kafka.failing = {line("b"): timed_out, line("c"): timed_out}
+            body = b"\n".join([line("a"), line("b"), b"{}", line("c"), line("c"), line("d")])
+            answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == str(RETRY_AFTER_S[503])
+            assert answer.json()["accepted"] == 2
+            refused = [(each["index"], each["reason"]) for each in answer.json()["refused"]]
+            assert refused == [
+                (1, "not_acknowledged"),
+                (2, "no_time"),
+                (3, "not_acknowledged"),
+                (4, "not_acknowledged"),
+            ]
+            assert "fake:9092" in answer.json()["refused"][0]["found"]
+
+    asyncio.run(send())
+
+
+@pytest.mark.parametrize("when", ["when it is queued", "by the broker"])
+def test_what_kafka_will_never_take_is_not_to_be_sent_again(when: str) -> None:
+    async def send() -> None:
+        async with collecting() as collector:
+            if when == "by the broker":
+                collector.kafka.failing = {line("b"): KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)}
+            else:
+                collector.kafka.refusing = {line("b")}
+            body = b"\n".join([line("a"), line("b")])
+            answer = await collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
+            assert answer.status_code == 422
+            [refused] = answer.json()["refused"]
+            assert (refused["index"], refused["reason"]) == (1, "refused_by_kafka")
+            assert [each.key for each in collector.kafka.written] == [b"a"]
+
+    asyncio.run(send())
+
+
+FULL = {
+    "requests": Limits(requests=1),
+    "events": Limits(waiting_events=3),
+    "bytes": Limits(waiting_bytes=150),
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_when_too_much_waits_a_request_is_told_to_come_back(what: str) -> None:
+    async def send() -> None:
+        async with collecting(FULL[what]) as collector:
+            collector.kafka.holding = True
+            body = b"\n".join([line("a"), line("b")])
+            first = asyncio.create_task(
+                collector.http.post(IMPRESSIONS, content=body, headers=NDJSON)
+            )
+            await until(lambda: collector.room.events == 2)
+            second = await collector.http.post(CLICKS, content=body, headers=NDJSON)
+            assert second.status_code == 429
+            assert second.headers["retry-after"] == str(RETRY_AFTER_S[429])
+            assert second.json()["accepted"] == 0
+            assert "waiting" in second.json()["error"]["expected"]
+            collector.kafka.holding = False
+            assert (await first).status_code == 200
+            assert (await collector.http.post(CLICKS, content=body, headers=NDJSON)).is_success
+            assert len(collector.kafka.written) == 4
+
+    asyncio.run(send())
+
+
+def test_while_no_broker_answers_for_long_requests_are_refused_at_once_and_then_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery_module, "_PROBE_S", 0.01)
+
+    async def send() -> None:
+        async with collecting(deadline_s=0.0) as collector:
+            collector.kafka.down = True
+            collector.kafka.say(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            await until(lambda: collector.delivery.lost)
+            answer = await collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
+            assert answer.status_code == 503
+            assert "a Kafka broker" in answer.json()["error"]["expected"]
+            ready = await collector.http.get("/health/ready")
+            assert (ready.status_code, ready.json()["kafka"]) == (503, False)
+            assert "headrace_collector_kafka_up 0.0" in collector.metrics()
+            collector.kafka.down = False
+            await until(lambda: not collector.delivery.lost)
+            assert (await collector.http.get("/health/ready")).status_code == 200
+            answer = await collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
+            assert answer.status_code == 200
+
+    asyncio.run(send())
+
+
+def test_the_end_of_the_producer_is_told_to_who_waits_and_ends_the_collector() -> None:
+    fatal = KafkaError(KafkaError._FENCED, "fenced by another", fatal=True)
+
+    async def send() -> None:
+        async with collecting() as collector:
+            collector.kafka.holding = True
+            asked = asyncio.create_task(
+                collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
+            )
+            await until(lambda: collector.room.events == 1)
+            collector.kafka.say(fatal)
+            answer = await asked
+            assert answer.status_code == 503
+            assert "fenced by another" in answer.json()["refused"][0]["found"]
+            assert isinstance(collector.delivery.failure, Fenced)
+            assert (await collector.http.get("/health/ready")).status_code == 503
+            later = await collector.http.post(IMPRESSIONS, content=line(), headers=JSON)
+            assert later.status_code == 503
+            assert collector.kafka.written == []
+
+    asyncio.run(send())
+
+
+def test_a_body_that_stalls_gives_its_room_back() -> None:
+    async def send() -> None:
+        async def stalling() -> Any:
+            yield b"{"
+            await asyncio.Event().wait()
+
+        async with collecting(Limits(body_timeout_s=0.01)) as collector:
+            answer = await collector.http.post(IMPRESSIONS, content=stalling(), headers=JSON)
+            assert answer.status_code == 408
+            assert answer.json()["error"]["found"] == "1 bytes of it"
+
+    asyncio.run(send())
+
+
+GIVEN = {
+    "none": (None, 401),
+    "another": ("Bearer not the right one at all", 401),
+    "a beginning": (f"Bearer {TOKEN[:-1]}", 401),
+    "of another scheme": (f"Basic {TOKEN}", 401),
+    "good": (f"Bearer {TOKEN}", 200),
+    "good, in other letters": (f"bearer  {TOKEN}", 200),
+    "the other good one": ("Bearer another of sixteen characters", 200),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_only_who_has_a_token_may_send(given: str, caplog: pytest.LogCaptureFixture) -> None:
+    header, status = GIVEN[given]
+
+    async def send() -> None:
+        tokens = [TOKEN, "another of sixteen characters"]
+        async with collecting(tokens=tokens) as collector:
+            headers = JSON if header is None else {**JSON, "authorization": header}
+            answer = await collector.http.post(IMPRESSIONS, content=line(), headers=headers)
+            assert answer.status_code == status
+            assert TOKEN not in answer.text
+            if status == 401:
+                assert answer.headers["www-authenticate"] == "Bearer"
+            assert (await collector.http.get("/health/ready")).status_code == 200
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(send())
+    assert TOKEN not in caplog.text
+
+
+def test_tokens_come_from_a_file_and_those_that_can_be_guessed_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"# of the shop\n{TOKEN}\n\n")
+    assert read_tokens(path) == [TOKEN]
+    path.write_text("# none\n")
+    with pytest.raises(BadTokens, match="found none"):
+        read_tokens(path)
+    with pytest.raises(BadTokens, match="No such file"):
+        read_tokens(tmp_path / "absent")
+    with pytest.raises(BadTokens, match="found one of 5") as raised:
+        Tokens(["hello"])
+    assert "hello" not in str(raised.value)
+
+
+def test_the_examples_of_the_page_can_be_sent_as_they_stand() -> None:
+    async def send() -> None:
+        async with collecting(tokens=[TOKEN]) as collector:
+            page = (await collector.http.get("/openapi.json")).json()
+            sent = 0
+            for path in (IMPRESSIONS, CLICKS):
+                operation = page["paths"][path]["post"]
+                assert operation["security"] == [{"token": []}]
+                for kind, content in operation["requestBody"]["content"].items():
+                    for example in content["examples"].values():
+                        value = example["value"]
+                        body = value if isinstance(value, str) else json.dumps(value)
+                        headers = {"content-type": kind, "authorization": f"Bearer {TOKEN}"}
+                        answer = await collector.http.post(path, content=body, headers=headers)
+                        assert answer.status_code == 200, answer.text
+                        sent += answer.json()["accepted"]
+            assert sent == len(collector.kafka.written) == 2 * (1 + 2 + 2)
+            assert page["components"]["schemas"]["Impression"]["required"]
+            assert (await collector.http.get("/docs")).status_code == 200
+
+    asyncio.run(send())
+
+
+def test_schemas_are_served_and_unknown_paths_are_answered_in_the_same_shape() -> None:
+    async def send() -> None:
+        async with collecting() as collector:
+            schema = await collector.http.get("/v1/schemas/click")
+            assert schema.json()["title"] == "Click"
+            assert schema.headers["content-type"] == "application/schema+json"
+            absent = await collector.http.post("/v1/purchases", content=b"{}")
+            assert (absent.status_code, absent.json()["accepted"]) == (404, 0)
+            assert absent.json()["error"]["found"] == "POST /v1/purchases"
+            assert (await collector.http.get(CLICKS)).status_code == 405
+            assert (await collector.http.get("/health/live")).json() == {"live": True}
+
+    asyncio.run(send())
