@@ -1,0 +1,66 @@
+"""One cluster that is broken in every way, and a scene on it for each test."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deploy.stack.valkey import FAILING_OVER, ValkeyCluster
+from learner import process
+from tests.faults.scene import Scene, playing
+from tests.faults.shards import wait_healthy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+# what is inherited when a program is executed: a write beyond the limit on a file's size fails, as
+# on a full disk, and does not end the server
+_IGNORING_XFSZ = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
+
+
+@pytest.fixture(scope="session")
+def _cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
+    cluster = ValkeyCluster(
+        stack_directory / "replicated",
+        primaries=3,
+        # a backlog counts as memory used: it must be full before a test that limits that
+        settings=dataclasses.replace(FAILING_OVER, repl_backlog_mb=1),
+        replicas_each=1,
+        remove=stack_directory,
+    )
+    for node in cluster.nodes:
+        node.launcher = _IGNORING_XFSZ
+    try:
+        cluster.launch()
+        cluster.wait_ready()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(_cluster: ValkeyCluster) -> ValkeyCluster:
+    """A healthy cluster of three primaries and three replicas, whoever is what by now."""
+    wait_healthy(_cluster)
+    return _cluster
+
+
+@pytest.fixture
+def scene(
+    cluster: ValkeyCluster,
+    kafka: str,
+    fresh_name: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Scene]:
+    """A model with nobody at work yet."""
+    # two learners of one model in one process: elsewhere each has a registry of its own
+    monkeypatch.setattr(process, "REGISTRY", CollectorRegistry(auto_describe=False))
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    with playing(Scene(cluster.url, kafka, fresh_name("faults"), seed)) as scene:
+        yield scene

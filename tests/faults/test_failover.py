@@ -1,0 +1,94 @@
+"""A primary that dies, stands still or forgets, under load: its replica takes over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.shards import (
+    cut_link,
+    head_of,
+    is_primary,
+    mend_link,
+    shard_at,
+    standing_still,
+    wait_healthy,
+    wait_promoted,
+)
+
+if TYPE_CHECKING:
+    from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+    from tests.faults.scene import Scene
+
+
+def index_of(cluster: ValkeyCluster, node: ValkeyNode) -> int:
+    return cluster.nodes.index(node)
+
+
+def test_a_replica_takes_over_without_writes_that_were_acknowledged(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
+    shard = shard_at(cluster, scene.store.node_of(0))
+    buckets = scene.buckets_on(shard.primary.address)
+    key = scene.store.key(buckets[0], "marks")
+    scene.start(learners=2)
+    scene.traffic.begin()
+    scene.until_learned(20)
+    cut_link(shard)
+    try:
+        scene.until_learned(20)  # acknowledged by the primary alone
+        acknowledged = head_of(shard.primary, key)
+        cluster.kill(index_of(cluster, shard.primary))
+        left = head_of(shard.replica, key)
+        assert int(left["version"]) < int(acknowledged["version"])
+        assert sum(_marks(left)) <= sum(_marks(acknowledged)) - 20
+        wait_promoted(shard.replica)
+        scene.until_learned(20)
+        again = head_of(shard.replica, key)
+        assert int(again["version"]) > int(left["version"])
+    finally:
+        mend_link(shard.replica)
+        cluster.restart(index_of(cluster, shard.primary))
+    assert not is_primary(shard.primary)
+    scene.settle()
+    scene.verify()
+
+
+def _marks(head: dict[str, str]) -> list[int]:
+    return [int(mark) for name, mark in head.items() if "/" in name]
+
+
+@pytest.mark.long
+def test_a_primary_that_stood_still_wakes_up_after_its_replica_took_over(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
+    shard = shard_at(cluster, scene.store.node_of(0))
+    scene.start(learners=2)
+    scene.traffic.begin()
+    scene.until_learned(20)
+    with standing_still(shard.primary):
+        wait_promoted(shard.replica)
+        scene.until_learned(20)
+    wait_healthy(cluster)
+    assert not is_primary(shard.primary)
+    scene.until_learned(20)
+    scene.settle()
+    scene.verify()
+
+
+def test_a_new_primary_without_functions_gets_them(cluster: ValkeyCluster, scene: Scene) -> None:
+    shard = shard_at(cluster, scene.store.node_of(0))
+    scene.start()
+    scene.traffic.begin()
+    scene.until_learned(20)
+    shard.replica.call("CONFIG", "SET", "replica-read-only", "no")
+    shard.replica.call("FUNCTION", "FLUSH", "SYNC")
+    shard.replica.call("CONFIG", "SET", "replica-read-only", "yes")
+    assert shard.replica.call("FUNCTION", "LIST") == ""
+    shard.replica.call("CLUSTER", "FAILOVER")
+    wait_promoted(shard.replica)
+    scene.until_learned(20)
+    scene.settle()
+    scene.verify()
+    assert "headrace" in shard.replica.call("FUNCTION", "LIST")

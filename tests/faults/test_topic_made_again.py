@@ -1,0 +1,91 @@
+"""The topic of examples is deleted and made again under its name, while a learner reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from ingest.errors import StreamError
+from ingest.kafka import ensure_topics
+from learner.errors import TopicMadeAgain
+
+if TYPE_CHECKING:
+    from tests.faults.scene import Scene
+
+BATCHES = 40
+
+
+def identity_of(scene: Scene) -> str:
+    return next(iter(scene.traffic.ends())).rpartition("/")[0]
+
+
+def make_again(scene: Scene) -> tuple[str, str]:
+    """Delete the topic and make it anew; return its identities."""
+    before = identity_of(scene)
+    admin = AdminClient(scene.kafka.connection())
+    admin.delete_topics([scene.topic])[scene.topic].result()
+    ensure_topics(scene.kafka, scene.specs)
+    return before, identity_of(scene)
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        pytest.param("learner", id="static member"),
+        pytest.param("", id="consumer protocol", marks=pytest.mark.long),
+    ],
+)
+def test_a_topic_made_again_is_refused_until_the_operator_says_that_it_goes_on(
+    scene: Scene, instance: str
+) -> None:
+    """With more in it than the old one had: a client that goes by the name alone just reads on."""
+    scene.learn(instance)
+    scene.traffic.write(BATCHES)
+    scene.until_all_learned()
+    old = scene.counts()
+    assert old == scene.traffic.truth()
+
+    before, now = make_again(scene)
+    scene.traffic.write(3 * BATCHES)
+    for error in scene.until_all_stopped().values():
+        # the client itself may say so first, if it looks while the topic is away
+        assert isinstance(error, TopicMadeAgain | StreamError)
+    assert scene.counts() == old
+
+    scene.learn(instance)
+    [refusal] = scene.until_all_stopped().values()
+    assert isinstance(refusal, TopicMadeAgain)
+    for part in (f"{before}/0 up to offset {BATCHES // 2}", f"found {now}", "pserver drop"):
+        assert part in str(refusal)
+    assert f"`headrace learner run --accept-topic {now}`" in str(refusal)
+    assert scene.counts() == old
+
+    scene.learn(instance, accept_topic=now)
+    scene.settle()
+    assert scene.counts() == scene.traffic.truth()
+
+    scene.learn(instance)  # nothing is to be said again
+    scene.traffic.write(BATCHES)
+    scene.settle()
+    assert scene.counts() == scene.traffic.truth()
+
+
+def test_a_topic_that_begins_anew_is_learned_by_a_model_that_does(scene: Scene) -> None:
+    scene.learn("learner")
+    scene.traffic.write(BATCHES)
+    scene.until_all_learned()
+    scene.stop()
+    make_again(scene)
+    scene.traffic.forget()
+    scene.traffic.write(BATCHES)
+    scene.learn("learner")
+    [refusal] = scene.until_all_stopped().values()
+    assert isinstance(refusal, TopicMadeAgain)
+
+    scene.store.drop()
+    scene.store.create(scene.shape)
+    scene.learn("learner")
+    scene.settle()
+    assert scene.counts() == scene.traffic.truth()
