@@ -197,12 +197,15 @@ local function delete(keys, args)
   return 1
 end
 
--- Remove entries: keys log, marks; arguments keeper, folds, version, nonce, through.
+-- Remove entries: keys log, marks; arguments keeper, folds, version, nonce, through, trimmed before.
 local function trim(keys, args)
   local log, marks = keys[1], keys[2]
   local refusal = fenced(log, marks, args[1], args[2], args[3], args[4])
   if refusal then
     return refusal
+  end
+  if tonumber(redis.call('HGET', marks, 'trimmed')) < tonumber(args[6]) then
+    return redis.error_reply('LEASE ' .. marks .. ' has entries again up to ' .. args[6])
   end
   local through = args[5]
   local entry = redis.call('XRANGE', log, through .. '-0', through .. '-0')[1]

@@ -214,7 +214,9 @@ class Keeper:
             if isinstance(polled, Unreachable):
                 break
             begin = max(last, polled.trimmed)
-            if last and begin > last:
+            if not last:
+                tenure.trimmed = begin
+            elif begin > last:
                 break  # trimmed meanwhile, by a keeper that is on its way out
             for entry in polled.entries:
                 if entry.version != begin + 1 or entry.version > goal:
@@ -275,9 +277,9 @@ class Keeper:
         for bucket, tenure in self._tenures.items():
             if tenure.count and not tenure.unwritten.size:
                 position = self.replica.position(bucket)
-                version, nonce = position.version, position.nonce
+                fence = (tenure.token, tenure.folds, position.version, position.nonce)
                 through = tenure.entries[tenure.count - 1].version
-                trims.append(Trim(bucket, tenure.token, tenure.folds, version, nonce, through))
+                trims.append(Trim(bucket, *fence, through, tenure.trimmed))
         if not trims:
             return
         for trim, answer in zip(trims, self._store.trim(trims), strict=True):
@@ -285,6 +287,7 @@ class Keeper:
                 self._refused(trim.bucket, answer)
                 continue
             tenure = self._tenures[trim.bucket]
+            tenure.trimmed = trim.through
             for _ in range(tenure.count):
                 tenure.size_bytes -= tenure.entries.popleft().size_bytes
             self._metrics.trimmed_entries.inc(tenure.count)

@@ -262,6 +262,8 @@ class MemoryStore:
     def _trim(self, trim: Trim) -> LostLease | None:
         state = self._state(trim.bucket)
         refusal = self._refusal(state, trim, trim.folds)
+        if refusal is None and state.trimmed < trim.trimmed:
+            return LostLease(f"bucket {trim.bucket}: entries up to {trim.trimmed} are there again")
         if refusal is None and trim.through > state.trimmed:
             state.log = [entry for entry in state.log if entry.version > trim.through]
             state.trimmed = trim.through

@@ -197,7 +197,7 @@ class RedisStore:
         calls = []
         for trim in trims:
             fence = (trim.keeper, trim.folds, trim.version, trim.nonce)
-            arguments = (*fence, trim.through)
+            arguments = (*fence, trim.through, trim.trimmed)
             calls.append(self._calls.function("trim", trim.bucket, ("log", "marks"), arguments))
         return _refusals(self.nodes.run(calls))
 

@@ -243,17 +243,23 @@ class Replica:
             copy.put(rows, versions)
         for entry in log:
             copy.add(entry, *unpacked(bucket, entry, self.shape.width))
-        self._follow_up(bucket, copy, limit)
+        self._follow_up(bucket, copy, start.trimmed, limit)
         self._swap(bucket, copy)
 
-    def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
-        """Follow to the head that the bucket had after its rows were read, or beyond."""
+    def _follow_up(self, bucket: int, copy: _Copy, trimmed: int, limit: int) -> None:
+        """Follow to the head that the bucket had after its rows were read, or beyond.
+
+        `trimmed`: before they were read. If less is now, a failover lost folds while the rows were
+        read: those read after it may lack what was trimmed then.
+        """
         goal = None
         while goal is None or copy.position.version < goal:
             position = copy.position
             polled = self._poll_one(bucket, position.version, limit)
             if goal is None:
                 goal = max(polled.version, copy.newest)
+            if polled.trimmed < trimmed:
+                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
             for entry in chain(position.version, position.nonce, polled):
                 copy.add(entry, *unpacked(bucket, entry, self.shape.width))
             if copy.position is position and position.version < goal:

@@ -17,7 +17,9 @@ to a bucket once, however often its push is sent, by whomever (DESIGN 5).
 A keeper numbers its folds. The store counts them beside the lease and takes only the next one, and
 a trim only from who knows the count. The version alone would not do: a failover may lose folds and
 keep the entries they came from, and a fold that lingered in the network may arrive after a later
-one; either way rows would lack entries that the log then loses.
+one; either way rows would lack entries that the log then loses. Nor would the count: a failover may
+lose the folds of the keeper before, and bring back entries that this one never saw. So a trim also
+names from where on its keeper knows the log.
 
 A bucket whose shard lost it is filled again by `load`: rows and marks of a snapshot, or none, under
 a nonce of its own, so that whoever knew the old history copies it anew.
@@ -202,6 +204,9 @@ class Trim:
     version: int
     nonce: bytes
     through: int
+    trimmed: int
+    """What was already trimmed when the keeper read the log, or by its own last trim. Refused where
+    less is: a failover brought entries back of which the keeper wrote no row."""
 
     def __post_init__(self) -> None:
         if self.through > self.version:
@@ -299,7 +304,10 @@ class Store(Protocol):
         """
 
     def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
-        """Remove entries; `Trim.folds` must be the count. Answers and raises like `fold`."""
+        """Remove entries; `Trim.folds` must be the count. Answers and raises like `fold`.
+
+        LostLease also if the log has again what was trimmed before.
+        """
 
     def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
         """Append entries of deletions; fenced like `trim`. Answers and raises like `fold`."""

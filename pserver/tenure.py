@@ -78,6 +78,8 @@ class Tenure:
     folds: int = 0
     stocked: bool = False
     """Whether `entries` is the whole log up to the replica's position."""
+    trimmed: int = 0
+    """The version before the first of `entries`: their rows are all that this holding writes."""
     entries: deque[Held] = field(default_factory=deque)
     size_bytes: int = 0
     """Of all entries."""

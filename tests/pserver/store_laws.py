@@ -284,7 +284,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
             ("k", 2, fold.nonce),
             ("k", 1, b"another!"),
         ):
-            assert refused(world.store.trim([Trim(0, keeper, folds, 1, nonce, 1)]))
+            assert refused(world.store.trim([Trim(0, keeper, folds, 1, nonce, 1, 0)]))
         assert len(polled(world.store, 0, 0).entries) == 1
 
     def test_a_failover_that_loses_folds_stops_the_trim(self, world: World) -> None:
@@ -295,6 +295,20 @@ class StoreLaws(MakingLaws, DeletionLaws):
         world.revert(0, before)  # the entry is still there, the rows are not
         assert refused(world.store.trim([trim_through(fold, 1)]))
         assert len(polled(world.store, 0, 0).entries) == 1
+
+    def test_a_failover_that_brings_trimmed_entries_back_stops_the_trim(self, world: World) -> None:
+        pusher = Pusher(0, BUCKETS)
+        answered(world.store, pusher.next(), pusher.next())
+        before = world.checkpoint(0)
+        world.store.claim(0, "k", LONG_MS)
+        world.store.trim([trim_through(fold_all(world, 0, "k"), 1)])
+        world.store.release(0, "k")
+        world.store.claim(0, "heir", LONG_MS)  # reads entry 2 alone: 1 is in the rows
+        nonce = standing(world.store, 0).nonce
+        world.revert(0, before)
+        world.store.claim(0, "heir", LONG_MS)  # renews, and has folded nothing that could be lost
+        assert refused(world.store.trim([Trim(0, "heir", 0, 2, nonce, 2, 1)]))
+        assert len(polled(world.store, 0, 0).entries) == 2
 
     def test_a_fold_of_a_history_that_is_no_more_is_refused(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
@@ -361,7 +375,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
             lambda: world.store.poll({0: 0, 1: 1}, 10),
             lambda: world.store.claim(1, "k", LONG_MS),
             lambda: world.store.fold([Fold(1, "k", 1, 1, push.nonce, rows_at(world, 0)[1])]),
-            lambda: world.store.trim([Trim(1, "k", 0, 1, push.nonce, 1)]),
+            lambda: world.store.trim([Trim(1, "k", 0, 1, push.nonce, 1, 0)]),
             lambda: world.store.create(world.shape),
         )
         for call in calls:

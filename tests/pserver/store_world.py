@@ -76,4 +76,4 @@ def fold_all(world: World, bucket: int, keeper: str, number: int = 1) -> Fold:
 
 
 def trim_through(fold: Fold, through: int) -> Trim:
-    return Trim(fold.bucket, fold.keeper, fold.number, fold.version, fold.nonce, through)
+    return Trim(fold.bucket, fold.keeper, fold.number, fold.version, fold.nonce, through, 0)

@@ -177,7 +177,7 @@ def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
         head = replica.position(bucket).version, replica.position(bucket).nonce
         rows = replica.table.everything()
         assert store.fold([Fold(bucket, "k", 1, *head, rows)]) == [None]
-        assert store.trim([Trim(bucket, "k", 1, *head, 1)]) == [None]
+        assert store.trim([Trim(bucket, "k", 1, *head, 1, 0)]) == [None]
         store.release(bucket, "k")
         [polled] = store.poll({bucket: 1}, 10)
         assert isinstance(polled, Polled)

@@ -268,6 +268,22 @@ def test_a_keeper_whose_store_went_back_starts_afresh() -> None:
     assert world.log_versions(0) == [5]
 
 
+def test_a_keeper_that_folded_nothing_notices_that_trimmed_entries_are_back() -> None:
+    world = World()
+    world.push(4)
+    checkpoint = world.store.checkpoint(0)
+    world.claimed(name="before").release()
+    assert world.log_versions(0) == [4]
+    heir = world.claimed(Keeping(keep_ms=500, rows_a_fold=2, lease_ms=1000), name="heir")
+    world.store.revert(0, checkpoint)  # folds and trim are lost, and every entry is still there
+    world.push(1)
+    for _ in range(300):
+        world.now_ms += 10
+        heir.step()
+        world.check()
+    assert world.log_versions(0) == [5]
+
+
 def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
     world = World()
     keeper = world.claimed(Keeping(keep_ms=1000, lease_ms=100_000))

@@ -165,7 +165,7 @@ def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
     rows = replica.table.everything()
     assert store.fold([Fold(bucket, "k", 1, *head, rows)]) == [None]
     if through is not None:
-        assert store.trim([Trim(bucket, "k", 1, *head, through)]) == [None]
+        assert store.trim([Trim(bucket, "k", 1, *head, through, 0)]) == [None]
     store.release(bucket, "k")
 
 
@@ -193,6 +193,15 @@ def test_a_copy_is_right_though_the_bucket_is_folded_and_trimmed_under_it(
     while not replica.complete or replica.position(0).version < 7:
         replica.poll(limit)
     assert rows_of(replica, 0) == truth(all_pushes)
+
+
+def test_a_copy_begins_anew_if_folds_and_a_trim_were_lost_under_it() -> None:
+    store = Watched(lambda: None, lambda: None)
+    pushes = pushed(store, 5)
+    checkpoint = store.checkpoint(0)
+    fold_and_trim(store, 0, 3)
+    store.before = lambda: store.revert(0, checkpoint)  # the log is read, the rows are not
+    assert rows_of(following(store), 0) == truth(pushes)
 
 
 def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
