@@ -1,7 +1,8 @@
 """Logistic regression as a reader of the papers would write it: dictionaries and plain numbers.
 
 Written independently of the kernels, in double precision, an example at a time; slow, and easy to
-check against McMahan et al. 2013 (Algorithm 1) and Ktena et al. 2019.
+check against McMahan et al. 2013 (Algorithm 1; section 4.1 for admission, here with sightings
+counted one by one) and Ktena et al. 2019.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import xxhash
 
 from ingest.examples import Kind
 from learner.logistic_kernels import INTERCEPT
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _ALL = (1 << 64) - 1
 _NOTHING = -32768
+_PATTERN = 0x5A17C0DE5A17C0DE
 
 
 def mixed(bits: int) -> int:
@@ -50,10 +54,41 @@ class SlowLogistic:
     buckets: int
     rows: dict[int, Row] = field(default_factory=dict)
     kept: dict[str, dict[str, int]] = field(default_factory=dict)
+    sightings: dict[int, int] = field(default_factory=dict)
+    """Of ids without a row."""
 
     def bucket(self, row_id: int) -> int:
         """High bits."""
         return row_id * self.buckets >> 64
+
+    def rare(self, row_id: int) -> int:
+        """The rare row of an id: bits of the bucket, a constant, the field's number."""
+        below = 64 - (self.buckets.bit_length() - 1)
+        pattern = (_PATTERN & (1 << below) - 1) >> 10 << 10
+        return row_id >> below << below | pattern | row_id & 1023
+
+    def _strangers(self, ids: set[int], kind: Kind, shown_s: int) -> set[int]:
+        """Of these ids, those that have to earn a row and had none when they were shown."""
+        if self.spec.admission is None:
+            return set()
+        guarded = {self.spec.fields[name].number for name in self.spec.admission.fields}
+        return {
+            each
+            for each in ids
+            if each & 1023 in guarded
+            and (
+                each not in self.rows
+                or (kind is Kind.CLICKED and self.rows[each].first_seen > shown_s)
+            )
+        }
+
+    def _admits(self, row_id: int, name: str) -> bool:
+        assert self.spec.admission is not None
+        if self.spec.admission.kind == "count":
+            self.sightings[row_id] = self.sightings.get(row_id, 0) + 1
+            return self.sightings[row_id] >= self.spec.admission.sightings
+        draw = mixed(mixed(row_id) ^ xxhash.xxh64_intdigest(name.encode(), 0))
+        return draw < self.spec.admission.probability * 2**64
 
     def weight(self, row: Row) -> float:
         """Algorithm 1, the closed form of w."""
@@ -79,16 +114,24 @@ class SlowLogistic:
         begin, end = features.bag_offsets[i * bags], features.bag_offsets[(i + 1) * bags]
         inputs += [(int(each), 1.0) for each in features.bag_ids[begin:end]]
         name = examples.impression_ids[i].as_py()
+        shown = int(examples.shown_ms[i]) // 1000
+        strangers = self._strangers({row_id for row_id, _ in inputs}, kind, shown)
         levels = self.kept.get(name)
         if levels is None or kind is Kind.CLOSED:
-            shown = int(examples.shown_ms[i]) // 1000
-            levels = self._levels(ids, kind, label, shown, inactive)
+            levels = self._levels(ids, kind, label, shown, inactive, strangers)
             if kind is Kind.SHOWN:
                 self.kept[name] = levels
         inputs += [(self._id(each, levels, ids), 1.0) for each in self.spec.statistics]
-        weights = [self.weight(self.rows.get(row_id, Row())) for row_id, _ in inputs]
+        reads = [self.rare(each) if each in strangers else each for each, _ in inputs]
+        weights = [self.weight(self.rows.get(row_id, Row())) for row_id in reads]
         total = sum(weight * x for weight, (_, x) in zip(weights, inputs, strict=True))
         p = 1.0 / (1.0 + math.exp(-total))
+        for k, (row_id, x) in enumerate(inputs):
+            if row_id in strangers and self.bucket(row_id) not in inactive:
+                if kind is not Kind.CLICKED and self._admits(row_id, name):
+                    weights[k] = 0.0
+                else:
+                    inputs[k] = self.rare(row_id), x
         self._step(inputs, weights, self._slope(kind, label, p), kind, label, second, inactive)
         return math.nan if kind is Kind.CLICKED else p
 
@@ -125,7 +168,13 @@ class SlowLogistic:
             row.last_seen = max(row.last_seen, second)
 
     def _levels(
-        self, ids: list[int], kind: Kind, label: int, shown_s: int, inactive: tuple[int, ...]
+        self,
+        ids: list[int],
+        kind: Kind,
+        label: int,
+        shown_s: int,
+        inactive: tuple[int, ...],
+        strangers: set[int],
     ) -> dict[str, int]:
         names = [each.name for each in self.spec.fields.singles]
         levels = {}
@@ -133,7 +182,7 @@ class SlowLogistic:
             if not each.kind:
                 continue
             row_id = ids[names.index(each.of)]
-            row = self.rows.get(row_id, Row())
+            row = Row() if row_id in strangers else self.rows.get(row_id, Row())
             counted = self.bucket(row_id) in inactive
             shows = max(0, row.shows - (1 if counted or kind is Kind.CLICKED else 0))
             clicks = max(0, row.clicks - (label if counted else 0))

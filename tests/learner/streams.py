@@ -99,8 +99,23 @@ l2 = {l2}
 """
 
 
-def random_spec(random: np.random.Generator, policy: str, statistics: bool) -> ModelSpec:
-    """Return a spec with every transform, and constants drawn at random."""
+COUNT = """
+[admission]
+kind = "count"
+sightings = 4
+filter_mb = 1
+"""
+PROBABILITY = """
+[admission]
+kind = "probability"
+probability = 0.2
+"""
+
+
+def random_spec(
+    random: np.random.Generator, policy: str, statistics: bool, growth: str = ""
+) -> ModelSpec:
+    """Return a spec with every transform, and constants drawn at random; `growth`: its sections."""
     text = FIELDS.format(policy=policy)
     if statistics:
         text += STATISTICS.format(prior_clicks=random.uniform(0.1, 2.0))
@@ -110,7 +125,7 @@ def random_spec(random: np.random.Generator, policy: str, statistics: bool) -> M
         l1=random.choice([0.0, 0.3]),
         l2=random.uniform(0.0, 3.0),
     )
-    return parse_spec(text, "test.toml")
+    return parse_spec(text + growth, "test.toml")
 
 
 def random_examples(

@@ -16,7 +16,8 @@ CASES = [
 ]
 
 
-def _assert_same_rows(bench: Bench, slow: SlowLogistic) -> None:
+def assert_same_rows(bench: Bench, slow: SlowLogistic) -> None:
+    """Counters to the unit, values as far as single precision allows."""
     rows = bench.rows()
     expected = [slow.rows[row_id] for row_id in sorted(slow.rows)]
     assert rows.ids.tolist() == sorted(slow.rows)
@@ -36,7 +37,7 @@ def test_rows_and_scores_equal_a_slow_reference(seed: int, policy: str, statisti
     bench, slow = Bench(spec), SlowLogistic(spec, BUCKETS)
     scores = bench.learn(examples)
     np.testing.assert_allclose(scores, slow.learn(examples), rtol=1e-3, atol=1e-4)
-    _assert_same_rows(bench, slow)
+    assert_same_rows(bench, slow)
     gained = bench.gained()
     for mine, view in zip(gained, bench.rows(), strict=True):
         np.testing.assert_array_equal(mine, view)
@@ -62,7 +63,7 @@ def test_buckets_that_have_the_examples_are_left_alone(seed: int) -> None:
             np.testing.assert_array_equal(before.ids[in_before], after.ids[in_after])
             np.testing.assert_array_equal(before.shows[in_before], after.shows[in_after])
             np.testing.assert_array_equal(before.values[in_before], after.values[in_after])
-    _assert_same_rows(bench, slow)
+    assert_same_rows(bench, slow)
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import deploy
+from learner.growth import Admission
 from learner.spec import SpecError, load_spec, parse_spec
 
 MODELS = Path(deploy.__file__).parent / "models"
@@ -99,14 +100,103 @@ def test_a_good_spec_has_its_parts() -> None:
 def test_what_is_wrong_is_refused_by_file_and_line(
     old: str, new: str, line: int, expected: str
 ) -> None:
-    text = GOOD.replace(old, new, 1)
-    assert text != GOOD
+    _assert_refused(GOOD, old, new, line, expected)
+
+
+def _assert_refused(good: str, old: str, new: str, line: int, expected: str) -> None:
+    text = good.replace(old, new, 1)
+    assert text != good
     with pytest.raises(SpecError) as caught:
         parse_spec(text, "dir/m.toml")
     message = str(caught.value)
     assert message.startswith(f"dir/m.toml:{line}: expected "), message
     assert expected in message
     assert ", found " in message
+
+
+GROWING = (
+    GOOD
+    + """\
+
+[fields.tags]
+number = 3
+transform = "bag"
+
+[fields.size]
+number = 4
+transform = "log_bucket"
+
+[admission]
+kind = "count"
+sightings = 3
+
+[expiry]
+after_days = 30
+most_rows = 1_000_000
+"""
+)
+
+
+def test_how_far_a_model_may_grow_is_in_its_spec() -> None:
+    spec = parse_spec(GROWING, "m.toml")
+    assert spec.admission == Admission("count", ("item", "tags"), 3, 64, 4, 0.01)
+    assert (spec.expiry.after_s, spec.expiry.most_rows) == (30 * 86_400, 1_000_000)
+    old, new = 'kind = "count"\nsightings = 3', 'kind = "probability"\nprobability = 0.5'
+    drawn = parse_spec(GROWING.replace(old, new + '\nfields = ["tags"]'), "m.toml").admission
+    assert drawn == Admission("probability", ("tags",), probability=0.5)
+
+
+def test_without_such_sections_every_id_has_a_row_for_ever() -> None:
+    spec = parse_spec(GOOD, "m.toml")
+    assert spec.admission is None
+    assert not spec.expiry
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "expected"),
+    [
+        ("[admission]", "[admision]", 33, "admission"),
+        ('kind = "count"', 'kind = "cuont"', 34, 'did you mean "count"?'),
+        ('kind = "count"', "", 33, "kind one of count, probability"),
+        ("sightings = 3", "", 33, "sightings, a whole number 2 to 250"),
+        ("sightings = 3", "sightings = 1", 35, "2 to 250"),
+        ("sightings = 3", "sightings = 2.5", 35, "2 to 250"),
+        ("sightings = 3", "sightings = true", 35, "2 to 250"),
+        ("sightings = 3", "sightings = 3\nprobability = 0.1", 36, "probability"),
+        ("sightings = 3", "sightings = 3\nfilter_mb = 0", 36, "1 to 4096"),
+        ("sightings = 3", "sightings = 3\nhashes = 9", 36, "1 to 8"),
+        ("sightings = 3", "sightings = 3\nfalse_rate = 0", 36, "1e-06 to 0.5"),
+        ("sightings = 3", "sightings = 3\nfields = []", 36, "each once"),
+        ("sightings = 3", 'sightings = 3\nfields = ["tags", "tags"]', 36, "each once"),
+        ("sightings = 3", 'sightings = 3\nfields = ["tgas"]', 36, 'did you mean "tags"?'),
+        ("sightings = 3", 'sightings = 3\nfields = ["price"]', 36, "id, cross or bag"),
+        ("sightings = 3", 'sightings = 3\nfields = ["size"]', 36, "id, cross or bag"),
+        ("sightings = 3", 'sightings = 3\nfields = ["item_rate"]', 36, "id, cross or bag"),
+        ('kind = "count"', 'kind = "probability"', 35, "sightings"),
+        (
+            'kind = "count"\nsightings = 3',
+            'kind = "probability"',
+            33,
+            "probability from 1e-06 to 1",
+        ),
+        ("after_days = 30", "after_days = 0", 38, "0.0001 to 36500"),
+        ("after_days = 30", "after_days = 0.02", 38, "0.02083 at least, the label's window"),
+        ("after_days = 30", "after_day = 30", 38, 'did you mean "after_days"?'),
+        ("most_rows = 1_000_000", "most_rows = 0", 39, "1 to 1000000000000"),
+        ("most_rows = 1_000_000", "most_rows = 1e6", 39, "a whole number"),
+        ("after_days = 30\nmost_rows = 1_000_000", "", 37, "after_days or most_rows"),
+    ],
+)
+def test_growth_that_is_wrong_is_refused_by_file_and_line(
+    old: str, new: str, line: int, expected: str
+) -> None:
+    _assert_refused(GROWING, old, new, line, expected)
+
+
+def test_an_admission_with_nothing_to_admit_is_refused() -> None:
+    text = '[model]\nname = "m"\n[fields.hour]\nnumber = 1\ntransform = "hour"\n'
+    with pytest.raises(SpecError, match=r"m\.toml:6: expected a field of transform id"):
+        parse_spec(text + '[admission]\nkind = "count"\nsightings = 2\n', "m.toml")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -126,3 +216,35 @@ def test_the_fingerprint_is_of_the_meaning() -> None:
         ('name = "m"', 'name = "n"'),
     ]:
         assert parse_spec(GOOD.replace(old, new), "m.toml").fingerprint != fingerprint
+
+
+def test_growth_is_part_of_the_fingerprint_by_its_meaning() -> None:
+    fingerprint = parse_spec(GROWING, "m.toml").fingerprint
+    written_out = GROWING.replace("sightings = 3", 'sightings = 3\nfields = ["tags", "item"]')
+    written_out = written_out.replace("sightings = 3", "sightings = 3\nhashes = 4")
+    assert parse_spec(written_out, "m.toml").fingerprint == fingerprint
+    for old, new in [
+        ("sightings = 3", "sightings = 4"),
+        ("sightings = 3", 'sightings = 3\nfields = ["tags"]'),
+        ("sightings = 3", "sightings = 3\nfilter_mb = 32"),
+        ("after_days = 30", "after_days = 31"),
+        ("most_rows = 1_000_000", ""),
+        ('[admission]\nkind = "count"\nsightings = 3', ""),
+    ]:
+        assert parse_spec(GROWING.replace(old, new), "m.toml").fingerprint != fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "fingerprint"),
+    [
+        ("news", "43cc269b3f09876b"),
+        ("news_ids", "1f1ec68c69dcc54e"),
+        ("news_window", "4f62dc054896dbf4"),
+        ("demo", "0000a66e7493ce03"),
+    ],
+)
+def test_specs_that_stores_were_made_from_keep_their_fingerprint(
+    name: str, fingerprint: str
+) -> None:
+    """It may only change with what the spec says: else no process would start on its store."""
+    assert load_spec(MODELS / f"{name}.toml").fingerprint == fingerprint
