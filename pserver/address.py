@@ -12,7 +12,6 @@ A server's certificate is always verified: a password is not told to whoever ans
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -21,8 +20,8 @@ from pserver.errors import StoreError
 SETTING = "--redis / HEADRACE_REDIS"
 _SCHEMES = ("redis", "redis+cluster", "rediss", "rediss+cluster")
 _PORT = 6379
-_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-_PARAMETERS = (*_FILES, "ssl_check_hostname")
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_PARAMETERS = (*TLS_FILES, "ssl_check_hostname")
 _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -103,22 +102,6 @@ def without_login(url: str) -> str:
         f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in address.hosts
     )
     return f"{scheme}://{places}" + (f"/{address.database}" if address.database else "")
-
-
-def client_options(address: Address) -> dict[str, Any]:
-    """Return how to be let in, as redis-py wants it. Raises StoreError if a file is not there."""
-    options: dict[str, Any] = {
-        "db": address.database,
-        "username": address.user,
-        "password": address.password,
-    }
-    if address.tls:
-        for name in _FILES:
-            options[name] = getattr(address, name)
-            if options[name] is not None and not Path(options[name]).is_file():
-                raise _bad(f"a file for {name}", f"none at {options[name]}")
-        options["ssl_check_hostname"] = address.ssl_check_hostname
-    return options
 
 
 def _tls_parameters(query: str, *, tls: bool) -> dict[str, Any]:

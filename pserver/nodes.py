@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 from redis import exceptions
-from redis.backoff import NoBackoff
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.retry import Retry
 
-from pserver.address import SETTING, client_options
+from pserver.address import SETTING
+from pserver.connecting import connection_options
 from pserver.errors import StoreError, Unreachable
 from pserver.translation import translated
 
@@ -91,12 +90,7 @@ class _Node:
         self._options: dict[str, Any] = {
             "host": place[0],
             "port": place[1],
-            **client_options(address),
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "driver_info": None,
-            "socket_keepalive": True,
-            "connection_class": redis.SSLConnection if address.tls else redis.Connection,
+            **connection_options(address),
         }
         self._pool = self._make_pool(
             waiting.connect_timeout_ms / 1000, waiting.answer_timeout_ms / 1000

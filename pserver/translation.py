@@ -50,7 +50,9 @@ def translated(error: Exception, node: str) -> StoreError:
         exceptions.AuthenticationWrongNumberOfArgsError,
     )
     if isinstance(error, refused) or word in _NEVER:
-        return Refused(f"{SETTING}: {text}")
+        denied = isinstance(error, exceptions.NoPermissionError) or word == "NOPERM"
+        granted = "; `headrace pserver acl` prints what to grant" if denied else ""
+        return Refused(f"{SETTING}: {text}{granted}")
     later = (
         exceptions.ClusterDownError,
         exceptions.AskError,
@@ -62,5 +64,7 @@ def translated(error: Exception, node: str) -> StoreError:
         OSError,
     )
     if isinstance(error, later) or word in _LATER:
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            text += " Its authority is named by ?ssl_ca_certs=FILE."
         return Unreachable(text)
     return StoreError(text)
