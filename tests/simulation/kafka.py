@@ -1,50 +1,82 @@
-"""A topic of examples with transaction markers, and a consumer group whose members go stale.
+"""A topic of examples, a consumer group whose members go stale, and a writer of scores.
 
 A rebalance gives a partition to its new owner at once, but tells the old one only after some polls:
-until then that one is a zombie, learning and pushing what is no longer its own.
+until then that one is a zombie, learning and pushing what is no longer its own. Markers of
+transactions leave holes in the offsets; a record may be delivered twice.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
+from learner.scores import unpack
+from tests.simulation.batches import added
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Mapping
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tests.simulation.batches import Batch, Total
 
 TOPIC = "examples.simulated"
+TOPIC_ID = "simulated"
 
 
 class SimulatedTopic:
-    """Partitions of (offset, value, append_ms); markers leave holes in the offsets."""
+    """Partitions of records, what each of them comes to, and which impressions have scores."""
 
     def __init__(self, partitions: int) -> None:
-        self.records: dict[Source, list[Record]] = {
-            Source(TOPIC, partition): [] for partition in range(partitions)
-        }
-        self.ends: dict[Source, int] = dict.fromkeys(self.records, 0)
+        self.sources = [Source(TOPIC, partition) for partition in range(partitions)]
+        self.names = {f"{TOPIC_ID}/{source.partition}": source for source in self.sources}
+        self.records: dict[Source, list[Record]] = {source: [] for source in self.sources}
+        self.ends: dict[Source, int] = dict.fromkeys(self.sources, 0)
+        self.batches: dict[Source, list[Batch]] = {source: [] for source in self.sources}
+        self.scored: set[str] = set()
+        """Impressions whose score was delivered."""
 
-    def append(self, source: Source, value: bytes, append_ms: int, marker: bool) -> None:
-        """Add one batch, and a transaction marker behind it."""
-        self.records[source].append(Record(source, self.ends[source], append_ms, value))
+    def append(self, source: Source, batch: Batch, append_ms: int, marker: bool) -> None:
+        """Add one batch, and perhaps a transaction marker behind it."""
+        self.records[source].append(Record(source, self.ends[source], append_ms, batch.value))
+        self.batches[source].append(batch)
         self.ends[source] += 2 if marker else 1
 
-    def from_offset(self, source: Source, offset: int, limit: int) -> list[Record]:
-        """Up to `limit` records at or beyond an offset."""
-        return [record for record in self.records[source] if record.offset >= offset][:limit]
+    def index(self, source: Source, offset: int) -> int:
+        """Return the place of the first record at or beyond an offset."""
+        return bisect_left(self.records[source], offset, key=lambda record: record.offset)
+
+    def covered(self, name: str, start: int, stop: int) -> Iterator[Batch]:
+        """Return the batches at offsets [start, stop) of a source as the marks name it."""
+        source = self.names[name]
+        yield from self.batches[source][self.index(source, start) : self.index(source, stop)]
+
+    def truth(self) -> dict[int, Total]:
+        """Return what every row gained from everything."""
+        rows: dict[int, Total] = {}
+        for batches in self.batches.values():
+            for batch in batches:
+                for row_id, total in batch.gains:
+                    before = rows.get(row_id)
+                    rows[row_id] = total if before is None else added(before, total)
+        return rows
 
 
 class SimulatedReader:
     """One member's end of the group; `Reader` over a SimulatedTopic."""
 
-    def __init__(self, topic: SimulatedTopic, dice: random.Random) -> None:
-        self._topic, self._dice = topic, dice
+    def __init__(
+        self, topic: SimulatedTopic, dice: random.Random, pause: Callable[[], None]
+    ) -> None:
+        """`pause` is called where the process may die or stand still."""
+        self._topic, self._dice, self._pause = topic, dice, pause
         self._positions: dict[Source, int] = {}
         self._paused: set[Source] = set()
         self._told_end: set[Source] = set()
         self._news: list[tuple[int, Happening]] = []  # (polls to wait, what)
+        self.duplicates = 0.0
+        """How often a poll brings the last record once more."""
 
     def tell(self, happening: Happening, after_polls: int) -> None:
         """Let the member know of a partition gained or lost, some polls later."""
@@ -54,7 +86,14 @@ class SimulatedReader:
         """After how many polls this member will have heard that it lost the source."""
         return max((polls for polls, news in self._news if news == Lost(source)), default=0)
 
+    @property
+    def stale(self) -> bool:
+        """Whether the member holds a partition of which it has not yet heard that it lost it."""
+        return any(polls > 0 for polls, _ in self._news)
+
     def poll(self, timeout_s: float) -> list[Happening]:
+        """See Reader. Never waits."""
+        self._pause()
         happenings: list[Happening] = []
         waiting: list[tuple[int, Happening]] = []
         for polls, news in self._news:
@@ -66,79 +105,117 @@ class SimulatedReader:
                 self._positions.pop(news.source, None)
         self._news = waiting
         for source, position in self._positions.items():
-            if source in self._paused:
-                continue
-            records = self._topic.from_offset(source, position, self._dice.randint(1, 3))
-            happenings += records
-            if records:
-                self._positions[source] = records[-1].offset + 1
-                self._told_end.discard(source)
-            elif source not in self._told_end:
-                self._told_end.add(source)
-                self._positions[source] = self._topic.ends[source]
-                happenings.append(AtEnd(source, self._topic.ends[source]))
+            if source not in self._paused:
+                happenings += self._read(source, position)
+        self._pause()
         return happenings
 
+    def _read(self, source: Source, position: int) -> list[Happening]:
+        index = self._topic.index(source, position)
+        if index and self._dice.random() < self.duplicates:
+            index -= 1
+        records: list[Happening] = []
+        records += self._topic.records[source][index : index + self._dice.randint(1, 3)]
+        if records:
+            self._positions[source] = max(position, records[-1].offset + 1)  # type: ignore[union-attr]
+            self._told_end.discard(source)
+        elif source not in self._told_end:
+            self._told_end.add(source)
+            self._positions[source] = self._topic.ends[source]
+            return [AtEnd(source, self._topic.ends[source])]
+        return records
+
     def start(self, offsets: Mapping[Source, int]) -> None:
+        """See Reader."""
         for source, offset in offsets.items():
             self._positions[source] = offset
             self._told_end.discard(source)
 
     def pause(self, sources: Iterable[Source]) -> None:
+        """See Reader."""
         self._paused.update(sources)
 
     def resume(self, sources: Iterable[Source]) -> None:
+        """See Reader."""
         self._paused.difference_update(sources)
 
     def held(self, source: Source) -> tuple[int, int]:
+        """See Reader."""
         return 0, self._topic.ends[source]
 
     def topic_id(self, topic: str) -> str:
-        return "simulated"
+        """See Reader."""
+        return TOPIC_ID
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        pass
+        """See Reader."""
+        self._pause()
 
     def close(self) -> None:
-        pass
+        """See Reader."""
+
+
+class SimulatedScores:
+    """A `Writer` whose messages are delivered when it is flushed, or not at all."""
+
+    def __init__(self, topic: SimulatedTopic, pause: Callable[[], None]) -> None:
+        self._topic, self._pause = topic, pause
+        self._queue: list[bytes] = []
+
+    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
+        """See Writer."""
+        self._queue.append(value)
+
+    def flush(self) -> None:
+        """See Writer."""
+        self._pause()
+        for value in self._queue:
+            self._topic.scored.update(unpack(value).impression_ids.to_pylist())
+        self._queue.clear()
+        self._pause()
+
+    def close(self) -> None:
+        """See Writer."""
 
 
 class Group:
     """Who owns which partition; gives them around anew when asked."""
 
-    def __init__(self, topic: SimulatedTopic, dice: random.Random) -> None:
-        self._topic, self._dice = topic, dice
+    def __init__(self, topic: SimulatedTopic, dice: random.Random, tally: Counter[str]) -> None:
+        self._topic, self._dice, self._tally = topic, dice, tally
         self._members: dict[str, SimulatedReader] = {}
         self._owners: dict[Source, str] = {}
 
-    def join(self, name: str) -> SimulatedReader:
+    def join(self, name: str, pause: Callable[[], None]) -> SimulatedReader:
         """A (re)started member: whatever it owned before, it has to be given again."""
-        reader = SimulatedReader(self._topic, self._dice)
+        reader = SimulatedReader(self._topic, self._dice, pause)
         self._members[name] = reader
         self._owners = {s: owner for s, owner in self._owners.items() if owner != name}
-        for source in self._topic.records:
+        for source in self._topic.sources:
             if source not in self._owners:
                 self._give(source, self._dice.choice(list(self._members)))
         return reader
 
     def leave(self, name: str) -> None:
-        """A member died."""
-        del self._members[name]
+        """A member ended or died."""
+        if self._members.pop(name, None) is None:
+            return
         for source, owner in list(self._owners.items()):
             if owner == name:
                 del self._owners[source]
                 if self._members:
                     self._give(source, self._dice.choice(list(self._members)))
 
-    def rebalance(self) -> None:
-        """Move one partition to somebody."""
-        source = self._dice.choice(list(self._topic.records))
+    def rebalance(self, zombie_polls: int) -> None:
+        """Move one partition to somebody; its owner hears of it after so many polls at most."""
+        source = self._dice.choice(self._topic.sources)
         before = self._owners.get(source)
-        after = self._dice.choice(list(self._members))
-        if before == after:
+        if before is None:
             return
-        if before in self._members:
-            self._members[before].tell(Lost(source), self._dice.randint(0, 12))
+        after = self._dice.choice(list(self._members))
+        self._tally["partitions moved"] += 1
+        polls = self._dice.randint(0, zombie_polls)
+        self._members[before].tell(Lost(source), polls)
         self._give(source, after)
 
     def _give(self, source: Source, name: str) -> None:

@@ -1,169 +1,275 @@
-"""What stands between a process and the store: loss, delay, and the death of the caller.
+"""What stands between a process and the store: loss, delay, doubles, and the death of the caller.
 
 A request may be lost before it has an effect, or its reply after it had one; either way the caller
-learns nothing but `Unreachable`. A push may also stay under way while its sender dies, and take
-effect long after somebody else took over. `Crash` may be raised at any call: it kills the process
-that made it, at that very line.
+learns nothing but `Unreachable`. It may also stay in the network, by itself or as a double, and
+arrive when its sender is long dead and somebody else took over. Before a call leaves and before its
+reply is heard, the process may die, or stand still while the world goes on: `pause`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from pserver.errors import Unreachable
+from pserver.errors import MissingBucket, OutOfMemory, Unreachable
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from pserver.errors import LostLease
-    from pserver.memory_store import MemoryStore
-    from pserver.rows import StoredRows
-    from pserver.store import Answer, Fold, Polled, Push, Shape, Trim
+    from pserver.rows import Rows, StoredRows
+    from pserver.store import Answer, Delete, Fold, Looked, Polled, Push, Shape, Store, Trim
+    from tests.simulation.plan import Weather
+
+_REMEMBERED = 4
+"""Replies of a bucket that may be heard again."""
+_PAUSES_A_CHUNK = 4
+"""A bucket is read for long: much happens meanwhile."""
+
+T = TypeVar("T")
 
 
 class Crash(Exception):
     """The process dies here."""
 
 
-@dataclass(slots=True)
-class Weather:
-    """Probabilities of faults for each call; all zero when the world comes to rest."""
+class Surroundings(Protocol):
+    """What a connection needs of the world."""
 
-    lost_request: float = 0.0
-    lost_reply: float = 0.0
-    stale_poll: float = 0.0
-    crash: float = 0.0
-    lingering_push: float = 0.0
+    dice: random.Random
+    weather: Weather
+    tally: Counter[str]
+    """How often what happened."""
+
+    def pause(self) -> None:
+        """The process that calls may die here (Crash), or stand still while others go on."""
 
 
-class FaultyStore:
-    """A `Store` as one process sees it, through bad weather."""
+class Late(NamedTuple):
+    """A request that is still in the network."""
 
-    def __init__(self, store: MemoryStore, weather: Weather, dice: random.Random) -> None:
-        self._store, self._weather, self._dice = store, weather, dice
-        self._earlier: dict[int, Polled] = {}
+    kind: str
+    call: Callable[[], object]
 
-    def _chance(self, probability: float) -> bool:
-        return self._dice.random() < probability
 
-    def _call(self) -> None:
-        if self._chance(self._weather.crash):
-            raise Crash
-        if self._chance(self._weather.lost_request):
-            raise Unreachable("simulated: request lost")
+class Network:
+    """Requests on their way."""
 
-    def create(self, shape: Shape) -> None:
-        self._store.create(shape)
+    def __init__(self, dice: random.Random, tally: Counter[str]) -> None:
+        self._dice, self._tally = dice, tally
+        self.late: list[Late] = []
 
-    def shape(self) -> Shape:
-        return self._store.shape()
+    def arrive(self) -> None:
+        """One of the requests that lingered arrives now; nobody hears the answer."""
+        late = self.late.pop(self._dice.randrange(len(self.late)))
+        self._tally[f"{late.kind} arriving late"] += 1
+        try:
+            late.call()
+        except MissingBucket:
+            self._tally["requests late for a bucket that is lost"] += 1
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
-        if self._chance(self._weather.crash):
-            raise Crash
-        return [
-            Unreachable("simulated") if self._chance(self._weather.lost_request) else answer
-            for answer in self._store.marks(buckets)
-        ]
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
-        """Each push by itself: other nodes answer although one does not."""
-        answers: list[Answer | Unreachable] = []
-        for push in pushes:
-            if self._chance(self._weather.crash):
-                raise Crash
-            if self._chance(self._weather.lost_request):
-                answers.append(Unreachable("simulated: request lost"))
-                continue
-            [answer] = self._store.push([push])
-            if self._chance(self._weather.lost_reply):
-                answer = Unreachable("simulated: reply lost")
-            answers.append(answer)
-        return answers
+class Connection:
+    """A `Store` as one process sees it, through the weather."""
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
-        if self._chance(self._weather.crash):
-            raise Crash
-        answers: list[Polled | Unreachable] = []
-        for answer in self._store.poll(after, self._dice.randint(1, limit)):
-            if isinstance(answer, Unreachable) or self._chance(self._weather.lost_request):
-                answers.append(Unreachable("simulated: request lost"))
-            elif answer.bucket in self._earlier and self._chance(self._weather.stale_poll):
-                answers.append(self._earlier[answer.bucket])  # an old reply, again
-            else:
-                self._earlier[answer.bucket] = answer
-                answers.append(answer)
-        return answers
+    def __init__(self, store: Store, network: Network, world: Surroundings) -> None:
+        self._store, self._network, self._world = store, network, world
+        self._polls: dict[int, list[Polled]] = {}
+        self._marks: dict[int, list[Answer]] = {}
 
-    def rows(self, bucket: int) -> Iterator[StoredRows]:
-        self._call()
-        for chunk in self._store.rows(bucket):
-            yield chunk
-            self._call()
+    def _chance(self, probability: float, what: str) -> bool:
+        if probability == 0.0 or self._world.dice.random() >= probability:
+            return False
+        self._world.tally[what] += 1
+        return True
 
-    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
-        self._call()
-        return self._store.claim(bucket, keeper, lease_ms)
-
-    def release(self, bucket: int, keeper: str) -> None:
-        self._call()
-        self._store.release(bucket, keeper)
-
-    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
-        return [self._keep(partial(self._store.fold, [fold])) for fold in folds]
-
-    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
-        return [self._keep(partial(self._store.trim, [trim])) for trim in trims]
-
-    def _keep(
-        self, call: Callable[[], list[LostLease | Unreachable | None]]
-    ) -> LostLease | Unreachable | None:
-        if self._chance(self._weather.crash):
-            raise Crash
-        if self._chance(self._weather.lost_request):
+    def _request(self, kind: str, call: Callable[[], T]) -> T | Unreachable:
+        """One request that changes something."""
+        world, weather = self._world, self._world.weather
+        world.pause()
+        if self._chance(weather.lost_request, "requests lost"):
             return Unreachable("simulated: request lost")
-        [answer] = call()
-        if self._chance(self._weather.crash):
-            raise Crash
-        if self._chance(self._weather.lost_reply):
+        if self._chance(weather.linger, "requests lingering"):
+            self._network.late.append(Late(kind, call))
+            if world.dice.random() < 0.5:
+                return Unreachable("simulated: no answer in time")
+        answer = call()
+        world.pause()
+        if self._chance(weather.lost_reply, "replies lost"):
             return Unreachable("simulated: reply lost")
         return answer
 
+    def _one(self, kind: str, call: Callable[[], list[T | Unreachable]]) -> T | Unreachable:
+        answer = self._request(kind, call)
+        return answer if isinstance(answer, Unreachable) else answer[0]
+
+    def _heard(self, now: T | Unreachable, earlier: list[Any]) -> T | Unreachable:
+        """One reply to a question: now's, an old one, or none."""
+        weather = self._world.weather
+        if isinstance(now, Unreachable) or self._chance(weather.lost_reply, "replies lost"):
+            return Unreachable("simulated: reply lost")
+        if earlier and self._chance(weather.stale_reply, "replies out of date"):
+            old: T = self._world.dice.choice(earlier)
+            return old
+        if weather.stale_reply:
+            earlier.append(now)
+            del earlier[:-_REMEMBERED]
+        return now
+
+    # ---------------------------------------------------------------- what learners call
+
+    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+        """See Store."""
+        self._world.pause()
+        answers = self._store.marks(buckets)
+        self._world.pause()
+        heard: list[Answer | Unreachable] = []
+        for bucket, answer in zip(buckets, answers, strict=True):
+            earlier = self._marks.setdefault(bucket, [])
+            heard.append(self._heard(answer, earlier))
+        return heard
+
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        """See Store. Each push by itself: other nodes answer although one does not."""
+        answers: list[Answer | Unreachable] = []
+        for push in pushes:
+            if self._chance(self._world.weather.out_of_memory, "pushes refused for memory"):
+                answers.append(OutOfMemory("simulated: at the memory limit"))
+            else:
+                answers.append(self._one("pushes", partial(self._store.push, [push])))
+        return answers
+
+    # ---------------------------------------------------------------- what replicas call
+
+    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+        """See Store."""
+        self._world.pause()
+        most = min(limit, self._world.dice.choice((1, 3, limit)))
+        answers = self._store.poll(after, most)
+        self._world.pause()
+        heard: list[Polled | Unreachable] = []
+        for bucket, answer in zip(after, answers, strict=True):
+            earlier = self._polls.setdefault(bucket, [])
+            heard.append(self._heard(answer, earlier))
+        return heard
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        """See Store."""
+        self._world.pause()
+        for chunk in self._store.rows(bucket):
+            for _ in range(_PAUSES_A_CHUNK):
+                self._world.pause()
+            if self._chance(self._world.weather.lost_request, "requests lost"):
+                raise Unreachable("simulated: request lost")
+            yield chunk
+
+    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
+        """See Store."""
+        self._world.pause()
+        answers = self._store.find(wanted)
+        return [self._heard(answer, []) for answer in answers]
+
+    def look(
+        self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        """See Store."""
+        self._world.pause()
+        answers = self._store.look(wanted, after, limit)
+        return [self._heard(answer, []) for answer in answers]
+
+    # ---------------------------------------------------------------- what keepers call
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """See Store."""
+        call = partial(self._store.claim, bucket, keeper, lease_ms)
+        answer = self._request("claims", call)
+        if isinstance(answer, Unreachable):
+            raise answer
+        return answer
+
+    def release(self, bucket: int, keeper: str) -> None:
+        """See Store."""
+        answer = self._request("releases", partial(self._store.release, bucket, keeper))
+        if isinstance(answer, Unreachable):
+            raise answer
+
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        return [self._one("folds", partial(self._store.fold, [fold])) for fold in folds]
+
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        return [self._one("trims", partial(self._store.trim, [trim])) for trim in trims]
+
+    def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        return [self._one("deletions", partial(self._store.delete, [d])) for d in deletes]
+
+    # ---------------------------------------------------------------- what operators call
+
+    def create(self, shape: Shape) -> None:
+        """See Store."""
+        self._store.create(shape)
+
+    def shape(self) -> Shape:
+        """See Store."""
+        return self._store.shape()
+
+    def begin(self, shape: Shape) -> None:
+        """See Store."""
+        self._store.begin(shape)
+
+    def missing(self) -> list[int]:
+        """See Store."""
+        return self._store.missing()
+
+    def load(
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+    ) -> None:
+        """See Store."""
+        self._store.load(bucket, version, marks, chunks)
+
+    def finish(self) -> None:
+        """See Store."""
+        self._store.finish()
+
+    def drop(self) -> None:
+        """See Store."""
+        self._store.drop()
+
     def close(self) -> None:
-        pass
+        """See Store."""
 
 
 class SimulatedExchange:
-    """Sends pushes; they take effect now, or when the answer is asked for, or after the crash."""
+    """Sends pushes; they take effect now, or when the answer is asked for, or after a crash."""
 
-    def __init__(
-        self,
-        store: FaultyStore,
-        weather: Weather,
-        dice: random.Random,
-        lingering: list[Push],
-    ) -> None:
-        self._store, self._weather, self._dice = store, weather, dice
-        self._lingering = lingering
+    def __init__(self, connection: Connection, world: Surroundings) -> None:
+        self._connection, self._world = connection, world
         self._waiting: Sequence[Push] | None = None
         self._answers: list[Answer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
-        if self._dice.random() < self._weather.lingering_push:
-            # a duplicate stays in the network and may arrive when its sender is long dead
-            self._lingering.extend(pushes)
-        if self._dice.random() < 0.5:
-            self._answers = self._store.push(pushes)
-        else:
-            self._waiting = pushes
+        """See learner.pushes.Exchange."""
+        self._waiting = pushes
+        if self._world.dice.random() < 0.5:
+            self._deliver()
 
     def receive(self) -> list[Answer | Unreachable] | None:
-        if self._dice.random() < 0.3:
+        """See learner.pushes.Exchange."""
+        if self._world.dice.random() < 0.3:
             return None
         if self._waiting is not None:
-            self._answers, self._waiting = self._store.push(self._waiting), None
+            self._deliver()
         answers, self._answers = self._answers, None
         return answers
+
+    def _deliver(self) -> None:
+        assert self._waiting is not None
+        waiting, self._waiting = self._waiting, None
+        self._answers = self._connection.push(waiting)

@@ -1,0 +1,175 @@
+"""Batches of examples, what their rows must gain, and the model that makes them gain it.
+
+What a row gains is a count, so that the truth is a sum that does not depend on the order of
+additions: whole numbers, exact in float32. Beside it each row has a second float whose additions
+round, so that two replicas which added in different orders differ in its last bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from ingest.examples import Encoded, Examples, Kind, pack
+from ingest.fields import SpecText, parse_fields
+from pserver.gains import NEVER
+from pserver.table import RowTable, find_or_add
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from learner.pending import Gaining
+
+SPEC = """
+[label]
+policy = "immediate"
+[fields.user]
+number = 1
+transform = "id"
+[fields.item]
+number = 2
+transform = "id"
+[fields.pair]
+number = 3
+transform = "cross"
+of = ["user", "item"]
+"""
+FIELDS = parse_fields(tomllib.loads(SPEC), SpecText(Path("simulation.toml"), SPEC))
+WIDTH = 2
+_SINGLES = 3
+_NO_BAGS = np.zeros(0, np.uint64)
+_NO_OFFSETS = np.zeros(1, np.int32)
+
+Total = tuple[int, int, int, int, int]
+"""What a row gained, exactly: shows, clicks, first and last second seen, first value."""
+NOTHING: Total = (0, 0, NEVER, 0, 0)
+
+
+def added(one: Total, other: Total) -> Total:
+    """Return what both gained together."""
+    return (
+        one[0] + other[0],
+        one[1] + other[1],
+        min(one[2], other[2]),
+        max(one[3], other[3]),
+        one[4] + other[4],
+    )
+
+
+def summed(parts: Iterable[tuple[int, Total]]) -> dict[int, Total]:
+    """Return what each row gained in all."""
+    rows: dict[int, Total] = {}
+    for row_id, total in parts:
+        before = rows.get(row_id)
+        rows[row_id] = total if before is None else added(before, total)
+    return rows
+
+
+def step_of(row_id: int) -> int:
+    """What one example adds to the first value of a row."""
+    return 1 + (row_id & 3)
+
+
+@functools.cache
+def ids_of(user: int, item: int) -> tuple[int, int, int]:
+    """Return the ids of one event's fields, spread over all buckets."""
+    names = (f"u{user}", f"i{item}", f"{user}/{item}")
+    bits = [random.Random(name).getrandbits(54) for name in names]
+    return (bits[0] << 10 | 1, bits[1] << 10 | 2, bits[2] << 10 | 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One message, and what it comes to."""
+
+    value: bytes
+    gains: tuple[tuple[int, Total], ...]
+    """(id, what it gains), an id as often as it occurs."""
+    shown: tuple[str, ...]
+    """Impressions that need a score."""
+
+
+def draw_batch(name: str, now_ms: int, values: int, dice: random.Random) -> Batch:
+    """Return some examples of which no other batch has the impressions."""
+    count = dice.randint(1, 3)
+    ids = [ids_of(dice.randrange(values), dice.randrange(values)) for _ in range(count)]
+    kinds = [dice.choice((Kind.SHOWN, Kind.SHOWN, Kind.CLICKED)) for _ in range(count)]
+    event_ms = [now_ms - dice.randint(0, 9000) for _ in range(count)]
+    names = [f"{name}-{i}" for i in range(count)]
+    times = np.array(event_ms, np.int64)
+    examples = Examples(
+        fingerprint=FIELDS.fingerprint,
+        watermark_ms=now_ms,
+        kinds=np.array(kinds, np.uint8),
+        labels=np.array([kind == Kind.CLICKED for kind in kinds], np.uint8),
+        event_ms=times,
+        shown_ms=times,
+        append_ms=np.full(count, now_ms, np.int64),
+        impression_ids=pa.array(names, pa.string()),
+        request_ids=pa.nulls(count, pa.string()),
+        features=Encoded(
+            np.array(ids, np.uint64), _NO_BAGS, _NO_OFFSETS, np.zeros((count, 0), np.float32)
+        ),
+        slices={},
+    )
+    gains = []
+    for i in range(count):
+        shown, second = int(kinds[i] == Kind.SHOWN), event_ms[i] // 1000
+        gains += [(r, (shown, 1 - shown, second, second, step_of(r))) for r in ids[i]]
+    scored = tuple(n for n, kind in zip(names, kinds, strict=True) if kind == Kind.SHOWN)
+    return Batch(pack(examples), tuple(gains), scored)
+
+
+class CountingModel:
+    """A model whose steps are whole numbers beside a small one that rounds."""
+
+    def rows_needed(self, examples: Examples) -> int:
+        """See learner.loop.Model."""
+        return len(examples) * _SINGLES
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """See learner.loop.Model."""
+        below = 65 - active.shape[0].bit_length()
+        columns = view.columns
+        scores = np.full(len(examples), np.nan)
+        for i, (kind, event_ms) in enumerate(
+            zip(examples.kinds.tolist(), examples.event_ms.tolist(), strict=True)
+        ):
+            if kind == Kind.SHOWN:
+                scores[i] = 0.5
+            for row_id in examples.features.ids[i]:
+                if not active[int(row_id) >> below]:
+                    continue
+                place = find_or_add(columns, row_id)
+                if not gaining.touched[place]:
+                    gaining.touched[place] = True
+                    gaining.order[gaining.count[0]] = place
+                    gaining.count[0] += 1
+                for side in (columns, gaining):
+                    _count(side, place, kind == Kind.SHOWN, event_ms // 1000, int(row_id))
+        return scores
+
+
+def _count(side: object, place: int, shown: bool, second: int, row_id: int) -> None:
+    (side.shows if shown else side.clicks)[place] += 1  # type: ignore[attr-defined]
+    first, last = side.first_seen, side.last_seen  # type: ignore[attr-defined]
+    first[place] = min(int(first[place]), second)
+    last[place] = max(int(last[place]), second)
+    values = side.values  # type: ignore[attr-defined]
+    values[place, 0] += np.float32(step_of(row_id))
+    values[place, 1] += np.float32(0.1 * (1 + (row_id >> 10) % 7))

@@ -1,0 +1,120 @@
+"""What a seed decides about its world, before anything happens in it.
+
+Every fault is absent in some worlds and frequent in others: a storm in which everything fails at
+once hides what only one fault by itself, or two that meet, can break. Sizes are small, since what
+matters is how often things meet, not how many there are.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Probabilities of what may happen at one call of a process; all zero at rest."""
+
+    crash: float = 0.0
+    """The process dies, before the call leaves or before its reply is heard."""
+    stall: float = 0.0
+    """The process stands still there, while the others go on."""
+    lost_request: float = 0.0
+    lost_reply: float = 0.0
+    stale_reply: float = 0.0
+    """A poll or the marks are answered with what was answered some time ago."""
+    linger: float = 0.0
+    """The request stays in the network, alone or as a double, and arrives some time later."""
+    out_of_memory: float = 0.0
+
+
+CALM = Weather()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One world. Frequencies are in deeds, where all steps of all processes are 100."""
+
+    seed: int
+    partitions: int
+    buckets: int
+    learners: int
+    keepers: int
+    servers: int
+    batches: int
+    deeds: int
+    """How long the storm lasts."""
+    values: int
+    """Different values of a field: few make hot rows, many make large buckets."""
+    push_interval_ms: int
+    log_bytes_limit: int
+    keep_ms: int
+    keep_bytes: int
+    rows_a_fold: int
+    lease_ms: int
+    expire_after_s: int
+    most_rows: int
+    """Limits at which keepers delete rows; 0 in most worlds, where counters must be exact."""
+    zombie_polls: int
+    """After how many polls at most a learner hears that a partition is no longer its own."""
+    rebalances: float
+    reverts: float
+    """Failovers: a bucket goes back to what it was some time before."""
+    losses: float
+    """A bucket comes back empty."""
+    clock_jumps: float
+    """Of the store's clock, forwards."""
+    restarts: float
+    """Processes that end in good order, and come back."""
+    weather: Weather
+
+    @classmethod
+    def draw(cls, seed: int) -> Plan:
+        """Draw the plan of a seed."""
+        dice = random.Random(seed)
+
+        def some(limit: float) -> float:
+            return dice.choice((0.0, 0.0, limit / 4, limit))
+
+        batches = dice.randint(4, 20)
+        keepers = dice.choice((0, 1, 2, 2, 3))
+        return cls(
+            seed=seed,
+            partitions=dice.randint(1, 3),
+            buckets=dice.choice((1, 1, 2, 2, 4)),
+            learners=dice.randint(1, 3),
+            keepers=keepers,
+            servers=dice.choice((0, 1, 2)),
+            batches=batches,
+            deeds=batches * dice.choice((5, 8)),
+            values=dice.choice((2, 4, 6)),
+            push_interval_ms=dice.choice((0, 20)),
+            log_bytes_limit=dice.choice((6000, 64 << 20)) if keepers else 64 << 20,
+            keep_ms=dice.choice((0, 100, 300)),
+            keep_bytes=dice.choice((0, 600, 4000)),
+            rows_a_fold=dice.choice((1, 2, 4, 50)),
+            lease_ms=dice.choice((60, 400, 2000)),
+            expire_after_s=dice.choice((2, 5)) if keepers and dice.random() < 0.1 else 0,
+            most_rows=dice.choice((8, 16)) if keepers and dice.random() < 0.1 else 0,
+            zombie_polls=dice.choice((0, 5, 40)),
+            rebalances=some(8.0),
+            reverts=some(10.0),
+            losses=some(2.0),
+            clock_jumps=some(4.0),
+            restarts=some(4.0),
+            weather=Weather(
+                crash=some(0.008),
+                stall=some(0.03),
+                lost_request=some(0.1),
+                lost_reply=some(0.15),
+                stale_reply=some(0.1),
+                linger=some(0.15),
+                out_of_memory=some(0.1),
+            ),
+        )
+
+    def __str__(self) -> str:
+        """Return what is not zero, on a few lines."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "weather"}
+        parts |= {f.name: getattr(self.weather, f.name) for f in fields(self.weather)}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value)

@@ -1,0 +1,87 @@
+"""What must hold when the storm is over: everything is learned once, and all know the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pserver.errors import Unreachable
+from pserver.replica import Replica
+from tests.simulation.ledger import Broken, Row, differences, rows_by_id
+
+if TYPE_CHECKING:
+    from tests.simulation.processes import Process
+    from tests.simulation.world import World
+
+
+def unrest(world: World) -> str:
+    """Say what is still to be done; empty when all is at rest."""
+    store, plan = world.store, world.plan
+    ends = {name: world.topic.ends[source] for name, source in world.topic.names.items()}
+    heads = {}
+    for answer in store.marks(range(plan.buckets)):
+        assert not isinstance(answer, Unreachable)
+        heads[answer.bucket] = (answer.version, answer.nonce)
+        if any(answer.marks.get(name, 0) != end for name, end in ends.items()):
+            return f"bucket {answer.bucket} has learned up to {answer.marks} of {ends}"
+    for process in world.processes:
+        if not process.up:
+            return f"{process.name} does not start"
+        if reason := _behind(process, heads):
+            return reason
+    for learner in world.learners:
+        if not learner.settled():
+            return f"{learner.name} has pushes pending"
+    if world.keepers:
+        for bucket in range(plan.buckets):
+            entries = len(store.checkpoint(bucket).log)
+            if entries > 1:
+                return f"the log of bucket {bucket} still has {entries} entries"
+    return _crowded(world)
+
+
+def _behind(process: Process, heads: dict[int, tuple[int, bytes]]) -> str:
+    replica = process.replica
+    assert replica is not None
+    for bucket in replica.buckets:
+        if not replica.copied(bucket):
+            return f"{process.name} has no copy of bucket {bucket}"
+        position = replica.position(bucket)
+        if (position.version, position.nonce) != heads[bucket]:
+            version = position.version
+            return f"{process.name} has bucket {bucket} at {version}, not {heads[bucket][0]}"
+    return ""
+
+
+def _crowded(world: World) -> str:
+    """Say which bucket has more rows than it may; the cap is shared evenly by the buckets."""
+    plan = world.plan
+    if plan.most_rows and world.keepers:
+        for bucket, ledger in world.store.ledgers.items():
+            if len(ledger.rows) > max(1, plan.most_rows // plan.buckets):
+                return f"bucket {bucket} has {len(ledger.rows)} rows"
+    return ""
+
+
+def verify(world: World) -> None:
+    """Raise Broken unless counters are exact, and all replicas equal bit for bit."""
+    fresh = Replica(world.store, world.shape)
+    while not fresh.complete:
+        fresh.poll()
+    found = rows_by_id(fresh.table.everything())
+    listed: dict[int, Row] = {}
+    for ledger in world.store.ledgers.values():
+        listed |= ledger.rows
+    if wrong := differences(found, listed):
+        raise Broken(f"rows and log are not what was appended: {wrong}")
+    if not (world.plan.expire_after_s or world.plan.most_rows):
+        counted = {row_id: row[:5] for row_id, row in found.items()}
+        if wrong := differences(counted, world.topic.truth()):
+            raise Broken(f"rows are not what a run without faults makes: {wrong}")
+    for process in world.processes:
+        process.check()
+        assert process.replica is not None
+        for bucket in process.replica.buckets:
+            if process.replica.checksum(bucket) != fresh.checksum(bucket):
+                raise Broken(f"bucket {bucket} of {process.name} differs from a fresh copy")
+    for learner in world.learners:
+        learner.check_view()

@@ -1,0 +1,53 @@
+"""Many seeds on all cores, reported in their order."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulation.ledger import Broken
+from tests.simulation.world import run
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+_SEEDS_A_TASK = 8
+
+
+class Outcome(NamedTuple):
+    """What became of one seed."""
+
+    seed: int
+    tally: Counter[str]
+    """How often what happened; empty if a promise was broken."""
+    failure: str
+    """Which promise was broken, and the plan; empty if none."""
+
+
+def outcome(seed: int) -> Outcome:
+    """Run one seed."""
+    try:
+        return Outcome(seed, run(seed), "")
+    except Broken as broken:
+        return Outcome(seed, Counter(), str(broken))
+
+
+def search(seeds: range, workers: int | None = None) -> Generator[Outcome, None, None]:
+    """Run seeds on `workers` processes (as many as there are cores, if None), yield in order."""
+    workers = min(workers or len(os.sched_getaffinity(0)), len(seeds))
+    if workers < 2:
+        yield from map(outcome, seeds)
+        return
+    # not forked: whoever calls may have threads
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, _begin_worker) as pool:
+        yield from pool.imap(outcome, seeds, _SEEDS_A_TASK)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and ends the pool
+    logging.disable(logging.CRITICAL)

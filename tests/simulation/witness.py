@@ -1,0 +1,249 @@
+"""The store in memory with somebody who watches: what may be in it is known at every moment.
+
+The witness keeps a ledger of each bucket, looks at every call that changes something, and raises
+Broken at once when
+
+    a push does not hold exactly the examples of its ranges, or is applied although a mark does not
+    stand where it starts, or covers an impression whose score is not delivered
+    a fold writes a row that is not what the row was at that version, removes one that existed, or
+    takes away entries that the log no longer has
+    a trim removes an entry that some row lacks
+    a deletion is decided on a row as it never was
+
+A bucket that goes back takes its ledger along, as it was then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pserver.gains import Deletions, Gains, unpack_entry
+from pserver.memory_store import MemoryStore
+from pserver.rows import unpack_rows
+from tests.simulation.batches import summed
+from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pserver.errors import LostLease, Unreachable
+    from pserver.memory_store import BucketState
+    from pserver.rows import StoredRows
+    from pserver.store import Answer, Delete, Fold, Push, Shape, Span, Trim
+    from tests.simulation.kafka import SimulatedTopic
+
+_ROWS_A_CHUNK = 3
+"""So that much can happen between two chunks."""
+
+
+class Memory:
+    """A bucket as it was at some time, with its ledger."""
+
+    def __init__(self, bucket: int, state: BucketState, ledger: Ledger) -> None:
+        self.bucket, self.state, self.ledger = bucket, state, ledger.copy()
+        self.abandoned = False
+        """Whether the bucket went back to before this: it can be restored, but not fail over."""
+
+
+class WitnessedStore(MemoryStore):
+    """A store in memory that raises Broken when somebody makes it break a promise."""
+
+    def __init__(
+        self,
+        *,
+        clock_ms: Callable[[], int],
+        nonces: Callable[[], bytes],
+        topic: SimulatedTopic,
+        tally: Counter[str],
+    ) -> None:
+        super().__init__(clock_ms=clock_ms, nonces=nonces)
+        self._topic, self._tally = topic, tally
+        self.ledgers: dict[int, Ledger] = {}
+        self._known: dict[tuple[int, int, bytes], list[dict[int, Row]]] = {}
+        self._looked_at: set[bytes] = set()  # nonces of pushes
+
+    # ---------------------------------------------------------------- what processes call
+
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        """See Store."""
+        answers: list[Answer | Unreachable] = []
+        for push in pushes:
+            state = self._state(push.bucket)
+            version, marks = state.version, dict(state.marks)
+            self._look_at(push)
+            answers += super().push([push])
+            if state.version == version:
+                self._tally["pushes refused or repeated"] += 1
+                continue
+            self._tally["pushes applied"] += 1
+            for span in push.spans:
+                if marks.get(span.source, 0) != span.start:
+                    raise Broken(f"{span} was applied to bucket {push.bucket} at {marks}")
+                self._check_scores(span)
+            self.ledgers[push.bucket].add(unpack_entry(push.blob)[1])
+            self._know(push.bucket)
+        return answers
+
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        answers: list[LostLease | Unreachable | None] = []
+        for fold in folds:
+            answers += super().fold([fold])
+            if self._done("folds", answers[-1]):
+                self._check_fold(fold)
+        return answers
+
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        answers: list[LostLease | Unreachable | None] = []
+        for trim in trims:
+            answers += super().trim([trim])
+            if self._done("trims", answers[-1]):
+                self._check_trim(trim)
+        return answers
+
+    def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
+        """See Store."""
+        answers: list[LostLease | Unreachable | None] = []
+        for delete in deletes:
+            answers += super().delete([delete])
+            if self._done("deletions", answers[-1]):
+                content = unpack_entry(delete.blob)[1]
+                assert isinstance(content, Deletions)
+                self._check_deletions(delete, content)
+                self.ledgers[delete.bucket].add(content)
+                self._know(delete.bucket)
+        return answers
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        """See Store. In small chunks; like a real store it does not say that the bucket is gone."""
+        state = self._buckets.get(bucket)
+        ids = list(state.rows) if state else []
+        trimmed = state.trimmed if state else 0
+        for start in range(0, len(ids), _ROWS_A_CHUNK):
+            state = self._buckets.get(bucket)
+            stored = state.rows if state else {}
+            there = [name for name in ids[start : start + _ROWS_A_CHUNK] if name in stored]
+            yield unpack_rows(there, [stored[name] for name in there], self.shape().width)
+        state = self._buckets.get(bucket)
+        self._tally["logs trimmed while rows were read"] += state is not None and (
+            state.trimmed > trimmed
+        )
+
+    # ---------------------------------------------------------------- what the world does
+
+    def create(self, shape: Shape) -> None:
+        """See Store."""
+        super().create(shape)
+        for bucket in range(shape.buckets):
+            self._begin(bucket, Ledger(0, {}))
+
+    def remember(self, bucket: int) -> Memory:
+        """Return the bucket as it is now, for `go_back` and `restore`."""
+        return Memory(bucket, self.checkpoint(bucket), self.ledgers[bucket])
+
+    def go_back(self, memory: Memory) -> None:
+        """Fail over: the bucket is what it was then, log, lease and all."""
+        self.revert(memory.bucket, memory.state)
+        self.ledgers[memory.bucket] = memory.ledger.copy()
+
+    def lose(self, bucket: int) -> None:
+        """The bucket comes back empty."""
+        self.empty(bucket)
+        del self.ledgers[bucket]
+
+    def restore(self, bucket: int, memory: Memory | None) -> None:
+        """What an operator does about a lost bucket: load a snapshot, or begin from nothing."""
+        rows = memory.ledger.rows if memory else {}
+        version = memory.ledger.head if memory else 0
+        self.load(bucket, version, memory.state.marks if memory else {}, [rows_of(rows)])
+        self._begin(bucket, Ledger(version, rows))
+
+    # ---------------------------------------------------------------- looking
+
+    def agrees(self, bucket: int, version: int, nonce: bytes, rows: dict[int, Row]) -> str:
+        """Say how rows differ from all that were at that version of a history; empty if not."""
+        known = self._known.get((bucket, version, nonce), [{}])
+        return "" if rows in known else differences(rows, known[-1])
+
+    def _begin(self, bucket: int, ledger: Ledger) -> None:
+        self.ledgers[bucket] = ledger
+        self._know(bucket)
+
+    def _know(self, bucket: int) -> None:
+        state, rows = self._buckets[bucket], self.ledgers[bucket].rows
+        known = self._known.setdefault((bucket, state.version, state.nonce), [])
+        if rows not in known:
+            known.append(rows)
+
+    def _done(self, what: str, answer: LostLease | Unreachable | None) -> bool:
+        self._tally[f"{what} done" if answer is None else f"{what} refused"] += 1
+        return answer is None
+
+    def _look_at(self, push: Push) -> None:
+        if push.nonce in self._looked_at:
+            return
+        self._looked_at.add(push.nonce)
+        content = unpack_entry(push.blob)[1]
+        assert isinstance(content, Gains)
+        below = 65 - self.shape().buckets.bit_length()
+        expected = summed(
+            (row_id, total)
+            for span in push.spans
+            for batch in self._topic.covered(span.source, span.start, span.stop)
+            for row_id, total in batch.gains
+            if row_id >> below == push.bucket
+        )
+        found = {row_id: row[:5] for row_id, row in rows_by_id(content).items()}
+        if found != expected:
+            raise Broken(f"a push of {push.spans}: {differences(found, expected)}")
+
+    def _check_scores(self, span: Span) -> None:
+        for batch in self._topic.covered(span.source, span.start, span.stop):
+            for impression in batch.shown:
+                if impression not in self._topic.scored:
+                    raise Broken(f"{span} is marked as learned, {impression} has no score")
+
+    def _check_fold(self, fold: Fold) -> None:
+        ledger, trimmed = self.ledgers[fold.bucket], self._state(fold.bucket).trimmed
+        found, then = rows_by_id(fold.rows), ledger.at(fold.version)
+        ids: list[int] = [*fold.rows.ids.tolist(), *fold.gone.tolist()]
+        expected = {row_id: then[row_id] for row_id in ids if row_id in then}
+        if found != expected:
+            what = f"bucket {fold.bucket} folded to {fold.version}"
+            raise Broken(f"{what}: {differences(found, expected)}")
+        for row_id in fold.rows.ids.tolist():
+            ledger.gone.pop(row_id, None)
+        ledger.gone |= dict.fromkeys(fold.gone.tolist(), fold.version)
+        for row_id in ids if fold.version < trimmed else []:
+            if then.get(row_id) != ledger.at(trimmed).get(row_id):
+                raise Broken(
+                    f"bucket {fold.bucket}: row {row_id} lost what is trimmed to {trimmed}"
+                )
+
+    def _check_trim(self, trim: Trim) -> None:
+        state, ledger = self._state(trim.bucket), self.ledgers[trim.bucket]
+        trimmed = ledger.at(state.trimmed)
+        folded = {
+            int.from_bytes(name, "little"): int.from_bytes(blob[:8], "little")
+            for name, blob in state.rows.items()
+        }
+        for row_id in folded.keys() | trimmed.keys():
+            version = folded.get(row_id, ledger.gone.get(row_id, 0))
+            if version >= state.trimmed:
+                continue
+            if ledger.at(version).get(row_id) != trimmed.get(row_id):
+                raise Broken(
+                    f"bucket {trim.bucket} was trimmed to {state.trimmed}, but row {row_id} is "
+                    f"folded to {version} and lacks what came after"
+                )
+
+    def _check_deletions(self, delete: Delete, content: Deletions) -> None:
+        then = self.ledgers[delete.bucket].at(delete.version)
+        for row_id, last_seen in zip(*(c.tolist() for c in content), strict=True):
+            if row_id not in then or then[row_id][3] != last_seen:
+                raise Broken(
+                    f"bucket {delete.bucket}: deletes row {row_id} as seen at {last_seen}, at "
+                    f"{delete.version} it was {then.get(row_id)}"
+                )
