@@ -17,23 +17,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ingest.layout import Layout
     from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
 
 
 class LogReplay(threading.Thread):
-    """Replays directories one after another. What goes wrong is kept in `failure`."""
+    """Replays logs one after another. What goes wrong is kept in `failure`."""
 
     def __init__(
         self,
         kafka: KafkaSettings,
         spec: ModelSpec,
-        directories: Sequence[Path],
+        paths: Sequence[Path],
         speed: float | None,
+        *,
+        layout: Layout | None = None,
+        resume_as: str | None = None,
     ) -> None:
+        """`layout` and `resume_as` as in `ingest.replay`."""
         super().__init__(name="replay", daemon=True)
-        self._kafka, self._spec, self._directories = kafka, spec, directories
-        self._speed = speed
+        self._kafka, self._spec, self._paths = kafka, spec, paths
+        self._layout = layout
+        self._settings = ReplaySettings(speed=speed, resume_as=resume_as)
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
         """On the monotonic clock: before the first event was read."""
@@ -59,10 +65,11 @@ class LogReplay(threading.Thread):
             self.began_s = time.monotonic()
             self.replayed = replay(
                 self._kafka,
-                self._directories,
+                self._paths,
                 self._spec.fields.label.window_ms,
                 self._stop_it,
-                settings=ReplaySettings(speed=self._speed),
+                layout=self._layout,
+                settings=self._settings,
                 lag=lambda: state.read().lag,
                 progress=self._note,
             )

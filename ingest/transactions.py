@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from ingest.kafka_reader import KafkaReader
     from ingest.settings import KafkaSettings
     from ingest.stream import Source
 
@@ -37,6 +36,8 @@ class Outgoing(NamedTuple):
 
     target: Source
     value: bytes
+    key: bytes | None = None
+    """With the partition BY_KEY it says where the message goes."""
 
 
 class Committed(NamedTuple):
@@ -46,6 +47,16 @@ class Committed(NamedTuple):
     """First offset not yet taken."""
     metadata: str
     """What the joiner stored with it."""
+
+
+class Offsets(Protocol):
+    """The committed offsets of a consumer group, and the membership that commits them."""
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
+        """Return committed offset and metadata of each source that has one."""
+
+    def group_metadata(self) -> object:
+        """Return who commits."""
 
 
 class Transactions(Protocol):
@@ -69,20 +80,20 @@ class Transactions(Protocol):
 
 
 class KafkaTransactions:
-    """A transactional producer that commits the offsets of a reader's group.
+    """A transactional producer that commits the offsets of a group, such as a reader's.
 
     `transactional_id` is the same after a restart: a predecessor still alive is fenced, and what it
     left open is aborted, before this one starts. Raises KafkaUnreachable, NotAllowed.
     """
 
-    def __init__(self, settings: KafkaSettings, transactional_id: str, reader: KafkaReader) -> None:
-        self._settings, self._id, self._reader = settings, transactional_id, reader
+    def __init__(self, settings: KafkaSettings, transactional_id: str, offsets: Offsets) -> None:
+        self._settings, self._id, self._offsets = settings, transactional_id, offsets
         self._refused: StreamError | None = None
         self._producer: Producer | None = self._connect()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """Return how far each source was read; one never committed is missing."""
-        found = self._reader.committed(sources)
+        found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
@@ -102,7 +113,7 @@ class KafkaTransactions:
                 for message in messages:
                     _produce(producer, message)
                 producer.send_offsets_to_transaction(
-                    positions, self._reader.group_metadata(), timeout_s
+                    positions, self._offsets.group_metadata(), timeout_s
                 )
                 producer.commit_transaction(timeout_s)
         except StreamError as error:
@@ -166,10 +177,10 @@ class KafkaTransactions:
 
 
 def _produce(producer: Producer, message: Outgoing) -> None:
-    target, value = message
+    target, value, key = message
     while True:
         try:
-            producer.produce(target.topic, value, partition=target.partition)
+            producer.produce(target.topic, value, key, target.partition)
         except BufferError:
             producer.poll(0.05)  # the queue empties as Kafka acknowledges
         else:

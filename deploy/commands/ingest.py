@@ -176,11 +176,28 @@ def replay(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="A directory with impressions.ndjson[.zst] and clicks.ndjson[.zst]; several are "
-            "replayed one after another.",
+            help="A directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or with "
+            "--layout a file; several are replayed one after another.",
         ),
     ],
     speed: Speed = "max",
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            metavar="NAME|FILE",
+            help="How the columns of CSV, Parquet or NDJSON become events: criteo, avazu, or a "
+            "TOML file.",
+        ),
+    ] = "",
+    resume_as: Annotated[
+        str,
+        typer.Option(
+            "--resume-as",
+            metavar="NAME",
+            help="A replay of this name that was killed goes on where it was, without duplicates.",
+        ),
+    ] = "",
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -192,14 +209,21 @@ def replay(
     from deploy.log_replay import LogReplay
     from deploy.replay_view import watch_replay
     from deploy.signals import stopped_by_signals
+    from ingest.layout import load_layout
     from learner.spec import load_spec
 
     replaying = LogReplay(
-        kafka_settings(kafka, kafka_client), load_spec(model), data, speed_of(speed)
+        kafka_settings(kafka, kafka_client),
+        load_spec(model),
+        data,
+        speed_of(speed),
+        layout=load_layout(layout) if layout else None,
+        resume_as=resume_as or None,
     )
     with stopped_by_signals() as stop:
         watch_replay(replaying, Console(stderr=True), stop)
     replayed = replaying.replayed
-    impressions = sum(each.impressions for each in replayed.directories)
-    clicks = sum(each.clicks for each in replayed.directories)
-    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks")
+    impressions = sum(each.impressions for each in replayed.logs)
+    clicks = sum(each.clicks for each in replayed.logs)
+    before = f", {replayed.resumed:,} of them earlier" if replayed.resumed else ""
+    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")

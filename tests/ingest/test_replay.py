@@ -68,9 +68,9 @@ def test_every_line_arrives_once_by_its_key_in_order_and_ticks_end_it(
     )
     assert replayed.events == 3_011
     assert not replayed.stopped
-    assert [(d.impressions, d.clicks) for d in replayed.directories] == [(3_000, 1), (10, 0)]
-    assert replayed.directories[0].first_ms == START_MS
-    assert replayed.directories[1].last_ms == START_MS + 30_090
+    assert [(d.impressions, d.clicks) for d in replayed.logs] == [(3_000, 1), (10, 0)]
+    assert replayed.logs[0].first_ms == START_MS
+    assert replayed.logs[1].last_ms == START_MS + 30_090
     assert reached[-1].events == 3_011
     assert reached[-1].bytes_read == reached[-1].bytes_total > 0
 
@@ -101,7 +101,7 @@ def test_a_line_that_is_no_event_is_sent_as_it_is(
     directory = write_directory(tmp_path / "1", [*odd, shown(1)], [clicked(1), b"["])
     replayed = replay(settings, [directory], WINDOW_MS, threading.Event(), topics=topics)
     assert replayed.events == 7
-    assert replayed.directories[0].first_ms == START_MS + 10
+    assert replayed.logs[0].first_ms == START_MS + 10
     values = [record.value for record in read_all(settings, topics.impressions)]
     assert set(odd) < set(values)
     assert b"[" in [record.value for record in read_all(settings, topics.clicks)]

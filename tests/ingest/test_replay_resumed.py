@@ -1,0 +1,146 @@
+"""A replay that is killed goes on where it was: every line is in Kafka once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.errors import BadCheckpoint
+from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from ingest.replay import Progress, ReplaySettings, replay
+from tests.ingest.test_replay import clicked, shown, write_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+IMPRESSIONS = 30_000
+CLICKS = range(0, IMPRESSIONS, 10)
+DEADLINE_S = 60
+
+_PROGRAM = """
+import sys, threading
+from pathlib import Path
+from ingest.kafka import EventTopics, KafkaSettings
+from ingest.replay import ReplaySettings, replay
+bootstrap, name, data, *topics = sys.argv[1:]
+replay(KafkaSettings(bootstrap), [Path(data)], 1000, threading.Event(),
+       topics=EventTopics(*topics), progress=lambda now: print(now.events, flush=True),
+       settings=ReplaySettings(resume_as=name, speed=120.0, tick_interval_s=0.05,
+                               commit_interval_s=0.05))
+"""
+
+
+@pytest.fixture
+def settings(kafka: str) -> KafkaSettings:
+    return KafkaSettings(kafka)
+
+
+@pytest.fixture
+def topics(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> EventTopics:
+    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    ensure_topics(settings, topics_for(fresh_name("model"), 3, topics))
+    return topics
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    impressions = [shown(i) for i in range(IMPRESSIONS)]
+    return write_directory(tmp_path / "log", impressions, [clicked(i) for i in CLICKS])
+
+
+def sent(settings: KafkaSettings, topic: str) -> Counter[str]:
+    events = (json.loads(record.value) for record in read_all(settings, topic))
+    return Counter(event["impression_id"] for event in events if "impression_id" in event)
+
+
+def once(settings: KafkaSettings, topics: EventTopics) -> bool:
+    impressions, clicks = sent(settings, topics.impressions), sent(settings, topics.clicks)
+    assert set(impressions.values()) == {1}
+    assert set(clicks.values()) == {1}
+    return len(impressions) == IMPRESSIONS and len(clicks) == len(CLICKS)
+
+
+def test_a_replay_killed_at_any_moment_goes_on_without_duplicates(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    directory: Path,
+    fresh_name: Callable[[str], str],
+) -> None:
+    name = fresh_name("replay")
+    arguments = [sys.executable, "-c", _PROGRAM, settings.bootstrap, name, str(directory)]
+    arguments += [topics.impressions, topics.clicks, topics.dead_letters]
+    for limit in (8_000, 20_000):
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            deadline = time.monotonic() + DEADLINE_S
+            while int(process.stdout.readline()) < limit:
+                assert time.monotonic() < deadline
+            process.kill()
+    reached: list[Progress] = []
+    replayed = replay(
+        settings,
+        [directory],
+        1000,
+        threading.Event(),
+        topics=topics,
+        settings=ReplaySettings(resume_as=name),
+        progress=reached.append,
+    )
+    assert 8_000 <= replayed.resumed < IMPRESSIONS
+    assert replayed.events == IMPRESSIONS + len(CLICKS)
+    assert once(settings, topics)
+    again = replay(
+        settings,
+        [directory],
+        1000,
+        threading.Event(),
+        topics=topics,
+        settings=ReplaySettings(resume_as=name),
+    )
+    assert again.resumed == again.events == replayed.events
+    assert once(settings, topics)
+
+
+def test_a_stopped_replay_goes_on_too(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    directory: Path,
+    fresh_name: Callable[[str], str],
+) -> None:
+    named = ReplaySettings(resume_as=fresh_name("replay"))
+    stop = threading.Event()
+    first = replay(
+        settings,
+        [directory],
+        1000,
+        stop,
+        topics=topics,
+        settings=named,
+        progress=lambda now: stop.set() if now.events > 5_000 else None,
+    )
+    assert first.stopped
+    second = replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    assert second.resumed == first.events
+    assert once(settings, topics)
+
+
+def test_a_name_goes_on_with_the_same_files_only(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    directory: Path,
+    tmp_path: Path,
+    fresh_name: Callable[[str], str],
+) -> None:
+    named = ReplaySettings(resume_as=fresh_name("replay"))
+    replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    other = write_directory(tmp_path / "other", [shown(1)], [])
+    with pytest.raises(BadCheckpoint, match="begun with other files"):
+        replay(settings, [other], 1000, threading.Event(), topics=topics, settings=named)
