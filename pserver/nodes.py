@@ -239,7 +239,7 @@ class Nodes:
         asking: dict[int, Place],
         answers: list[Any],
     ) -> list[int]:
-        again = []
+        again, lacking = [], []
         read = 0
         try:
             for index in indexes:
@@ -252,6 +252,8 @@ class Nodes:
                     answers[index] = translated(answer, node.name)
                     if self._redirected(answer, index, place, asking):
                         again.append(index)
+                    elif "Function not found" in str(answer) and not self._read_only:
+                        lacking.append(index)
         except (OSError, redis.RedisError) as error:
             node.give_back(connection, whole=False)
             self._give_up(node, error, indexes[read:], answers)
@@ -261,6 +263,13 @@ class Nodes:
         else:
             node.give_back(connection, whole=True)
             node.answered()
+        if lacking:
+            try:
+                self._load_functions(place)
+                again += lacking
+            except StoreError as trouble:  # no memory for them, or a replica by now
+                for index in lacking:
+                    answers[index] = trouble
         return again
 
     def _give_up(
@@ -275,7 +284,7 @@ class Nodes:
     def _redirected(
         self, error: redis.ResponseError, index: int, place: Place, asking: dict[int, Place]
     ) -> bool:
-        """Whether the call was refused only because it has to be sent again, elsewhere or here."""
+        """Whether the call was refused only because it has to be sent again, elsewhere."""
         if isinstance(error, exceptions.MovedError):
             if not self._address.cluster:
                 return False
@@ -283,9 +292,6 @@ class Nodes:
             return True
         if isinstance(error, exceptions.AskError):
             asking[index] = (error.host or place[0], error.port)
-            return True
-        if "Function not found" in str(error) and not self._read_only:
-            self._load_functions(place)
             return True
         return False
 

@@ -84,6 +84,24 @@ def test_more_memory_lets_learners_go_on(cluster: ValkeyCluster, scene: Scene) -
     scene.verify()
 
 
+def test_functions_that_a_full_server_does_not_take_are_waited_for(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
+    node = shard_at(cluster, scene.store.node_of(0)).primary
+    scene.start()
+    scene.traffic.begin()
+    scene.until_learned(20)
+    node.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        node.call("FUNCTION", "FLUSH", "SYNC")
+        until_refused(scene, node, "OOM")
+    finally:
+        node.call("CONFIG", "SET", "maxmemory", 0)
+    scene.until_learned(20)
+    scene.settle()
+    scene.verify()
+
+
 @contextlib.contextmanager
 def full_disk(node: ValkeyNode) -> Iterator[None]:
     """The files of the node cannot grow: what it writes fails, as on a disk that is full."""

@@ -134,7 +134,7 @@ class Traffic:
 
     def _write_one(self) -> None:
         chosen = self._dice.integers(POOL, size=self.examples_a_batch)
-        clicked = self._dice.random(chosen.shape[0]) < 0.2
+        clicked = self._dice.random(chosen.shape) < 0.2
         np.add.at(self.drawn, (chosen, clicked.astype(np.int64)), 1)
         target = Source(self._topic, self.batches % PARTITIONS)
         self._writer.send(target, pack(self._examples(chosen, clicked)))
