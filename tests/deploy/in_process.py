@@ -1,0 +1,75 @@
+"""`headrace` run in the tests' own process: its exit code and what it printed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from deploy.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Commands:
+    """Runs commands one after another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str, typed: str = "", **variables: str) -> Ended:
+        """Run one. `typed` is what a person types; `variables` are of the environment."""
+        with self._monkeypatch.context() as patch, _environment():
+            for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+                patch.delenv(name)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["headrace", *arguments])
+            patch.setattr(sys, "stdin", _Typed(typed))
+            self._capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+            out, err = self._capsys.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        assert "Traceback" not in err
+        return Ended(code or 0, out, err)
+
+
+class _Typed:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def readline(self) -> str:
+        return self._text
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What a command sets for its own process goes with it."""
+    before, level = dict(os.environ), logging.getLogger().level
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        logging.getLogger().setLevel(level)
+
+
+@pytest.fixture
+def headrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Runs `headrace` with these arguments."""
+    return Commands(monkeypatch, capsys)
