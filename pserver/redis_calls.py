@@ -10,7 +10,7 @@ Keys, all of a bucket under one hash tag, hence on one node:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pserver.errors import StoreError, Unreachable
 from pserver.nodes import Call
@@ -18,7 +18,23 @@ from pserver.nodes import Call
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from pserver.nodes import Nodes
+
+
+class Scattered(NamedTuple):
+    """Rows of one bucket, for its sub-hashes."""
+
+    subs: npt.NDArray[np.int64]
+    """The sub-hashes concerned, ascending; shape (n,)."""
+    counts: npt.NDArray[np.int64]
+    """How many rows of each, or how many of each kind; shape (n,) or (n, kinds)."""
+    rows: bytes
+    """Words as they go on the wire, in the order of the sub-hashes."""
+    row_words: int
+    """How many these are."""
 
 
 class Calls:
@@ -39,24 +55,36 @@ class Calls:
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
     ) -> Call:
         """Return the call of a function about one bucket."""
-        return self._call("FCALL", name, bucket, keys, arguments)
+        whole = [self.key(bucket, key) for key in keys]
+        return Call(whole[0], ("FCALL", f"headrace_{name}", len(whole), *whole, *arguments))
 
-    def reading_function(
-        self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
-    ) -> Call:
-        """Return the call of a function that changes nothing."""
-        return self._call("FCALL_RO", name, bucket, keys, arguments)
-
-    def _call(
+    def scattered(
         self,
-        command: str,
         name: str,
         bucket: int,
-        keys: Sequence[str],
         arguments: Sequence[bytes | str | int],
+        words: Scattered,
+        command: str = "FCALL",
     ) -> Call:
-        whole = [self.key(bucket, key) for key in keys]
-        return Call(whole[0], (command, f"headrace_{name}", len(whole), *whole, *arguments))
+        """Return the call of a function about rows in many sub-hashes.
+
+        Its keys are log, marks and the sub-hashes; its arguments these, then the counts of rows of
+        the sub-hashes, then rows. Hundreds of words, so they are framed here: a client library
+        takes a microsecond for each.
+        """
+        log, prefix = self.key(bucket, "log"), self.key(bucket, "rows:")
+        subs = words.subs.tolist()
+        tail = [b"$%d\r\n%b%d\r\n" % (len(prefix) + len(str(n)), prefix, n) for n in subs]
+        said = [w if isinstance(w, bytes) else str(w).encode() for w in arguments]
+        tail += [b"$%d\r\n%b\r\n" % (len(word), word) for word in said]
+        tail += [b"$%d\r\n%d\r\n" % (len(str(n)), n) for n in words.counts.ravel().tolist()]
+        tail.append(words.rows)
+        return Call(
+            log,
+            (command, f"headrace_{name}", 2 + len(subs), log, self.key(bucket, "marks")),
+            b"".join(tail),
+            len(tail) - 1 + words.row_words,
+        )
 
     def one(self, key: bytes, *words: bytes | str | int) -> Any:
         """Send one command; return the reply. Raises what it met."""

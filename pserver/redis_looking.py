@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pserver.errors import Unreachable
-from pserver.redis_calls import checked
+from pserver.redis_calls import Scattered, checked
 from pserver.redis_rows import framed_ids
 from pserver.rows import StoredRows, sub_hash_of, unpack_rows
 
@@ -68,10 +68,9 @@ def look_rows(
             some = ids[start : start + _ROWS_A_CALL]
             subs, counts = np.unique(place[start : start + _ROWS_A_CALL], return_counts=True)
             last = start + _ROWS_A_CALL >= ids.shape[0]
-            words = (first, limit if last else 0, *counts.tolist())
-            keys = ("log", "marks", *(f"rows:{n}" for n in subs.tolist()))
-            call = calls.reading_function("look", bucket, keys, words)
-            sent.append(call._replace(tail=framed_ids(some), tail_words=some.shape[0]))
+            words = Scattered(subs, counts, framed_ids(some), some.shape[0])
+            arguments = (first, limit if last else 0)
+            sent.append(calls.scattered("look", bucket, arguments, words, "FCALL_RO"))
             asked.append(_Asked(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
     parts: dict[int, list[Any]] = {bucket: [] for bucket in wanted}
     names: dict[int, list[bytes]] = {bucket: [] for bucket in wanted}

@@ -140,9 +140,7 @@ class Making:
             for start in range(0, chunk.ids.shape[0], _ROWS_A_CALL):
                 rows = chunk.chosen(slice(start, start + _ROWS_A_CALL))
                 words = written(version, rows, _NO_IDS, layout)
-                keys = ("log", "marks", *words.keys)
-                call = self._calls.function("load_rows", bucket, keys, (token, *words.counts))
-                calls.append(call._replace(tail=words.tail, tail_words=words.tail_words))
+                calls.append(self._calls.scattered("load_rows", bucket, (token,), words))
             self._calls.all(calls)
         pairs = [word for pair in marks.items() for word in pair]
         arguments = (token, version, self._draw_nonce(), *pairs)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pserver.errors import Unreachable
 from pserver.nodes import Call
-from pserver.redis_calls import checked
+from pserver.redis_calls import Scattered, checked
 from pserver.rows import Rows, pack_rows, sub_hash_of, unpack_rows
 
 if TYPE_CHECKING:
@@ -37,18 +37,7 @@ class Layout(NamedTuple):
     width: int
 
 
-class Written(NamedTuple):
-    """Rows as the function `write` takes them."""
-
-    keys: tuple[str, ...]
-    """Of the sub-hashes."""
-    counts: list[int]
-    """How many rows each gets and how many it loses, in turns."""
-    tail: bytes
-    tail_words: int
-
-
-def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layout) -> Written:
+def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layout) -> Scattered:
     """Return the words that write `rows`, folded up to `version`, and remove the rows `gone`."""
     place = sub_hash_of(rows.ids, layout.buckets, layout.sub_hashes)
     if (place[1:] < place[:-1]).any():
@@ -59,11 +48,11 @@ def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layo
     gets = np.bincount(place, minlength=layout.sub_hashes)
     loses = np.bincount(gone_place, minlength=layout.sub_hashes)
     subs = np.flatnonzero(gets + loses)
-    counts = np.stack([gets[subs], loses[subs]], axis=1).ravel().tolist()
+    counts = np.stack([gets[subs], loses[subs]], axis=1)
     ids, blobs = pack_rows(version, rows)
     tail = _framed_rows(ids, blobs) + framed_ids(gone)
     words = 2 * ids.shape[0] + gone.shape[0]
-    return Written(tuple(f"rows:{n}" for n in subs.tolist()), counts, tail, words)
+    return Scattered(subs, counts, tail, words)
 
 
 def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRows]:

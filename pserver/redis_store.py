@@ -221,10 +221,7 @@ class RedisStore:
     def _fold(self, fold: Fold, kept: Kept) -> Call:
         words = written(fold.version, fold.rows, fold.gone, kept.layout)
         fence = (fold.keeper, fold.number, fold.version, fold.nonce)
-        call = self._calls.function(
-            "fold", fold.bucket, ("log", "marks", *words.keys), (*fence, *words.counts)
-        )
-        return call._replace(tail=words.tail, tail_words=words.tail_words)
+        return self._calls.scattered("fold", fold.bucket, fence, words)
 
     def _run(
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
