@@ -17,3 +17,9 @@ if TYPE_CHECKING:
 
 kernel: Callable[[Callable[..., Any]], Any] = njit(cache=True, nogil=True, _nrt=False)  # type: ignore[call-overload]
 """Decorates a function that only reads and writes the arrays it is given."""
+
+part: Callable[[Callable[..., Any]], Any] = njit(  # type: ignore[call-overload]
+    cache=True, nogil=True, _nrt=False, forceinline=True
+)
+"""Decorates a part of a kernel that is called for every token: a call would copy its arguments, and
+an array is seven words of them."""

@@ -13,15 +13,14 @@ items of an array count as absent ones.
 from __future__ import annotations
 
 import itertools
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ingest.examples import Encoded
 from ingest.fields import Field, FieldSet, Transform
-from ingest.values import ABSENT, cross_ids, field_ids, hash_integers, hash_values
+from ingest.values import ABSENT, cross_ids, field_ids, hash_integers, hash_values, real
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +28,23 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Event = Mapping[str, object]
-    Column = Callable[[str], list[object]]
     Ids = npt.NDArray[np.uint64]
 
 _HOUR_MS = 3_600_000
 _NO_IDS = np.zeros(0, np.uint64)
+
+
+class Columns(Protocol):
+    """The raw fields of n events. A column of one value stands for n times that value."""
+
+    def hashes(self, source: str) -> Ids:
+        """Return the hash of each value's canonical text, ABSENT if it has none; (n,) or (1,)."""
+
+    def reals(self, source: str) -> npt.NDArray[np.float64]:
+        """Return each value as a number, NaN if it is none; (n,) or (1,)."""
+
+    def items(self, source: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """Return the hashes of the items of all values, in order, and how many each has."""
 
 
 class Encoder:
@@ -46,7 +57,7 @@ class Encoder:
 
     def encode(self, events: Sequence[Event]) -> Encoded:
         """Return the fields of `events`, n rows. Never fails on what an event holds."""
-        return self._encode(len(events), _column_of(events))
+        return self.encode_columns(len(events), _Values(_column_of(events)))
 
     def encode_candidates(self, context: Event, candidates: Sequence[Event]) -> Encoded:
         """Return the fields of candidates shown in one context, a row each.
@@ -66,36 +77,35 @@ class Encoder:
                 return [each.get(source, common) for each in candidates]
             return whole(source)
 
-        return self._encode(count, column)
+        return self.encode_columns(count, _Values(column))
 
-    def _encode(self, count: int, column: Column) -> Encoded:
+    def encode_columns(self, count: int, columns: Columns) -> Encoded:
+        """Return the fields of `count` events given by their columns."""
         ids = np.empty((count, len(self.fields.singles)), np.uint64)
         hashes: dict[str, Ids] = {}  # by raw field: several fields may take the same
-        columns: dict[str, Ids] = {}
+        made: dict[str, Ids] = {}
         for field in self._ordered:
             if field.transform is Transform.CROSS:
-                made = cross_ids([columns[name] for name in field.of], field.number)
+                column = cross_ids([made[name] for name in field.of], field.number)
             else:
-                made = _single(field, column, hashes)
-            columns[field.name] = made
-            ids[:, self._place[field.name]] = made
+                column = _single(field, columns, hashes)
+            made[field.name] = column
+            ids[:, self._place[field.name]] = column
         numbers = np.empty((count, len(self.fields.numbers)), np.float32)
         for j, field in enumerate(self.fields.numbers):
-            numbers[:, j] = _plain(field, column(field.source))
-        bag_ids, bag_offsets = self._bags(count, column)
+            numbers[:, j] = _plain(field, columns.reals(field.source))
+        bag_ids, bag_offsets = self._bags(count, columns)
         return Encoded(ids, bag_ids, bag_offsets, numbers)
 
-    def _bags(self, count: int, column: Column) -> tuple[Ids, npt.NDArray[np.int32]]:
+    def _bags(self, count: int, columns: Columns) -> tuple[Ids, npt.NDArray[np.int32]]:
         bags = self.fields.bags
         if not bags:
             return _NO_IDS, np.zeros(1, np.int32)
         flat, lengths = [], np.empty((count, len(bags)), np.int64)
         for j, bag in enumerate(bags):
-            items = [_items(value) for value in column(bag.source)]
-            lengths[:, j] = np.fromiter(map(len, items), np.int64, len(items))
-            if len(items) != count:
-                items = items * count
-            hashes = hash_values(list(itertools.chain.from_iterable(items)))
+            hashes, lengths[:, j] = columns.items(bag.source)
+            if hashes.shape[0] != lengths[:, j].sum():
+                hashes = np.tile(hashes, count)  # one value, which stands for all
             flat.append(field_ids(hashes, bag.number))
         offsets = np.zeros(count * len(bags) + 1, np.int32)
         np.cumsum(lengths.reshape(-1), out=offsets[1:])
@@ -110,13 +120,31 @@ class Encoder:
         return ids, offsets
 
 
-def _single(field: Field, column: Column, hashes: dict[str, Ids]) -> Ids:
+class _Values:
+    """Columns of Python values."""
+
+    def __init__(self, column: Callable[[str], list[object]]) -> None:
+        self._column = column
+
+    def hashes(self, source: str) -> Ids:
+        return hash_values(self._column(source))
+
+    def reals(self, source: str) -> npt.NDArray[np.float64]:
+        return _reals(self._column(source))
+
+    def items(self, source: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+        items = [_items(value) for value in self._column(source)]
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        return hash_values(list(itertools.chain.from_iterable(items))), lengths
+
+
+def _single(field: Field, columns: Columns, hashes: dict[str, Ids]) -> Ids:
     if field.transform is Transform.ID:
         found = hashes.get(field.source)
         if found is None:
-            found = hashes[field.source] = hash_values(column(field.source))
+            found = hashes[field.source] = columns.hashes(field.source)
         return field_ids(found, field.number)
-    values = _reals(column(field.source))
+    values = columns.reals(field.source)
     # of infinity, which JSON has not but Python's reader of it lets in, comes none: absent
     with np.errstate(over="ignore", invalid="ignore"):
         if field.transform is Transform.LOG_BUCKET:
@@ -138,8 +166,8 @@ def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:
     return hashes
 
 
-def _plain(field: Field, values: list[object]) -> npt.NDArray[np.float32]:
-    numbers = np.nan_to_num(_reals(values), nan=0.0, posinf=0.0, neginf=0.0)
+def _plain(field: Field, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    numbers = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
     if field.log1p:
         numbers = np.sign(numbers) * np.log1p(np.abs(numbers))
     largest = float(np.finfo(np.float32).max)
@@ -154,16 +182,7 @@ def _reals(values: list[object]) -> npt.NDArray[np.float64]:
             return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
         except pa.ArrowInvalid:
             pass  # a whole number above 2^53, which Arrow won't round
-    return np.fromiter(map(_real, values), np.float64, len(values))
-
-
-def _real(value: object) -> float:
-    if type(value) is float or type(value) is int or type(value) is str:
-        try:
-            return float(value)
-        except (ValueError, OverflowError):
-            return math.nan
-    return math.nan
+    return np.fromiter(map(real, values), np.float64, len(values))
 
 
 def _items(value: object) -> list[object]:
@@ -172,7 +191,7 @@ def _items(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _column_of(events: Sequence[Event]) -> Column:
+def _column_of(events: Sequence[Event]) -> Callable[[str], list[object]]:
     def column(source: str) -> list[object]:
         return [event.get(source) for event in events]
 

@@ -7,9 +7,10 @@ first one was when the test dropped it, which is how a crash is written down.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
+from ingest.stream import AtEnd, Block, Gained, Happening, Lost, Record, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,6 +83,17 @@ class ListReader:
             if self._positions[source] >= end and self._told_end.get(source) != end:
                 self._told_end[source] = end
                 happened.append(AtEnd(source, end))
+        return happened
+
+    def poll_blocks(self, timeout_s: float) -> list[Block | AtEnd | Gained | Lost]:
+        """Return what `poll` would, in blocks."""
+        happened: list[Block | AtEnd | Gained | Lost] = []
+        runs = itertools.groupby(self.poll(timeout_s), lambda h: (type(h), h.source))
+        for (kind, _), run in runs:
+            if kind is Record:
+                happened.append(Block.of(cast("list[Record]", list(run))))
+            else:
+                happened += cast("list[AtEnd | Gained | Lost]", list(run))
         return happened
 
     def start(self, offsets: Mapping[Source, int]) -> None:

@@ -6,53 +6,58 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
-from ingest.chunks import BYTES_AN_ID
 from ingest.examples import Encoded, Examples
+from ingest.runs import ID_BYTES, read_bytes, read_lengths
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ingest.fields import FieldSet
     from ingest.join_rules import Made
-    from ingest.window import OpenRows
+    from ingest.window import Rings
+
+    Bytes = npt.NDArray[np.uint8]
+    Longs = npt.NDArray[np.int64]
+    Lengths = npt.NDArray[np.int32]
 
 
-def gather(fields: FieldSet, held: OpenRows, made: Made, watermark_ms: int) -> Examples:
+def gather(fields: FieldSet, rings: Rings, made: Made, watermark_ms: int) -> Examples:
     """Return the examples in `made`, whose entries' rows nothing has overwritten yet."""
     count = int(made.counts[0])
     if count == 0:
         return Examples.empty(fields, watermark_ms)
-    places = made.sequences[:count] & (held.event_ms.shape[0] - 1)
-    lengths = held.lengths[places]
-    at = held.starts[places] & (held.arena.shape[0] - 1)
+    held, arena = rings.open, rings.arena
+    places = made.sequences[:count] & (held.starts.shape[0] - 1)
     strings = 2 + len(fields.slice_by)
-    columns = [_strings(held.arena, at, lengths[:, j]) for j in range(strings)]
+    lengths = np.empty((count, strings + len(fields.bags)), np.int32)
+    starts = held.starts[places]
+    read_lengths(arena, starts, lengths)
+    columns = [_strings(arena, starts, lengths[:, j] - 1) for j in range(strings)]
     items = lengths[:, strings:]
-    offsets = np.zeros(count * items.shape[1] + 1, np.int32)
-    np.cumsum(items.reshape(-1) // BYTES_AN_ID, out=offsets[1:])
-    data, _ = _runs(held.arena, at, items.sum(axis=1, dtype=np.int32))
+    bag_offsets = np.zeros(items.size + 1, np.int32)
+    np.cumsum(items.reshape(-1), out=bag_offsets[1:])
+    bag_bytes, _ = _bytes(arena, starts, items.sum(axis=1, dtype=np.int32) * np.int32(ID_BYTES))
     return Examples(
         fingerprint=fields.fingerprint,
         watermark_ms=watermark_ms,
         kinds=made.kinds[:count].copy(),
         labels=made.labels[:count].copy(),
         event_ms=made.event_ms[:count].copy(),
-        shown_ms=held.event_ms[places],
+        shown_ms=made.shown_ms[:count].copy(),
         append_ms=made.append_ms[:count].copy(),
         impression_ids=columns[0],
         request_ids=columns[1],
-        features=Encoded(held.ids[places], data.view(np.uint64), offsets, held.numbers[places]),
+        features=Encoded(
+            held.ids[places], bag_bytes.view(np.uint64), bag_offsets, held.numbers[places]
+        ),
         slices=dict(zip(fields.slice_by, columns[2:], strict=True)),
     )
 
 
-def _strings(
-    arena: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32]
-) -> pa.StringArray:
+def _strings(arena: Bytes, starts: Longs, lengths: Lengths) -> pa.StringArray:
     null = lengths < 0
-    data, offsets = _runs(arena, at, np.maximum(lengths, 0))
+    data, offsets = _bytes(arena, starts, np.maximum(lengths, 0))
     valid = None
     if null.any():
         valid = pa.py_buffer(np.packbits(~null, bitorder="little"))
@@ -60,21 +65,10 @@ def _strings(
     return pa.Array.from_buffers(pa.string(), lengths.shape[0], buffers)
 
 
-def _runs(
-    arena: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Return the runs that begin at `at` as one array, and their offsets; move `at` past them."""
+def _bytes(arena: Bytes, starts: Longs, sizes: Lengths) -> tuple[Bytes, Lengths]:
+    """Return so many bytes of each run as one array, and their offsets; move `starts` past them."""
     offsets = np.zeros(sizes.shape[0] + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
-    _copy_runs(arena, at, offsets, data)
+    read_bytes(arena, starts, offsets, data)
     return data, offsets
-
-
-@njit(cache=True, nogil=True)
-def _copy_runs(arena, at, offsets, data):  # type: ignore[no-untyped-def]
-    for i in range(at.shape[0]):
-        size = offsets[i + 1] - offsets[i]
-        for k in range(size):
-            data[offsets[i] + k] = arena[at[i] + k]
-        at[i] += size

@@ -193,7 +193,7 @@ class PartitionJoiner:
             made = _make(max(room, left))
             answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
             if made.counts[0]:
-                parts.append(gather(self.fields, self._held.open, made, self.watermark_ms))
+                parts.append(gather(self.fields, self._held.rings, made, self.watermark_ms))
             taken, examples = taken + int(made.counts[2]), examples + int(made.counts[0])
             if answer == rules.GROW:
                 room = int(self._state[rules.NEEDED]) + rules.MARGIN
@@ -201,6 +201,7 @@ class PartitionJoiner:
                 break
         for source in self._sources:
             self._floor(source, now_ms)  # if it is at its end, its silence begins here
+        self._held.release()
         if not parts:
             parts.append(Examples.empty(self.fields, self.watermark_ms))
         return Joined(concatenate(parts), dead, taken)
@@ -234,8 +235,7 @@ class PartitionJoiner:
 
     def _forget(self) -> None:
         fields = self.fields
-        strings_and_bags = 2 + len(fields.slice_by) + len(fields.bags)
-        self._held = Held(len(fields.singles), len(fields.numbers), strings_and_bags)
+        self._held = Held(len(fields.singles), len(fields.numbers))
         self._state = np.zeros(rules.STATE_SIZE, np.int64)
         self._state[[rules.WATERMARK, *_CLOCKS]] = NEVER
         self._state[rules.LEAST_DELAY] = FOREVER
@@ -260,6 +260,7 @@ class PartitionJoiner:
             ]
             made = _make(0)
             self._run(made, rule, stops, [])
+            self._held.release()
             if not made.counts[2]:
                 break
         for source, _, reading in self._readings(checkpoint):
@@ -283,7 +284,9 @@ class PartitionJoiner:
         for i in range(int(made.counts[1])):
             chunk = self._sources[made.dead_sides[i]].chunk
             place = int(made.dead_places[i])
-            dead.append(Dead(chunk.records[place], chunk.refused.get(place, Reason.TOO_LATE)))
+            assert chunk.block is not None
+            reason = chunk.refused.get(place, Reason.TOO_LATE)
+            dead.append(Dead(chunk.block.record(place), reason))
         shown.moved(int(cursor[0]))
         clicked.moved(int(cursor[2]))
         return answer
@@ -348,6 +351,7 @@ def _make(limit: int) -> Made:
         np.empty(size, np.int64),
         np.empty(size, np.int64),
         np.empty(size, np.int64),
+        np.empty(size, np.int64),
         np.empty(size, np.uint8),
         np.empty(size, np.int64),
         np.zeros(3, np.int64),
@@ -357,4 +361,4 @@ def _make(limit: int) -> Made:
 def _no_chunk(side: Side) -> Chunk:
     none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
     arrays = Arrays(none, times, times, np.zeros(0, np.uint64))
-    return Chunk(side, 0, times, arrays, no_rows(0), [], {})
+    return Chunk(side, 0, times, arrays, no_rows(), None, {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import kernel
+from ingest.join_forget import forget, forget_everything, waits
 from ingest.join_rules import (
     BLOCKED,
     CLICKED,
@@ -36,7 +37,8 @@ from ingest.join_rules import (
     WAIT,
     WATERMARK,
 )
-from ingest.window import clear_slot, drop_oldest_click, find_slot, hold_click, hold_row
+from ingest.slots import NOWHERE, find_place, find_slot, place_in, put_in
+from ingest.window import CLOCK_MS, hold_click, hold_row, whole_clock
 
 
 @kernel
@@ -129,15 +131,15 @@ def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _emit(state, made, kind, label, sequence, event_ms, append_ms, rule):  # type: ignore[no-untyped-def]
+def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
+    """Make an example. `times`: of its event, its impression, its append."""
     if rule.silent:
         return
     at = made.counts[0]
     made.kinds[at] = kind
     made.labels[at] = label
     made.sequences[at] = sequence
-    made.event_ms[at] = event_ms
-    made.append_ms[at] = append_ms
+    made.event_ms[at], made.shown_ms[at], made.append_ms[at] = times
     made.counts[0] += 1
     state[EXAMPLES] += 1
 
@@ -151,7 +153,8 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     if not makes:
         until_ms = state[WATERMARK]
     while ends.open_head[0] < ends.entry_tail[0]:
-        clock = entries.clocks[ends.open_head[0] & mask]
+        lower = entries.clocks[ends.open_head[0] & mask]
+        clock = whole_clock(lower, state[SHOWN_CLOCK])
         if clock + rule.window_ms >= until_ms:
             break
         if not makes:
@@ -159,7 +162,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
             continue
         # all of one clock or none: the watermark alone must tell which are closed
         stop = ends.open_head[0]
-        while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == clock:
+        while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == lower:
             stop += 1
         count = stop - ends.open_head[0]
         if made.counts[0] + count + MARGIN > made.kinds.shape[0]:
@@ -176,9 +179,10 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
 @kernel
 def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     held, sequence = rings.open, rings.ends.open_head[0]
-    row = sequence & (held.event_ms.shape[0] - 1)
-    event_ms, append_ms = held.event_ms[row], held.append_ms[row]
-    _emit(state, made, CLOSED, held.clicked[row], sequence, event_ms, append_ms, rule)
+    row = sequence & (held.starts.shape[0] - 1)
+    shown_ms = _shown_ms(rings, sequence, state)
+    times = shown_ms, shown_ms, held.append_ms[row]
+    _emit(state, made, CLOSED, held.clicked[row], sequence, times, rule)
     rings.ends.open_head[0] += 1
 
 
@@ -189,47 +193,65 @@ def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-un
     if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
         _bury(state, 0, i, made, rule)
         return
+    if time_ms - state[SHOWN_CLOCK] >= CLOCK_MS // 2:
+        forget_everything(rings)  # before the halves of its clocks mean others
     state[SHOWN_CLOCK] = max(state[SHOWN_CLOCK], time_ms)
-    _forget(rings, state, rule)
+    forget(rings, state, rule)
     if shown.roles[i] == TICK:
         state[TICKS] += 1
         return
     entries, ends = rings.entries, rings.ends
-    wanted = shown.hashes[i]
+    wanted, now_ms = shown.hashes[i], state[SHOWN_CLOCK]
     slot = find_slot(entries.slots, entries.hashes, wanted)
-    place = np.int64(entries.slots[slot])
-    if place >= 0 and _lives(entries, place, state, rule):
+    place = place_in(entries.slots, entries.hashes, slot)
+    if place != NOWHERE and _lives(entries, place, now_ms, rule):
         state[DUPLICATE_IMPRESSIONS] += 1
-        if entries.lasts[place] == entries.clocks[place] < state[SHOWN_CLOCK]:
+        clock = whole_clock(entries.clocks[place], now_ms)
+        if entries.lasts[place] == entries.clocks[place] and clock < now_ms:
             ends.repeated[0] += 1
-        entries.lasts[place] = state[SHOWN_CLOCK]
-        sequence = _sequence(rings, place)
-        _settle(rings, state, wanted, sequence, state[SHOWN_CLOCK], made, rule)
+        entries.lasts[place] = np.uint32(now_ms & (CLOCK_MS - 1))
+        _settle(rings, state, wanted, _sequence(rings, place), now_ms, made, rule)
         return
     repeat = _repeat(rings, wanted, state, rule)
-    if repeat >= 0:
+    if repeat != NOWHERE:
         state[DUPLICATE_IMPRESSIONS] += 1
-        rings.repeats.lasts[repeat] = state[SHOWN_CLOCK]
-        _settle(rings, state, wanted, -1, state[SHOWN_CLOCK], made, rule)
+        rings.repeats.lasts[repeat] = now_ms
+        _settle(rings, state, wanted, np.int64(-1), now_ms, made, rule)
         return
-    if place >= 0 and entries.lasts[place] > entries.clocks[place]:
+    if place != NOWHERE and entries.lasts[place] != entries.clocks[place]:
         ends.repeated[0] -= 1  # it is dead, and its slot goes to the new one
         entries.lasts[place] = entries.clocks[place]
-    sequence = ends.entry_tail[0]
+    _accept(rings, state, shown, rows, i, slot, made, rule)
+
+
+@kernel
+def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-untyped-def]
+    """Make event `i` the newest entry, held by `slot`."""
+    entries, ends, now_ms = rings.entries, rings.ends, state[SHOWN_CLOCK]
+    wanted, sequence = shown.hashes[i], ends.entry_tail[0]
     place = sequence & (entries.hashes.shape[0] - 1)
     entries.hashes[place] = wanted
-    entries.clocks[place] = state[SHOWN_CLOCK]
-    entries.lasts[place] = state[SHOWN_CLOCK]
-    entries.slots[slot] = np.int32(place)
-    hold_row(rings.open, ends, rows, i, shown.event_ms[i], shown.append_ms[i])
+    entries.clocks[place] = np.uint32(now_ms & (CLOCK_MS - 1))
+    entries.lasts[place] = entries.clocks[place]
+    put_in(entries.slots, entries.hashes, slot, place)
+    event_ms, append_ms = shown.event_ms[i], shown.append_ms[i]
+    hold_row(rings, rows, i, now_ms, event_ms, append_ms)
     ends.entry_tail[0] += 1
     state[IMPRESSIONS] += 1
     if not rule.closing:
-        event_ms, append_ms = shown.event_ms[i], shown.append_ms[i]
-        _emit(state, made, SHOWN, 0, sequence, event_ms, append_ms, rule)
-    _settle(rings, state, wanted, sequence, state[SHOWN_CLOCK], made, rule)
+        _emit(state, made, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
+    _settle(rings, state, wanted, sequence, now_ms, made, rule)
     if rule.closing and not _is_open(entries, place, state, rule):
         _close(rings, state, made, rule)  # all before it are closed already
+
+
+@kernel
+def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
+    """Return the event time of the entry `sequence`."""
+    place = sequence & (rings.entries.hashes.shape[0] - 1)
+    row = sequence & (rings.open.starts.shape[0] - 1)
+    clock = whole_clock(rings.entries.clocks[place], state[SHOWN_CLOCK])
+    return clock + rings.open.later_ms[row]
 
 
 @kernel
@@ -240,22 +262,25 @@ def _sequence(rings, place):  # type: ignore[no-untyped-def]
 
 @kernel
 def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
-    """Return the place among repeats of a hash that lives there, or -1."""
+    """Return the place among repeats of a hash that lives there, or NOWHERE."""
     repeats = rings.repeats
     if rings.ends.repeat_head[0] == rings.ends.repeat_tail[0]:
-        return np.int64(-1)
-    place = np.int64(repeats.slots[find_slot(repeats.slots, repeats.hashes, wanted)])
-    return place if place >= 0 and _lives(repeats, place, state, rule) else np.int64(-1)
+        return np.int64(NOWHERE)
+    place = find_place(repeats.slots, repeats.hashes, wanted)
+    if place == NOWHERE or state[SHOWN_CLOCK] > repeats.lasts[place] + 2 * rule.window_ms:
+        return np.int64(NOWHERE)
+    return place
 
 
 @kernel
-def _lives(entries, place, state, rule):  # type: ignore[no-untyped-def]
-    return state[SHOWN_CLOCK] <= entries.lasts[place] + 2 * rule.window_ms
+def _lives(entries, place, now_ms, rule):  # type: ignore[no-untyped-def]
+    return now_ms <= whole_clock(entries.lasts[place], now_ms) + 2 * rule.window_ms
 
 
 @kernel
 def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
-    return state[WATERMARK] <= entries.clocks[place] + rule.window_ms
+    clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
+    return state[WATERMARK] <= clock + rule.window_ms
 
 
 @kernel
@@ -263,7 +288,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
     time_ms = time_of(clicked, c)
     _reach(state, clicked, c, time_ms)
     state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
-    _forget(rings, state, rule)
+    forget(rings, state, rule)
     if clicked.roles[c] == TICK:
         state[TICKS] += 1
         return
@@ -271,29 +296,22 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
     clock = state[CLICKED_CLOCK]
     entries, wanted = rings.entries, clicked.hashes[c]
     event_ms, append_ms = clicked.event_ms[c], clicked.append_ms[c]
-    place = np.int64(entries.slots[find_slot(entries.slots, entries.hashes, wanted)])
-    met, last = place >= 0 and _lives(entries, place, state, rule), np.int64(NEVER)
+    place, last = find_place(entries.slots, entries.hashes, wanted), np.int64(NEVER)
+    met = place != NOWHERE and _lives(entries, place, state[SHOWN_CLOCK], rule)
     if met:
-        last, sequence = entries.lasts[place], _sequence(rings, place)
+        last = whole_clock(entries.lasts[place], state[SHOWN_CLOCK])
+        sequence = _sequence(rings, place)
     else:
         repeat = _repeat(rings, wanted, state, rule)
-        met, sequence = repeat >= 0, np.int64(-1)
+        met, sequence = repeat != NOWHERE, np.int64(-1)
         if met:
             last = rings.repeats.lasts[repeat]
     if met and clock <= last + rule.window_ms:
         _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
-    elif _waits(state, clock, rule):
+    elif waits(state, clock, rule):
         hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms)
     else:
         state[LATE_CLICKS] += 1
-
-
-@kernel
-def _waits(state, clock, rule):  # type: ignore[no-untyped-def]
-    return (
-        state[SHOWN_CLOCK] <= clock + rule.window_ms
-        and state[WATERMARK] <= clock + 2 * rule.window_ms
-    )
 
 
 @kernel
@@ -304,19 +322,21 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # ty
         state[LATE_CLICKS] += 1
         return
     place = sequence & (entries.hashes.shape[0] - 1)
-    row = sequence & (held.event_ms.shape[0] - 1)
-    if not _is_open(entries, place, state, rule) or clock < entries.clocks[place] - rule.window_ms:
+    row = sequence & (held.starts.shape[0] - 1)
+    shown_clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
+    if not _is_open(entries, place, state, rule) or clock < shown_clock - rule.window_ms:
         state[LATE_CLICKS] += 1
         return
-    shown_ms = _known_time(held.event_ms[row], held.append_ms[row])
-    if abs(_known_time(event_ms, append_ms) - shown_ms) > rule.window_ms:
+    shown_ms = _shown_ms(rings, sequence, state)
+    known_ms = _known_time(shown_ms, held.append_ms[row])
+    if abs(_known_time(event_ms, append_ms) - known_ms) > rule.window_ms:
         state[LATE_CLICKS] += 1
     elif held.clicked[row]:
         state[DUPLICATE_CLICKS] += 1
     else:
         held.clicked[row] = 1
         if not rule.closing:
-            _emit(state, made, CLICKED, 1, sequence, event_ms, append_ms, rule)
+            _emit(state, made, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 
 
 @kernel
@@ -327,69 +347,12 @@ def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[n
         return
     until = last + rule.window_ms
     mask = waiting.hashes.shape[0] - 1
-    click = np.int64(waiting.slots[find_slot(waiting.slots, waiting.hashes, wanted)])
-    while click >= 0:
+    click = find_place(waiting.slots, waiting.hashes, wanted)
+    while click != NOWHERE:
         if not waiting.settled[click] and waiting.clocks[click] <= until:
             waiting.settled[click] = 1
             clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
             append_ms = waiting.append_ms[click]
             _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
         following = waiting.following[click]
-        click = following & mask if following >= 0 else np.int64(-1)
-
-
-@kernel
-def _forget(rings, state, rule):  # type: ignore[no-untyped-def]
-    """Drop what no longer lives, and clicks that waited in vain."""
-    _forget_entries(rings, state, rule)
-    waiting, ends = rings.waiting, rings.ends
-    mask = waiting.hashes.shape[0] - 1
-    while ends.waiting_head[0] < ends.waiting_tail[0]:
-        place = ends.waiting_head[0] & mask
-        if _waits(state, waiting.clocks[place], rule):
-            break
-        if not waiting.settled[place]:
-            state[LATE_CLICKS] += 1
-        drop_oldest_click(waiting, ends)
-
-
-@kernel
-def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
-    entries, repeats, ends = rings.entries, rings.repeats, rings.ends
-    before = state[SHOWN_CLOCK] - 2 * rule.window_ms
-    mask = entries.hashes.shape[0] - 1
-    while ends.entry_head[0] < ends.open_head[0]:
-        place = ends.entry_head[0] & mask
-        if entries.clocks[place] >= before:
-            break
-        slot = find_slot(entries.slots, entries.hashes, entries.hashes[place])
-        if entries.slots[slot] == place:  # else its id was used again
-            clear_slot(entries.slots, entries.hashes, slot)
-        if entries.lasts[place] > entries.clocks[place]:
-            ends.repeated[0] -= 1
-            if entries.lasts[place] >= before:
-                _put_repeat(rings, state, entries.hashes[place], entries.lasts[place])
-        ends.entry_head[0] += 1
-    mask = repeats.hashes.shape[0] - 1
-    while ends.repeat_head[0] < ends.repeat_tail[0]:
-        place = ends.repeat_head[0] & mask
-        if repeats.clocks[place] >= before:
-            break
-        wanted, last = repeats.hashes[place], repeats.lasts[place]
-        slot = find_slot(repeats.slots, repeats.hashes, wanted)
-        if repeats.slots[slot] == place:
-            clear_slot(repeats.slots, repeats.hashes, slot)
-        ends.repeat_head[0] += 1
-        if last >= before:
-            _put_repeat(rings, state, wanted, last)
-
-
-@kernel
-def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
-    repeats, ends = rings.repeats, rings.ends
-    place = ends.repeat_tail[0] & (repeats.hashes.shape[0] - 1)
-    repeats.hashes[place] = wanted
-    repeats.clocks[place] = state[SHOWN_CLOCK]
-    repeats.lasts[place] = last
-    repeats.slots[find_slot(repeats.slots, repeats.hashes, wanted)] = np.int32(place)
-    ends.repeat_tail[0] += 1
+        click = following & mask if following >= 0 else np.int64(NOWHERE)

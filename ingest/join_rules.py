@@ -79,6 +79,7 @@ class Made(NamedTuple):
     labels: npt.NDArray[np.uint8]
     sequences: Longs  # of the entry
     event_ms: Longs
+    shown_ms: Longs  # event time of the impression
     append_ms: Longs
     dead_sides: npt.NDArray[np.uint8]
     dead_places: Longs  # in the chunk of that side

@@ -24,7 +24,7 @@ from ingest.errors import KafkaUnreachable, TransactionAborted
 from ingest.join_rules import FOREVER
 from ingest.joiner_partition import Partition
 from ingest.joiner_state import load_saved
-from ingest.stream import AtEnd, Gained, Lost, Record, Source
+from ingest.stream import AtEnd, Block, Gained, Lost, Source
 from ingest.topics import EventTopics, examples_topic
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ingest.events import Reason
     from ingest.fields import FieldSet
-    from ingest.stream import Reader
+    from ingest.stream import BlockReader
     from ingest.transactions import Outgoing, Transactions
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Joiner:
     def __init__(
         self,
         *,
-        reader: Reader,
+        reader: BlockReader,
         transactions: Transactions,
         model: str,
         fields: FieldSet,
@@ -149,12 +149,12 @@ class Joiner:
     # ---------------------------------------------------------------- 1. poll
 
     def _poll(self, timeout_s: float) -> None:
-        records: dict[Source, list[Record]] = {}
+        blocks: dict[Source, list[Block]] = {}
         ends: dict[Source, int] = {}
-        for happening in self._reader.poll(timeout_s):
+        for happening in self._reader.poll_blocks(timeout_s):
             match happening:
-                case Record(source=source):
-                    records.setdefault(source, []).append(happening)
+                case Block(source=source):
+                    blocks.setdefault(source, []).append(happening)
                     ends.pop(source, None)
                 case AtEnd(source, offset):
                     ends[source] = offset
@@ -162,12 +162,14 @@ class Joiner:
                     self._gain(source)
                 case Lost(source):
                     self._lose(source)
-                    records.pop(source, None)
+                    blocks.pop(source, None)
                     ends.pop(source, None)
-        self._backlog = sum(map(len, records.values())) >= self._pace.backlog_events
-        for source, taken in records.items():
+        count = sum(block.size for each in blocks.values() for block in each)
+        self._backlog = count >= self._pace.backlog_events
+        for source, taken in blocks.items():
             if (part := self.partitions.get(source.partition)) is not None:
-                part.offer(self._sides[source.topic], taken, self._chunks)
+                for block in taken:
+                    part.offer(self._sides[source.topic], block, self._chunks)
         now = self._now_ms()
         for source, offset in ends.items():
             if (part := self.partitions.get(source.partition)) is not None:

@@ -94,7 +94,7 @@ class JoinerCollector(Collector):
         yield self._gauge(
             "held_bytes",
             "Memory for what is held between events.",
-            sum(each.allocated_bytes for each in held),
+            sum(each.held_bytes for each in held),
         )
         try:
             lag = self._lag()

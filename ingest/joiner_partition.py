@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ingest.examples import Examples
     from ingest.fields import FieldSet
     from ingest.join import Dead
-    from ingest.stream import Record, Source
+    from ingest.stream import Block, Source
 
 Held = dict[Side, tuple[int, int]]
 """First offset that Kafka holds of each side, and first it does not yet hold."""
@@ -92,10 +92,10 @@ class Partition:
 
     # ---------------------------------------------------------------- taking
 
-    def offer(self, side: Side, records: list[Record], reader: ChunkReader) -> None:
+    def offer(self, side: Side, block: Block, reader: ChunkReader) -> None:
         """Give the core more of a source."""
         self._ends.pop(side, None)
-        self.core.offer(reader.read(side, records))
+        self.core.offer(reader.read(side, block))
 
     def ended(self, side: Side, offset: int, now_ms: int) -> None:
         """All of a source up to `offset` was offered."""

@@ -20,6 +20,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -34,17 +35,17 @@ from confluent_kafka.admin import AdminClient
 from ingest.errors import KafkaUnreachable, MissingTopic
 from ingest.foreign_errors import translate, translated, unreachable
 from ingest.patience import ask_again
-from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
+from ingest.stream import AtEnd, Block, Gained, Happening, Lost, Source
 from ingest.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ingest.settings import KafkaSettings
 
-log = logging.getLogger(__name__)
+    _Place = tuple[str | None, int | None]
 
-_new_tuple = tuple.__new__
+log = logging.getLogger(__name__)
 
 _LARGEST_POLL = 5_000
 """Records a poll returns at most: some 10 ms of work, so that a stop or a rebalance is prompt."""
@@ -111,13 +112,22 @@ class KafkaReader:
         Raises KafkaUnreachable when brokers were down for longer than `lost_timeout_s`, OffsetGone,
         Fenced, NotAllowed, MissingTopic.
         """
+        happened: list[Happening] = []
+        for each in self.poll_blocks(timeout_s):
+            if isinstance(each, Block):
+                happened += each.records()
+            else:
+                happened.append(each)
+        return happened
+
+    def poll_blocks(self, timeout_s: float) -> list[Block | AtEnd | Gained | Lost]:
+        """Return what `poll` would, in blocks."""
         with translated("reading", self._settings.bootstrap):
             # consume() would wait for a full batch; poll() waits for the first message alone
             first = self._consumer.poll(0.0 if self._changes else timeout_s)
             messages = [] if first is None else [first]
             messages += self._consumer.consume(_LARGEST_POLL, 0.0)
         happened = self._happenings(messages)
-        self._add_ends(happened)
         changes, self._changes = self._changes, []
         if self._down_since_s is not None:
             self._check_down(bool(happened))
@@ -277,60 +287,55 @@ class KafkaReader:
                 self._told_ends.pop(source, None)
                 self._changes.append(Lost(source))
 
-    def _happenings(self, messages: Sequence[Message]) -> list[Happening]:
-        """Return messages as records and ends, less those of sources not ours or not started.
-
-        The hottest loop of every reader. Attributes are taken column by column, by calls that stay
-        in C; and a record is made as the tuple it is: half the time of saying both plainly.
-        """
-        happened: list[Happening] = []
-        sources, started = self._sources, self._started
+    def _happenings(self, messages: Sequence[Message]) -> list[Block | AtEnd]:
+        """Return messages as blocks and ends, less those of sources not ours or not started."""
+        grouped: dict[_Place, list[Message]] = {}
+        ends: dict[_Place, int] = {}
+        # the hottest loop of every reader: attributes are taken by calls that stay in C
         columns = zip(
             messages,
             map(Message.error, messages),
             map(Message.topic, messages),
             map(Message.partition, messages),
-            map(Message.offset, messages),
-            map(Message.timestamp, messages),
-            map(Message.value, messages),
-            map(Message.key, messages),
             strict=True,
         )
-        for message, error, topic, partition, offset, (_, append_ms), value, key in columns:
-            source = sources.get((topic, partition))
+        for message, error, topic, partition in columns:
+            place = topic, partition
             if error is not None:
-                self._take_error(error, source, message.offset() or 0, happened)
-            elif source is not None and source in started:
-                happened.append(_new_tuple(Record, (source, offset, append_ms, value or b"", key)))
-        return happened
-
-    def _add_ends(self, happened: list[Happening]) -> None:
-        """Tell at once of sources whose last record was the last that Kafka had when it answered.
-
-        The client says so only after another, empty answer.
-        """
-        last = {h.source: h for h in happened}
-        for source, happening in last.items():
-            if isinstance(happening, AtEnd):
-                self._told_ends[source] = happening.offset
-            elif isinstance(happening, Record):
-                end = happening.offset + 1
+                if self._is_end(error, self._sources.get(place)):
+                    ends[place] = message.offset() or 0
+                continue
+            if ends:
+                ends.pop(place, None)
+            if place in grouped:
+                grouped[place].append(message)
+            else:
+                grouped[place] = [message]
+        happened: list[Block | AtEnd] = []
+        for place, group in grouped.items():
+            source = self._sources.get(place)
+            if source is not None and source in self._started:
+                block = _block(source, group)
+                happened.append(block)
+                end = int(block.offsets[-1]) + 1
+                # Kafka had no more when it answered; the client says so after another answer only
                 held = self._consumer.get_watermark_offsets(_partition(source), cached=True)
                 if end == held[1]:
-                    self._told_ends[source] = end
-                    happened.append(AtEnd(source, end))
-
-    def _take_error(
-        self, error: KafkaError, source: Source | None, offset: int, happened: list[Happening]
-    ) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            if source in self._started and self._told_ends.get(source) != offset:
+                    ends.setdefault(place, end)
+        for place, offset in ends.items():
+            source = self._sources[place]
+            if self._told_ends.get(source) != offset:
+                self._told_ends[source] = offset
                 happened.append(AtEnd(source, offset))
-            return
+        return happened
+
+    def _is_end(self, error: KafkaError, source: Source | None) -> bool:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return source in self._started
         failure = translate(error, f"reading {source or 'the group'}", self._settings.bootstrap)
         if error.code() in _HARMLESS or isinstance(failure, KafkaUnreachable):
             log.warning("%s", failure)
-            return
+            return False
         raise failure
 
     def _on_error(self, error: KafkaError) -> None:
@@ -367,28 +372,14 @@ class KafkaReader:
                 return
 
 
-def read_all(settings: KafkaSettings, topic: str) -> Iterator[Record]:
-    """Yield every committed record of a topic, from its beginning to its present end.
-
-    In order within a partition. Raises KafkaUnreachable, MissingTopic.
-    """
-    reader = KafkaReader(settings, None, [topic])
-    try:
-        sources = [h.source for h in reader.poll(0.0) if isinstance(h, Gained)]
-        held = {source: reader.held(source) for source in sources}
-        reading = {source for source, (first, end) in held.items() if first < end}
-        reader.start({source: held[source][0] for source in reading})
-        while reading:
-            for happening in reader.poll(settings.connect_timeout_s):
-                if isinstance(happening, Record):
-                    if happening.offset < held[happening.source][1]:
-                        yield happening
-                    else:
-                        reading.discard(happening.source)
-                elif isinstance(happening, AtEnd):
-                    reading.discard(happening.source)
-    finally:
-        reader.close()
+def _block(source: Source, messages: Sequence[Message]) -> Block:
+    return Block(
+        source,
+        np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
+        np.array([append_ms for _, append_ms in map(Message.timestamp, messages)], np.int64),
+        [value or b"" for value in map(Message.value, messages)],
+        list(map(Message.key, messages)),
+    )
 
 
 def _partition(source: Source) -> TopicPartition:

@@ -9,6 +9,7 @@ over a whole column of strings as Arrow lays them out: one buffer of bytes, and 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +49,16 @@ def canonical(value: object) -> str | None:
         number: float = value  # type: ignore[assignment]
         return str(int(number)) if number.is_integer() else repr(number)
     return None
+
+
+def real(value: object) -> float:
+    """Return the number that a scalar is, or that its text says; NaN if it is none."""
+    if type(value) is float or type(value) is int or type(value) is str:
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            return math.nan
+    return math.nan
 
 
 def texts(values: list[object]) -> pa.StringArray:

@@ -1,18 +1,23 @@
 """What the joiner holds of one partition: impressions of the last while, and clicks without one.
 
-Everything is first in, first out, so everything is a ring of columns, and an entry is named by its
-sequence number, which only grows. Four rings:
+Everything is first in, first out, so everything is a `Ring`, and an entry is named by its sequence
+number, which only grows. Five rings:
 
 - entries: every impression accepted within the last two windows, as hash and clocks, with a hash
   index: it answers "is this click's impression known" and "was this impression there before".
 - open rows: the features of the entries whose window is open, under the same sequence numbers.
-  Bytes of varying length (ids as strings, slices, bags) lie in an arena that is a ring of its own.
+- the arena: of the same, what varies in length (ids as strings, slices, bags), as one run of bytes
+  each, which never wraps.
 - waiting: clicks that came before their impression, chained by hash.
 - repeats: impressions older than that whose id still comes again and again (a producer that sends
   "undefined" for an id). They must be known as duplicates, yet not hold up the ring of entries.
 
 An impression is known by the XXH64 of its id: among the millions pending at once, two that share
 one are not met in practice (for a hundred million, once in some four thousand times).
+
+Of 36 million impressions pending at once every byte is 36 MB. So entries keep the lower half of a
+clock alone (`whole_clock`), rows keep times as what they differ by from it, and lengths take a byte
+where they can.
 
 The rings grow (`Held.reserve`) before a kernel runs, which then cannot fail for lack of room.
 """
@@ -24,55 +29,69 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel
+from ingest.ring import Column, Ring
+from ingest.runs import write_run
+from ingest.slots import (
+    NOWHERE,
+    clear_slot,
+    find_slot,
+    place_in,
+    put_in,
+    slots_for,
+    too_full,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
     from ingest.chunks import Rows
+    from ingest.slots import Slots
 
     Longs = npt.NDArray[np.int64]
+    Clocks = npt.NDArray[np.uint32]
 
 _SMALLEST = 1024
 _SMALLEST_ARENA = 1 << 16
+CLOCK_MS = 1 << 32
+"""What lower halves of clocks tell apart: 49 days. Nothing lives for more than two windows, of at
+most a week each."""
 
 
 class Entries(NamedTuple):
     """Accepted impressions."""
 
-    slots: npt.NDArray[np.int32]  # (2 * capacity,) place in the ring, or -1
+    slots: Slots
     hashes: npt.NDArray[np.uint64]  # (capacity,)
-    clocks: Longs  # (capacity,) clock of impressions when it was accepted
-    lasts: Longs  # (capacity,) the same when it, or a duplicate of it, was last seen
+    clocks: Clocks  # (capacity,) lower half of the clock of impressions when it was accepted
+    lasts: Clocks  # (capacity,) the same when it, or a duplicate of it, was last seen
 
 
 class OpenRows(NamedTuple):
     """What examples need of entries whose window is open."""
 
-    event_ms: Longs  # (capacity,)
+    later_ms: npt.NDArray[np.int32]  # (capacity,) event time, less the clock of the entry
     append_ms: Longs  # (capacity,)
     clicked: npt.NDArray[np.uint8]  # (capacity,)
+    starts: Longs  # (capacity,) in the arena, counted on and on
     ids: npt.NDArray[np.uint64]  # (capacity, singles)
     numbers: npt.NDArray[np.float32]  # (capacity, numbers)
-    lengths: npt.NDArray[np.int32]  # (capacity, strings + bags)
-    starts: Longs  # (capacity,) in the arena, counted on and on
-    arena: npt.NDArray[np.uint8]  # (arena capacity,)
 
 
 class Repeats(NamedTuple):
     """Impressions that left the entries and are still repeated."""
 
-    slots: npt.NDArray[np.int32]  # (2 * capacity,) place in the ring, or -1
+    slots: Slots
     hashes: npt.NDArray[np.uint64]  # (capacity,)
     clocks: Longs  # (capacity,) clock of impressions when it was put here
     lasts: Longs  # (capacity,) the same when it was last seen
 
 
 class Waiting(NamedTuple):
-    """Clicks without an impression, as yet."""
+    """Clicks without an impression, as yet. A slot holds the oldest of its hash."""
 
-    slots: npt.NDArray[np.int32]  # (2 * capacity,) place of the oldest of its hash, or -1
+    slots: Slots
     hashes: npt.NDArray[np.uint64]  # (capacity,)
     clocks: Longs  # (capacity,) clock of clicks when it was taken
     event_ms: Longs  # (capacity,)
@@ -103,6 +122,7 @@ class Rings(NamedTuple):
 
     entries: Entries
     open: OpenRows
+    arena: npt.NDArray[np.uint8]
     waiting: Waiting
     repeats: Repeats
     ends: Ends
@@ -111,18 +131,32 @@ class Rings(NamedTuple):
 class Held:
     """The rings of one partition, growing as needed."""
 
-    def __init__(self, singles: int, numbers: int, strings_and_bags: int) -> None:
-        self._widths = singles, numbers, strings_and_bags
-        self.entries = _make_entries(_SMALLEST)
-        self.open = _make_open(_SMALLEST, _SMALLEST_ARENA, *self._widths)
-        self.waiting = _make_waiting(_SMALLEST)
-        self.repeats = Repeats(*_make_entries(_SMALLEST))
+    def __init__(self, singles: int, numbers: int) -> None:
+        long, clock = Column(np.int64), Column(np.uint32)
+        self._entries = _Indexed(Column(np.uint64), clock, clock)
+        self._open = Ring(
+            _SMALLEST,
+            *(Column(np.int32), long, Column(np.uint8), long),
+            *(Column(np.uint64, singles), Column(np.float32, numbers)),
+        )
+        self._arena = Ring(_SMALLEST_ARENA, Column(np.uint8))
+        self._waiting = _Indexed(
+            *(Column(np.uint64), long, long, long, Column(np.uint8), long, long)
+        )
+        self._repeats = _Indexed(Column(np.uint64), long, long)
         self.ends = Ends(*(np.zeros(1, np.int64) for _ in Ends._fields))
 
     @property
     def rings(self) -> Rings:
         """The arrays as they are now; `reserve` may replace them."""
-        return Rings(self.entries, self.open, self.waiting, self.repeats, self.ends)
+        return Rings(
+            Entries(*self._entries.arrays),
+            OpenRows(*self._open.arrays),
+            self._arena.arrays[0],
+            Waiting(*self._waiting.arrays),
+            Repeats(*self._repeats.arrays),
+            self.ends,
+        )
 
     @property
     def pending(self) -> int:
@@ -138,96 +172,107 @@ class Held:
     def waiting_clicks(self) -> int:
         """Clicks whose impression has not come."""
         head, tail = int(self.ends.waiting_head[0]), int(self.ends.waiting_tail[0])
-        places = np.arange(head, tail) & (self.waiting.hashes.shape[0] - 1)
-        return tail - head - int(self.waiting.settled[places].sum())
+        waiting = Waiting(*self._waiting.arrays)
+        places = np.arange(head, tail) & (waiting.hashes.shape[0] - 1)
+        return tail - head - int(waiting.settled[places].sum())
 
     @property
-    def allocated_bytes(self) -> int:
-        """Memory of all rings, used or not."""
-        rings = (*self.entries, *self.open, *self.waiting, *self.repeats)
-        return sum(int(array.nbytes) for array in rings)
+    def held_bytes(self) -> int:
+        """Memory of all that is held."""
+        ends = self.ends
+        return (
+            self._entries.held_bytes(int(ends.entry_tail[0]))
+            + self._open.held_bytes(int(ends.entry_tail[0]))
+            + self._arena.held_bytes(int(ends.arena_tail[0]))
+            + self._waiting.held_bytes(int(ends.waiting_tail[0]))
+            + self._repeats.held_bytes(int(ends.repeat_tail[0]))
+        )
 
     def reserve(self, rows: Rows, begin: int, end: int, clicks: int) -> None:
         """Make room for events `begin` to `end` of `rows`, and for `clicks` clicks."""
         more, ends = end - begin, self.ends
-        if self.known + more > self.entries.hashes.shape[0]:
-            needed = self.known + more
-            self.entries = _grown_entries(self.entries, ends.entry_head, ends.entry_tail, needed)
-        size = int(rows.starts[end] - rows.starts[begin])
-        largest = int(np.diff(rows.starts[begin : end + 1]).max()) if more else 0
+        self._entries.reserve(more, ends.entry_head, ends.entry_tail, _index_newest)
+        tail = int(ends.entry_tail[0])
+        self._open.grow(self.pending + more, int(ends.open_head[0]), tail)
+        size = int(rows.room[end] - rows.room[begin])
+        largest = int(np.diff(rows.room[begin : end + 1]).max()) if more else 0
         # a run never wraps: what it would leave unused at the end is less than the largest run
-        needed = self._arena_used() + size + largest
-        capacity, arena = self.open.event_ms.shape[0], self.open.arena.shape[0]
-        if self.pending + more > capacity or needed > arena:
-            self.open = _grown_open(self.open, ends, self.pending + more, needed, self._widths)
-        held = int(ends.waiting_tail[0] - ends.waiting_head[0])
-        if held + clicks > self.waiting.hashes.shape[0]:
-            self.waiting = _grown_waiting(self.waiting, ends, held + clicks)
-        repeats = int(ends.repeat_tail[0] - ends.repeat_head[0] + ends.repeated[0]) + more
-        if repeats > self.repeats.hashes.shape[0]:
-            old = Entries(*self.repeats)
-            self.repeats = Repeats(
-                *_grown_entries(old, ends.repeat_head, ends.repeat_tail, repeats)
-            )
+        arena_tail = int(ends.arena_tail[0])
+        needed = arena_tail - self._arena_head() + size + largest
+        self._arena.grow(needed, self._arena_head(), arena_tail)
+        self._waiting.reserve(clicks, ends.waiting_head, ends.waiting_tail, _index_oldest)
+        most = int(ends.repeated[0]) + more
+        self._repeats.reserve(most, ends.repeat_head, ends.repeat_tail, _index_newest)
 
-    def _arena_used(self) -> int:
+    def release(self) -> None:
+        """Give back the memory of what is no longer held. Rows that were made are then gone."""
+        ends = self.ends
+        entry_tail = int(ends.entry_tail[0])
+        self._entries.release(int(ends.entry_head[0]), entry_tail)
+        self._open.release(int(ends.open_head[0]), entry_tail)
+        self._arena.release(self._arena_head(), int(ends.arena_tail[0]))
+        self._waiting.release(int(ends.waiting_head[0]), int(ends.waiting_tail[0]))
+        self._repeats.release(int(ends.repeat_head[0]), int(ends.repeat_tail[0]))
+
+    def _arena_head(self) -> int:
         if not self.pending:
-            return 0
-        head = int(self.ends.open_head[0]) & (self.open.starts.shape[0] - 1)
-        return int(self.ends.arena_tail[0] - self.open.starts[head])
+            return int(self.ends.arena_tail[0])
+        starts = OpenRows(*self._open.arrays).starts
+        return int(starts[int(self.ends.open_head[0]) & (starts.shape[0] - 1)])
+
+
+class _Indexed:
+    """A ring whose first column is a hash, and the index over it."""
+
+    def __init__(self, *columns: Column) -> None:
+        self._ring = Ring(_SMALLEST, *columns)
+        self._slots = slots_for(0)
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        return (self._slots, *self._ring.arrays)
+
+    def reserve(self, more: int, head: Longs, tail: Longs, index: Callable[..., None]) -> None:
+        needed = int(tail[0] - head[0]) + more
+        grown = self._ring.grow(needed, int(head[0]), int(tail[0]))
+        if grown or too_full(self._slots, needed):
+            self._slots = slots_for(0)  # before the new ones are made, the old ones are gone
+            self._slots = slots_for(needed)
+            index(self._slots, self._ring.arrays[0], int(head[0]), int(tail[0]))
+
+    def release(self, head: int, tail: int) -> None:
+        self._ring.release(head, tail)
+
+    def held_bytes(self, tail: int) -> int:
+        return int(self._slots.nbytes) + self._ring.held_bytes(tail)
 
 
 @kernel
-def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
-    """Return the slot that holds a place with this hash, or the empty one where it would go."""
-    slot = np.int64(wanted & np.uint64(slots.shape[0] - 1))
-    while slots[slot] >= 0 and hashes[slots[slot]] != wanted:
-        slot = (slot + 1) & (slots.shape[0] - 1)
-    return slot
+def whole_clock(lower, now_ms):  # type: ignore[no-untyped-def]
+    """Return the clock of which `lower` is the lower half: the last such up to `now_ms`."""
+    return now_ms - ((now_ms - np.int64(lower)) & (CLOCK_MS - 1))
 
 
 @kernel
-def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
-    """Empty a slot, moving back those that probed past it (Knuth, 6.4, Algorithm R)."""
-    mask = slots.shape[0] - 1
-    probe = slot
-    while True:
-        slots[slot] = -1
-        while True:
-            probe = (probe + 1) & mask
-            if slots[probe] < 0:
-                return
-            home = np.int64(hashes[slots[probe]] & np.uint64(mask))
-            # stays where its home lies cyclically after the hole
-            if ((probe - home) & mask) >= ((probe - slot) & mask):
-                break
-        slots[slot] = slots[probe]
-        slot = probe
-
-
-@kernel
-def hold_row(held, ends, rows, i, event_ms, append_ms):  # type: ignore[no-untyped-def]
+def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Copy the features of event `i` of `rows` to the open row of the newest entry."""
+    held, ends = rings.open, rings.ends
     place = ends.entry_tail[0] & (held.starts.shape[0] - 1)
-    held.event_ms[place] = event_ms
+    held.later_ms[place] = event_ms - clock
     held.append_ms[place] = append_ms
     held.clicked[place] = 0
     for j in range(rows.ids.shape[1]):
         held.ids[place, j] = rows.ids[i, j]
     for j in range(rows.numbers.shape[1]):
         held.numbers[place, j] = rows.numbers[i, j]
-    for j in range(rows.lengths.shape[1]):
-        held.lengths[place, j] = rows.lengths[i, j]
-    size = rows.starts[i + 1] - rows.starts[i]
-    capacity = held.arena.shape[0]
+    room = rows.room[i + 1] - rows.room[i]
+    capacity = rings.arena.shape[0]
     start = ends.arena_tail[0]
-    if (start & (capacity - 1)) + size > capacity:
+    if (start & (capacity - 1)) + room > capacity:
         start = (start // capacity + 1) * capacity
-    at = start & (capacity - 1)
-    for k in range(size):
-        held.arena[at + k] = rows.data[rows.starts[i] + k]
     held.starts[place] = start
-    ends.arena_tail[0] = start + size
+    at = start & (capacity - 1)
+    ends.arena_tail[0] = start + write_run(rings.arena, at, rows, i) - at
 
 
 @kernel
@@ -243,9 +288,9 @@ def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: igno
     waiting.settled[place] = 0
     waiting.following[place] = -1
     slot = find_slot(waiting.slots, waiting.hashes, wanted)
-    oldest = waiting.slots[slot]
-    if oldest < 0:
-        waiting.slots[slot] = np.int32(place)
+    oldest = place_in(waiting.slots, waiting.hashes, slot)
+    if oldest == NOWHERE:
+        put_in(waiting.slots, waiting.hashes, slot, place)
         waiting.newest[place] = sequence
     else:
         waiting.following[waiting.newest[oldest] & mask] = sequence
@@ -264,116 +309,21 @@ def drop_oldest_click(waiting, ends):  # type: ignore[no-untyped-def]
         clear_slot(waiting.slots, waiting.hashes, slot)
     else:
         waiting.newest[following & mask] = waiting.newest[place]
-        waiting.slots[slot] = np.int32(following & mask)
+        put_in(waiting.slots, waiting.hashes, slot, following & mask)
     ends.waiting_head[0] += 1
 
 
-def _capacity(needed: int, least: int) -> int:
-    return max(least, 1 << (needed - 1).bit_length())
-
-
-def _places(head: Longs, tail: Longs, capacity: int) -> Longs:
-    return np.arange(int(head[0]), int(tail[0])) & (capacity - 1)
-
-
-def _copy(
-    old: Sequence[npt.NDArray[Any]], new: Sequence[npt.NDArray[Any]], before: Longs, after: Longs
-) -> None:
-    for source, target in zip(old, new, strict=True):
-        target[after] = source[before]
-
-
-def _make_entries(capacity: int) -> Entries:
-    return Entries(
-        np.full(2 * capacity, -1, np.int32),
-        np.zeros(capacity, np.uint64),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-    )
-
-
-def _grown_entries(old: Entries, head: Longs, tail: Longs, needed: int) -> Entries:
-    new = _make_entries(_capacity(needed, _SMALLEST))
-    before = _places(head, tail, old.hashes.shape[0])
-    after = _places(head, tail, new.hashes.shape[0])
-    _copy(old[1:], new[1:], before, after)
-    _index_entries(new.slots, new.hashes, after)
-    return new
+@kernel
+def _index_newest(slots, hashes, head, tail):  # type: ignore[no-untyped-def]
+    for sequence in range(head, tail):  # of two with one hash (an id used again) the newer is meant
+        place = sequence & (hashes.shape[0] - 1)
+        put_in(slots, hashes, find_slot(slots, hashes, hashes[place]), place)
 
 
 @kernel
-def _index_entries(slots, hashes, places):  # type: ignore[no-untyped-def]
-    for place in places:  # of two with one hash (an id used again) the newer is meant
-        slots[find_slot(slots, hashes, hashes[place])] = np.int32(place)
-
-
-def _make_open(capacity: int, arena: int, singles: int, numbers: int, widths: int) -> OpenRows:
-    return OpenRows(
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.uint8),
-        np.zeros((capacity, singles), np.uint64),
-        np.zeros((capacity, numbers), np.float32),
-        np.zeros((capacity, widths), np.int32),
-        np.zeros(capacity, np.int64),
-        np.zeros(arena, np.uint8),
-    )
-
-
-def _grown_open(
-    old: OpenRows, ends: Ends, rows: int, arena: int, widths: tuple[int, int, int]
-) -> OpenRows:
-    new = _make_open(
-        max(_capacity(rows, _SMALLEST), old.event_ms.shape[0]),
-        max(_capacity(arena, _SMALLEST_ARENA), old.arena.shape[0]),
-        *widths,
-    )
-    before = _places(ends.open_head, ends.entry_tail, old.event_ms.shape[0])
-    after = _places(ends.open_head, ends.entry_tail, new.event_ms.shape[0])
-    _copy(old[:-2], new[:-2], before, after)
-    ends.arena_tail[0] = _move_runs(old, new, before, after)
-    return new
-
-
-@kernel
-def _move_runs(old, new, before, after):  # type: ignore[no-untyped-def]
-    tail = np.int64(0)
-    for i in range(before.shape[0]):
-        start = old.starts[before[i]] & (old.arena.shape[0] - 1)
-        new.starts[after[i]] = tail
-        for j in range(old.lengths.shape[1]):
-            for _ in range(old.lengths[before[i], j]):
-                new.arena[tail] = old.arena[start]
-                tail += 1
-                start += 1
-    return tail
-
-
-def _make_waiting(capacity: int) -> Waiting:
-    return Waiting(
-        np.full(2 * capacity, -1, np.int32),
-        np.zeros(capacity, np.uint64),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.uint8),
-        np.zeros(capacity, np.int64),
-        np.zeros(capacity, np.int64),
-    )
-
-
-def _grown_waiting(old: Waiting, ends: Ends, needed: int) -> Waiting:
-    new = _make_waiting(_capacity(needed, _SMALLEST))
-    before = _places(ends.waiting_head, ends.waiting_tail, old.hashes.shape[0])
-    after = _places(ends.waiting_head, ends.waiting_tail, new.hashes.shape[0])
-    _copy(old[1:], new[1:], before, after)
-    _index_waiting(new.slots, new.hashes, after)
-    return new
-
-
-@kernel
-def _index_waiting(slots, hashes, places):  # type: ignore[no-untyped-def]
-    for place in places:  # of a chain the oldest, which comes first
+def _index_oldest(slots, hashes, head, tail):  # type: ignore[no-untyped-def]
+    for sequence in range(head, tail):  # of a chain the oldest, which comes first
+        place = sequence & (hashes.shape[0] - 1)
         slot = find_slot(slots, hashes, hashes[place])
-        if slots[slot] < 0:
-            slots[slot] = np.int32(place)
+        if place_in(slots, hashes, slot) == NOWHERE:
+            put_in(slots, hashes, slot, place)

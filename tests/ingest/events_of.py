@@ -134,11 +134,11 @@ def _click(identity: str, time_ms: int) -> bytes:
 
 
 def examples_in(
-    messages: Iterable[tuple[Source, bytes]], topic: str, fields: FieldSet
+    messages: Iterable[tuple[Source, bytes, *tuple[object, ...]]], topic: str, fields: FieldSet
 ) -> list[Example]:
     """Return the examples in messages of a topic, in their order."""
     found: list[Example] = []
-    for source, value in messages:
+    for source, value, *_ in messages:
         if source.topic == topic:
             batch = unpack(value, fields)
             found += [

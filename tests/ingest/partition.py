@@ -9,7 +9,7 @@ import orjson
 from ingest.chunks import ChunkReader, Side
 from ingest.fields import FieldSet, SpecText, parse_fields
 from ingest.join import PartitionJoiner
-from ingest.stream import Record, Source
+from ingest.stream import Block, Record, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -86,7 +86,7 @@ class Partition:
 
     def offer(self, side: Side, found: Sequence[Record]) -> None:
         if found:
-            self.joiner.offer(self.reader.read(side, found))
+            self.joiner.offer(self.reader.read(side, Block.of(found)))
 
     def advance(self, now_ms: int = 0, limit: int = 4096) -> list[tuple[str, str, int]]:
         joined = self.joiner.advance(now_ms, limit)

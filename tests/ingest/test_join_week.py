@@ -12,7 +12,7 @@ from ingest.checkpoint import Checkpoint
 from ingest.chunks import ChunkReader, Side
 from ingest.fields import LabelPolicy, Policy, SpecText, parse_fields
 from ingest.join import PartitionJoiner
-from ingest.stream import Record, Source
+from ingest.stream import Block, Record, Source
 from tests.ingest.partition import LONG_AGO_MS
 
 WEEK = Path(__file__).parents[2].parent / "shared" / "data" / "ebnerd_week1"
@@ -61,7 +61,7 @@ def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> No
         for side, records in streams.items():
             if joiner.queued(side) < _CHUNK and nexts[side] < len(records):
                 chunk = records[nexts[side] : nexts[side] + _CHUNK]
-                joiner.offer(reader.read(side, chunk))
+                joiner.offer(reader.read(side, Block.of(chunk)))
                 nexts[side] += len(chunk)
         joined = joiner.advance(0)
         assert not joined.dead

@@ -171,7 +171,7 @@ def test_a_dead_letter_says_why_and_where_and_holds_the_event() -> None:
     life.run()
     letters = {
         letter["partition"]: letter
-        for target, value in life.transactions.written
+        for target, value, _ in life.transactions.written
         if target == Source(TOPICS.dead_letters, 0)
         for letter in [json.loads(value)]
     }

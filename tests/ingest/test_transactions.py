@@ -108,7 +108,7 @@ def test_who_has_left_the_group_cannot_commit_its_offsets(
     member.reader.close()
     heir = Member(settings, group, source, "two")
     heir.transactions.write([Outgoing(source, b"heir")], {source: Committed(7, "heir")})
-    member.transactions._reader = Zombie(stale)  # type: ignore[assignment]
+    member.transactions._offsets = Zombie(stale)  # type: ignore[assignment]
     with pytest.raises(TransactionAborted):
         member.transactions.write([Outgoing(source, b"late")], {source: Committed(2, "late")})
     assert written(settings, source) == [b"heir"]

@@ -1,0 +1,131 @@
+"""Columns that are rings: what is taken in at one end and forgotten at the other, in little memory.
+
+An element has a sequence number that only grows, and lies in every column at that number modulo the
+capacity, a power of two. The capacity is of addresses. Memory is what lies between the two ends: a
+page that nothing was written to is not there, and those behind the head are given back. Growing
+moves the elements piece by piece, giving the old pages back on the way. So a ring takes what its
+elements take and a few pages more, at any time: a queue of some gigabytes that doubles its arrays
+takes three times that for a moment, and is killed in it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+_PIECE_BYTES = 1 << 20
+"""Moved at a time while growing, and least worth giving back behind the head."""
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class Column(NamedTuple):
+    """Type and shape of a ring's elements in one column."""
+
+    kind: type[np.generic]
+    width: int | None = None
+    """Of a row; None: elements are scalars."""
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return np.dtype(self.kind).itemsize * (1 if self.width is None else self.width)
+
+
+class _Pages:
+    """One column, in memory of its own."""
+
+    def __init__(self, column: Column, capacity: int, head: int) -> None:
+        self._element_bytes = column.element_bytes
+        self._size = capacity * self._element_bytes
+        self._kept = self._page_of(head)
+        """What lies before it, as if bytes too had numbers that only grow, was given back."""
+        self._map: mmap.mmap | None = None
+        shape = (capacity,) if column.width is None else (capacity, column.width)
+        if self._size == 0:
+            self.array: Array = np.zeros(shape, column.kind)
+        else:
+            self._map = mmap.mmap(-1, self._size, _FLAGS)
+            self.array = np.frombuffer(self._map, column.kind).reshape(shape)
+
+    def move(self, other: _Pages, head: int, tail: int) -> None:
+        """Copy elements to other, larger pages; these are of no use afterwards."""
+        old, new = self.array.shape[0], other.array.shape[0]
+        most = max(1, _PIECE_BYTES // max(1, self._element_bytes))
+        for begin, end in _runs(head, tail, old, most):
+            source, target, count = begin % old, begin % new, end - begin
+            other.array[target : target + count] = self.array[source : source + count]
+            self.release(end, tail)
+
+    def release(self, head: int, tail: int) -> None:
+        """Give back whole pages of elements before `head`, unless used again up to `tail`."""
+        end = self._page_of(head)
+        # a page of the smallest rings has elements of both ends
+        if self._map is not None and self._size % mmap.PAGESIZE == 0:
+            used_again = -self._page_of(self.array.shape[0] - tail)
+            for begin, stop in _runs(max(self._kept, used_again), end, self._size, self._size):
+                self._map.madvise(mmap.MADV_DONTNEED, begin % self._size, stop - begin)
+        self._kept = end
+
+    def held_bytes(self, tail: int) -> int:
+        """Return the memory of the elements up to `tail`."""
+        return min(tail * self._element_bytes - self._kept, self._size)
+
+    def _page_of(self, head: int) -> int:
+        return head * self._element_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+
+
+class Ring:
+    """Columns under the same sequence numbers."""
+
+    def __init__(self, capacity: int, *columns: Column) -> None:
+        self.capacity, self._columns = capacity, columns
+        self._pages = [_Pages(column, capacity, 0) for column in columns]
+        self._element_bytes = sum(column.element_bytes for column in columns)
+        self._released = 0
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """The columns, until `grow` makes others."""
+        return tuple(pages.array for pages in self._pages)
+
+    def held_bytes(self, tail: int) -> int:
+        """Return the memory of the elements up to `tail`."""
+        return sum(pages.held_bytes(tail) for pages in self._pages)
+
+    def grow(self, needed: int, head: int, tail: int) -> bool:
+        """Make room for `needed` elements; those from `head` to `tail` stay. Return whether the
+        columns are others now.
+        """
+        if needed <= self.capacity:
+            return False
+        self.capacity = 1 << (needed - 1).bit_length()
+        for i, column in enumerate(self._columns):
+            pages = _Pages(column, self.capacity, head)
+            self._pages[i].move(pages, head, tail)
+            self._pages[i] = pages
+        self._released = head
+        return True
+
+    def release(self, head: int, tail: int) -> None:
+        """Give back the memory of elements before `head`, now and then; the last is at `tail`."""
+        if (head - self._released) * self._element_bytes >= _PIECE_BYTES:
+            for pages in self._pages:
+                pages.release(head, tail)
+            self._released = head
+
+
+def _runs(head: int, tail: int, capacity: int, most: int) -> list[tuple[int, int]]:
+    """Cut a range of sequence numbers where its places wrap, and into runs of at most `most`."""
+    runs = []
+    while head < tail:
+        end = min(tail, head + most, (head // capacity + 1) * capacity)
+        runs.append((head, end))
+        head = end
+    return runs

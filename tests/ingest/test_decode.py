@@ -1,0 +1,291 @@
+"""What is found in messages by looking is what is found by decoding them.
+
+`read_event` and the encoder over Python values are the reference: slow, obvious, tested by
+themselves. Texts that JSON allows, nearly allows and does not allow go through both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.chunks import Chunk, ChunkReader, Role, Side
+from ingest.decode import Decoder
+from ingest.encode import Encoder
+from ingest.events import IMPRESSION_ID, REQUEST_ID, TIME, Reason, is_tick, read_event
+from ingest.fields import FieldSet, SpecText, parse_fields
+from ingest.scan import ODD
+from ingest.stream import Block, Record, Source
+from ingest.values import hash_values, texts
+
+NOW_MS = 1_700_000_000_000
+_SPEC = """
+[examples]
+slice_by = ["device", "word"]
+[fields.word]
+number = 1
+transform = "id"
+[fields.amount]
+number = 2
+transform = "log_bucket"
+per_doubling = 3
+[fields.plain]
+number = 3
+transform = "number"
+log1p = true
+[fields.both]
+number = 4
+transform = "id"
+[fields.both_bucket]
+number = 5
+transform = "log_bucket"
+source = "both"
+[fields.tags]
+number = 6
+transform = "bag"
+[fields.word_bag]
+number = 7
+transform = "bag"
+source = "word"
+[fields.hour]
+number = 8
+transform = "hour"
+[fields.crossed]
+number = 9
+transform = "cross"
+of = ["word", "both"]
+[fields.moment]
+number = 10
+transform = "id"
+source = "timestamp_ms"
+[fields.identity]
+number = 11
+transform = "id"
+source = "impression_id"
+"""
+DECLARED = ("word", "amount", "plain", "both", "tags", "device", "other", "other two", "ø")
+
+
+def fields() -> FieldSet:
+    where = SpecText("test.toml", _SPEC)
+    return parse_fields(where.tables(), where)
+
+
+FIELDS = fields()
+READER, ENCODER = ChunkReader(FIELDS), Encoder(FIELDS)
+
+
+def block(values: list[bytes], append_ms: int = NOW_MS) -> Block:
+    source = Source("shown", 0)
+    return Block.of([Record(source, 3 * i, append_ms, value) for i, value in enumerate(values)])
+
+
+def strings_of(chunk: Chunk, place: int) -> list[str | None]:
+    rows = chunk.rows
+    return [
+        bytes(rows.data[begin : begin + length]).decode() if length >= 0 else None
+        for begin, length in zip(rows.begins[place], rows.lengths[place], strict=True)
+    ]
+
+
+def agree(values: list[bytes], append_ms: int = NOW_MS) -> None:
+    """Both ways lead to the same, for impressions and for clicks."""
+    expected = [read_event(value, append_ms) for value in values]
+    for side in Side:
+        chunk = READER.read(side, block(values, append_ms))
+        assert chunk.refused == {i: e for i, e in enumerate(expected) if isinstance(e, Reason)}
+        for place, event in enumerate(expected):
+            if isinstance(event, Reason):
+                assert chunk.arrays.roles[place] == Role.REFUSED
+                continue
+            role = Role.TICK if is_tick(event) else Role.EVENT
+            assert chunk.arrays.roles[place] == role, values[place]
+            assert chunk.arrays.event_ms[place] == event[TIME]
+            [hashed] = hash_values([event.get(IMPRESSION_ID)])
+            assert chunk.arrays.hashes[place] == hashed
+    chunk = READER.read(Side.IMPRESSIONS, block(values, append_ms))
+    kept = [(i, event) for i, event in enumerate(expected) if not isinstance(event, Reason)]
+    for place, event in kept:
+        encoded = ENCODER.encode([event])
+        rows = chunk.rows
+        assert rows.ids[place].tolist() == encoded.ids[0].tolist(), values[place]
+        np.testing.assert_array_equal(rows.numbers[place], encoded.numbers[0])
+        bags = len(FIELDS.bags)
+        offsets = rows.bag_offsets[place * bags : (place + 1) * bags + 1]
+        assert (offsets - offsets[0]).tolist() == encoded.bag_offsets.tolist()
+        bag_ids = rows.bag_bytes.view(np.uint64)[offsets[0] : offsets[-1]]
+        assert bag_ids.tolist() == encoded.bag_ids.tolist()
+        names = (IMPRESSION_ID, REQUEST_ID, *FIELDS.slice_by)
+        assert strings_of(chunk, place) == [texts([event.get(n)])[0].as_py() for n in names]
+
+
+NOTABLE_NUMBERS = [
+    *("-0", "-0.0", "-0.00", "0.0", "0.00", "1.0", "1.50", "12.00", "-1.5", "-12.50", "100.0"),
+    *("01", "1.", ".5", "+1", "-", "1-1", "00", "0x1", "NaN", "Infinity", "1e3", "1E3", "1e-7"),
+    *("1e400", "0.0001", "0.00001", "0.00012", "4.35", "1.15", "0.30000000000000004"),
+    *("123456789012345.0", "1234567890123456.5", "0.1234567890123456", "9007199254740993"),
+    *("999999999999999999", "1000000000000000000", "18446744073709551616"),
+    "-9223372036854775808",
+]
+NUMBERS = st.one_of(
+    st.integers(-20, 20).map(str),
+    st.integers().map(str),
+    st.integers(10**14, 10**20).map(str),
+    st.floats().map(repr),
+    st.floats(-1e6, 1e6).map(lambda x: f"{x:.4f}"),
+    st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=0, max_value=1).map(str),
+    st.sampled_from(NOTABLE_NUMBERS),
+)
+STRINGS = st.one_of(
+    st.text(max_size=8).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.text(max_size=4).map(json.dumps),
+    NUMBERS.map(lambda number: f'"{number}"'),
+    st.sampled_from(
+        [
+            *(
+                '""',
+                '"a b"',
+                '"\\n"',
+                '"\\u00e6"',
+                '"\\ud83d\\ude00"',
+                '"\\ud800"',
+                '"\\x"',
+                '"\\u12"',
+            ),
+            *('" 1"', '"1_0"', '"nan"', '"inf"', '"\u0661"', '"\x7f"', '"\t"', '"æ"', '"😀"', '"'),
+        ]
+    ),
+)
+SCALARS = st.one_of(
+    NUMBERS, STRINGS, st.sampled_from(["true", "false", "null", "tru", "nul", "truex", ""])
+)
+SPACE = st.sampled_from(["", "", "", " ", "\n\t", "\r ", "\x0b", "\u00a0"])
+VALUES = st.one_of(
+    SCALARS,
+    st.builds(
+        lambda items, space: "[" + space + f"{space},{space}".join(items) + space + "]",
+        st.lists(SCALARS, max_size=4),
+        SPACE,
+    ),
+    st.sampled_from(
+        ["[", "]", "[]", "[ ]", "[,]", "[1,]", "[[]]", "[[1]]", "{}", '{"a":1}', "[{}]"]
+    ),
+)
+KEYS = st.one_of(
+    st.sampled_from(DECLARED).map(json.dumps),
+    st.sampled_from(DECLARED).map(lambda name: f'"{name}"'),
+    st.sampled_from([IMPRESSION_ID, TIME, REQUEST_ID]).map(json.dumps),
+    st.text(max_size=5).map(json.dumps),
+)
+IDENTITIES = st.sampled_from(['"i1"', '"i1"', '"æ-2"', '"a\\/b"', '""', "7", "null", "[1]", "{}"])
+TIMES = st.sampled_from(
+    [
+        *(str(NOW_MS), str(NOW_MS + 5), str(NOW_MS), f"{NOW_MS}.0", f'"{NOW_MS}"', "1.7e12", "-5"),
+        *("null", "12", "true", "[1]", "1700000000000.5", "9" * 19, str(NOW_MS + 10**9)),
+    ]
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    pairs = draw(st.lists(st.tuples(KEYS, VALUES), max_size=6))
+    if draw(st.integers(0, 9)):
+        pairs.append((json.dumps(IMPRESSION_ID), draw(IDENTITIES)))
+    if draw(st.integers(0, 9)):
+        pairs.append((json.dumps(TIME), draw(TIMES)))
+    pairs = draw(st.permutations(pairs))
+    space = draw(SPACE)
+    text = f",{space}".join(f"{key}{space}:{space}{value}" for key, value in pairs)
+    value = f"{space}{{{text}{space}}}{space}".encode("utf-8", "surrogatepass")
+    if draw(st.integers(0, 4)) == 0:  # something breaks on the way
+        at = draw(st.integers(0, len(value)))
+        broken = draw(st.binary(max_size=2))
+        value = value[:at] + broken + value[at + draw(st.integers(0, 2)) :]
+    return value
+
+
+@settings(max_examples=400)
+@given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([NOW_MS, 0, -1]))
+def test_looking_finds_what_decoding_finds(values: list[bytes], append_ms: int) -> None:
+    agree(values, append_ms)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@settings(max_examples=30_000)
+@given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([NOW_MS, 0, -1]))
+def test_so_it_does_for_very_many(values: list[bytes], append_ms: int) -> None:
+    agree(values, append_ms)
+
+
+@settings(max_examples=300)
+@given(NUMBERS, st.sampled_from(["word", "amount", "plain", "both", "tags", "device"]))
+def test_every_way_to_write_a_number_is_read_alike(number: str, name: str) -> None:
+    start = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},"{name}":'
+    agree([f"{start}{number}}}".encode(), f'{start}"{number}"}}'.encode()])
+
+
+PLAIN: list[dict[str, Any]] = [
+    {"word": "a", "amount": 3, "plain": 2.5, "both": "12", "tags": ["x", 1, None], "device": True},
+    {"word": "hello world", "both": 12.0, "amount": -4, "other": [1, 2], "request_id": 17},
+    {"word": "ærø 😀", "both": None, "tags": [], "other": 'a\\b"c', "request_id": "r"},
+    {},
+]
+
+
+def test_plain_events_are_not_decoded() -> None:
+    values = [
+        dumped
+        for event in PLAIN
+        for whole in [{"impression_id": "i", "timestamp_ms": NOW_MS, **event}]
+        for dumped in (orjson.dumps(whole), json.dumps(whole, ensure_ascii=False).encode())
+    ]
+    values.append(orjson.dumps({"timestamp_ms": NOW_MS}))
+    decoder = Decoder(FIELDS)
+    found = decoder.decode(values, np.full(len(values), NOW_MS)).found
+    assert not (found.states == ODD).any()
+    agree(values)
+
+
+def test_the_order_of_names_may_change_from_event_to_event() -> None:
+    names = [f'"{name}":"{name}"' for name in ("word", "both", "device")]
+    names += ['"impression_id":"i"', f'"timestamp_ms":{NOW_MS}']
+    orders = [names, names[::-1], names[2:] + names[:2], names[1:], names[::2] + names[1::2]]
+    agree([f"{{{','.join(order)}}}".encode() for order in orders * 2])
+
+
+def test_of_a_name_given_twice_the_last_counts() -> None:
+    start = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},'
+    doubles = ['"word":1,"word":2', '"word":1,"word":null', '"tags":["a"],"tags":["b","c"]']
+    doubles += ['"amount":5,"amount":[]', '"plain":"x","plain":3', '"word":{},"word":1']
+    doubles += ['"impression_id":"j"', '"timestamp_ms":1', '"impression_id":null']
+    agree([f"{start}{double}}}".encode() for double in doubles])
+
+
+def test_an_event_of_many_names_and_one_of_long_ones() -> None:
+    many = {f"name {i}": i for i in range(200)} | {"word": "w", "device": "d"}
+    long = {"x" * 10_000: "y" * 10_000, "word": "z" * 10_000}
+    base = {"impression_id": "i", "timestamp_ms": NOW_MS}
+    agree([orjson.dumps(base | many), orjson.dumps(long | base), orjson.dumps(many | base)])
+
+
+def test_every_cut_of_an_event_is_refused_alike() -> None:
+    whole = orjson.dumps({"impression_id": "æ", "timestamp_ms": NOW_MS, "tags": [1.5, "x", True]})
+    agree([whole[:size] for size in range(len(whole) + 1)])
+
+
+def test_the_numbers_of_plain_decimals_are_exact() -> None:
+    dice = np.random.default_rng(3)
+    written = [f"{dice.integers(0, 10**9)}.{dice.integers(0, 10**6)}" for _ in range(2_000)]
+    base = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},"amount":'
+    values = [f"{base}{text}}}".encode() for text in written]
+    found = Decoder(FIELDS).decode(values, np.full(len(values), NOW_MS))
+    assert found.reals("amount").tolist() == [float(text) for text in written]
+    assert not any(map(math.isnan, found.reals("amount")))

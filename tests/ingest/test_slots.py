@@ -1,0 +1,60 @@
+"""The hash index of a ring finds what is held, and nothing else, whatever came and went."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from ingest.slots import (
+    NOWHERE,
+    clear_slot,
+    find_place,
+    find_slot,
+    put_in,
+    slots_for,
+    too_full,
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_slots_hold_what_a_dictionary_would(seed: int) -> None:
+    dice = random.Random(seed)
+    capacity = dice.choice((16, 256, 1024))
+    hashes = np.zeros(capacity, np.uint64)
+    slots = slots_for(capacity * 3 // 4)
+    held: dict[int, int] = {}
+    # few bits of each half, so that homes and tags collide
+    drawn = [dice.getrandbits(3) << 61 | dice.getrandbits(12) << 20 for _ in range(3 * capacity)]
+    for _ in range(20_000):
+        wanted = dice.choice(drawn)
+        slot = find_slot(slots, hashes, np.uint64(wanted))
+        if wanted in held:
+            if dice.random() < 0.5:
+                clear_slot(slots, hashes, slot)
+                hashes[held.pop(wanted)] = 0
+        elif len(held) < capacity * 3 // 4:
+            place = dice.choice(sorted(set(range(capacity)) - set(held.values()) - {0}))
+            hashes[place] = wanted
+            put_in(slots, hashes, slot, place)
+            held[wanted] = place
+        looked_up = dice.choice(drawn)
+        found = find_place(slots, hashes, np.uint64(looked_up))
+        assert found == held.get(looked_up, NOWHERE), f"seed {seed}"
+    assert sum(find_place(slots, hashes, np.uint64(w)) != NOWHERE for w in set(drawn)) == len(held)
+
+
+def test_no_hash_makes_a_slot_look_empty() -> None:
+    hashes = np.zeros(4, np.uint64)
+    slots = slots_for(3)
+    hashes[3] = np.uint64(0xFFFFFFFF_FFFFFFFF)
+    put_in(slots, hashes, find_slot(slots, hashes, hashes[3]), 3)
+    assert find_place(slots, hashes, hashes[3]) == 3
+
+
+def test_slots_are_at_most_three_quarters_full() -> None:
+    slots = slots_for(1_000)
+    assert not too_full(slots, 1_000)
+    assert too_full(slots, slots.shape[0])
+    assert slots.nbytes < 7 * 1_000
