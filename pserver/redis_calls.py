@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from pserver.nodes import Nodes
 
 
+MOST_SUB_HASHES = 4096
+"""Of a bucket: their keys are arguments of one call."""
+
+
+def _framed(word: str) -> str:
+    return f"${len(word)}\r\n{word}\r\n"
+
+
+_TEXTS = [str(number) for number in range(MOST_SUB_HASHES)]
+_FRAMED = [_framed(text) for text in _TEXTS]
+
+
 class Scattered(NamedTuple):
     """Rows of one bucket, for its sub-hashes."""
 
@@ -69,21 +81,30 @@ class Calls:
         """Return the call of a function about rows in many sub-hashes.
 
         Its keys are log, marks and the sub-hashes; its arguments these, then the counts of rows of
-        the sub-hashes, then rows. Hundreds of words, so they are framed here: a client library
-        takes a microsecond for each.
+        the sub-hashes, then rows. Most of these words are small numbers, and there are hundreds, so
+        they are framed here, out of a table: four times faster than the client library does it.
         """
-        log, prefix = self.key(bucket, "log"), self.key(bucket, "rows:")
-        subs = words.subs.tolist()
-        tail = [b"$%d\r\n%b%d\r\n" % (len(prefix) + len(str(n)), prefix, n) for n in subs]
-        said = [w if isinstance(w, bytes) else str(w).encode() for w in arguments]
-        tail += [b"$%d\r\n%b\r\n" % (len(word), word) for word in said]
-        tail += [b"$%d\r\n%d\r\n" % (len(str(n)), n) for n in words.counts.ravel().tolist()]
-        tail.append(words.rows)
+        log, prefix = self.key(bucket, "log"), f"{{{self.model}:{bucket}}}:rows:"
+        subs, length = words.subs.tolist(), len(prefix.encode())
+        keys = "".join([f"${length + len(_TEXTS[n])}\r\n{prefix}{_TEXTS[n]}\r\n" for n in subs])
+        said = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
+        counts = words.counts.ravel().tolist()
+        if max(counts, default=0) < len(_FRAMED):
+            framed = "".join([_FRAMED[count] for count in counts])
+        else:
+            framed = "".join([_framed(str(count)) for count in counts])
         return Call(
             log,
             (command, f"headrace_{name}", 2 + len(subs), log, self.key(bucket, "marks")),
-            b"".join(tail),
-            len(tail) - 1 + words.row_words,
+            b"".join(
+                [
+                    keys.encode(),
+                    *(b"$%d\r\n%b\r\n" % (len(word), word) for word in said),
+                    framed.encode(),
+                    words.rows,
+                ]
+            ),
+            len(subs) + len(said) + len(counts) + words.row_words,
         )
 
     def one(self, key: bytes, *words: bytes | str | int) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
 from pserver.nodes import Call
-from pserver.redis_calls import names_of_all
+from pserver.redis_calls import MOST_SUB_HASHES, names_of_all
 from pserver.redis_rows import Layout, written
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of everything under a model's keys. Raised when an older program could not read it any more."""
-MOST_SUB_HASHES = 4096
-"""Of a bucket: their keys are arguments of one call."""
 _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 
