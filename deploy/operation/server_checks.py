@@ -134,7 +134,7 @@ def _limited(node: FoundNode, used: int, limit: int) -> Iterator[Finding]:
         node.name,
         f"less than {TIGHT:.0%} of maxmemory used",
         f"{used / limit:.0%}" + (": learners' pushes are refused until there is room" * full),
-        "raise maxmemory, add shards, or let keepers remove rows (see: headrace pserver keep -h)",
+        "raise maxmemory, add shards, or let rows go: [expiry] and [admission] in the spec",
     )
 
 

@@ -1,0 +1,118 @@
+"""deploy/OPERATING.md is true: its configuration, its commands, the errors it explains."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+import typer
+
+import deploy
+from deploy.cli import app
+from deploy.operation import cluster_checks, server_checks
+from deploy.operation.finding import Severity
+from deploy.stack.leash import Leashed
+from deploy.stack.ports import free_port
+from deploy.stack.valkey import call, server_binary
+from deploy.stack.waiting import wait_until
+from learner.errors import LearnerError
+from pserver.errors import StoreError
+from pserver.redis_store import open_store
+from pserver.survey import survey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = (Path(deploy.__file__).parent / "OPERATING.md").read_text()
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("headrace ")]
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[int]:
+    """The port of a server with the page's configuration, alone in a cluster of one."""
+    [text] = blocks("conf")
+    lines = [re.sub(r"\s+#.*", "", line) for line in text.splitlines()]
+    (tmp_path / "page.conf").write_text("\n".join(lines) + "\n")
+    port = free_port()
+    own = ("--port", str(port), "--cluster-port", str(free_port()), "--bind", "127.0.0.1")
+    server = Leashed(
+        [str(server_binary()), str(tmp_path / "page.conf"), *own, "--dir", str(tmp_path)],
+        tmp_path / "server.log",
+    )
+
+    def serves() -> bool:
+        try:
+            return "cluster_state:ok" in call("127.0.0.1", port, "CLUSTER", "INFO")
+        except ConnectionError:
+            return False
+
+    def answers() -> bool:
+        try:
+            return call("127.0.0.1", port, "PING") == "PONG"
+        except ConnectionError:
+            return False
+
+    try:
+        assert wait_until(answers, 30, lambda: server.alive), server.log_tail()
+        call("127.0.0.1", port, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        assert wait_until(serves, 30, lambda: server.alive), server.log_tail()
+        yield port
+    finally:
+        server.stop()
+
+
+def test_a_server_with_this_configuration_passes_the_doctor(configured: int) -> None:
+    with closing(open_store(f"redis+cluster://127.0.0.1:{configured}", "m")) as store:
+        nodes = survey(store, "m").nodes
+    found = [
+        *server_checks.check_functions(nodes),
+        *server_checks.check_memory(nodes),
+        *server_checks.check_persistence(nodes),
+        *server_checks.check_replication(nodes),
+        *cluster_checks.check_cluster(nodes),
+    ]
+    assert [(each.severity, each.expected) for each in found] == [
+        (Severity.NOTE, "a replica, that takes over when it dies")
+    ]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: object = typer.main.get_command(app)
+    while isinstance(command, click.Group) or hasattr(command, "commands"):
+        word = words.pop(0)
+        assert word in command.commands, line
+        command = command.commands[word]
+    options = {name for parameter in command.params for name in parameter.opts}  # type: ignore[attr-defined]
+    used = {word for word in words if word.startswith("--")}
+    assert used <= options, line
+
+
+def test_every_error_that_stops_or_delays_a_process_is_explained() -> None:
+    def below(kind: type[Exception]) -> Iterator[str]:
+        for each in kind.__subclasses__():
+            yield each.__name__
+            yield from below(each)
+
+    explained = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    ours = {
+        name
+        for base, module in ((StoreError, "pserver.errors"), (LearnerError, "learner.errors"))
+        for name in below(base)
+        if name in vars(__import__(module, fromlist=["errors"]))
+    }
+    assert explained == ours
