@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from deploy.commands.ingest import schema
 from ingest.events import EARLIEST_MS, LATEST_MS, Reason, is_tick, read_event
 from ingest.schema import EXAMPLES, EventKind, event_schema
 
@@ -62,8 +63,14 @@ def test_the_schema_accepts_what_the_joiner_accepts(event: Any, kind: EventKind)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schema_is_one_and_its_example_is_valid(kind: EventKind) -> None:
-    schema = event_schema(kind)
-    Draft202012Validator.check_schema(schema)
+    made = event_schema(kind)
+    Draft202012Validator.check_schema(made)
     VALIDATORS[kind].validate(EXAMPLES[kind])
-    assert schema["examples"] == [EXAMPLES[kind]]
-    assert schema["required"] == ["impression_id", "timestamp_ms"]
+    assert made["examples"] == [EXAMPLES[kind]]
+    assert made["required"] == ["impression_id", "timestamp_ms"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_prints_it(kind: EventKind, capsys: pytest.CaptureFixture[str]) -> None:
+    schema(kind)
+    assert json.loads(capsys.readouterr().out) == event_schema(kind)

@@ -1,0 +1,338 @@
+"""The whole collector: `headrace ingest collect` as a process, a real Kafka of its own to restart.
+
+That Kafka also has a listener with passwords, so that what passes through to the client is tested
+against a broker that asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import httpx
+import pytest
+
+from deploy.stack.jars import kafka_jars
+from deploy.stack.kafka import HOST, KafkaNode
+from deploy.stack.ports import free_port
+from ingest.collector.errors import AddressTaken, BadTokens
+from ingest.collector.process import CollectorSettings, run_collector
+from ingest.errors import KafkaRefused, KafkaUnreachable, MissingTopic, NotAllowed
+from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from tests.deploy.command import Running, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CONNECTIONS = 8
+GENEROUS_S = 60.0
+TOKEN = "token-of-the-tests-0123456789"
+PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
+
+
+class KafkaWithPasswords(KafkaNode):
+    """A broker with a second listener, for clients that say who they are."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asking_port = free_port()
+
+    @property
+    def asking(self) -> str:
+        return f"{HOST}:{self.asking_port}"
+
+    def _server_properties(self) -> str:
+        lines = super()._server_properties().splitlines()
+        listener = f",SASL_PLAINTEXT://{self.asking}"
+        lines = [
+            line + listener if line.startswith(("listeners=", "advertised.listeners=")) else line
+            for line in lines
+        ]
+        name = "listener.name.sasl_plaintext"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return "\n".join(
+            [
+                *lines,
+                f"listener.security.protocol.map={PROTOCOLS}",
+                "sasl.enabled.mechanisms=PLAIN",
+                f'{name}.plain.sasl.jaas.config={module} required user_headrace="secret";',
+            ]
+        )
+
+
+@pytest.fixture(scope="module")
+def own_kafka(stack_directory: Path) -> Iterator[KafkaWithPasswords]:
+    """A Kafka that no other test uses, for these to stop and start, with the event topics."""
+    named = os.environ.get("HEADRACE_KAFKA_JARS")
+    jars = kafka_jars(None if named is None else stack_directory.__class__(named))
+    node = KafkaWithPasswords(stack_directory / "collected", jars, remove=stack_directory)
+    try:
+        node.launch()
+        node.wait_ready()
+        ensure_topics(KafkaSettings(node.bootstrap), topics_for("model", 4))
+        yield node
+    finally:
+        node.stop()
+
+
+@contextlib.contextmanager
+def collector(kafka: str, *options: str) -> Iterator[tuple[Running, int]]:
+    """Run a collector; yield it and its port."""
+    arguments = ("ingest", "collect", "--kafka", kafka, "--port", "0", *options)
+    with running(*arguments, HEADRACE_COLLECT_TOKENS=TOKEN) as process:
+        found = process.wait_for(r"collecting on http://127\.0\.0\.1:(\d+)")
+        yield process, int(found[1])
+
+
+@contextlib.contextmanager
+def collecting_here(kafka: KafkaSettings, deadline_s: float = 15.0) -> Iterator[int]:
+    """Run a collector in a thread of this process; yield its port."""
+    stop, ports, ended = threading.Event(), list[int](), list[BaseException]()
+
+    def run() -> None:
+        try:
+            run_collector(replace(SETTINGS, deadline_s=deadline_s), kafka, stop, ports.append)
+        except BaseException as error:  # noqa: BLE001 - handed to the test, which raises it
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: bool(ports or ended), "it listens")
+    try:
+        yield ports[0]
+    finally:
+        stop.set()
+        thread.join()
+    if ended:
+        raise ended[0]
+
+
+@dataclass
+class Sent:
+    """What eight connections sent, and what they were told."""
+
+    acknowledged: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def send(port: int, batches: list[list[str]], sent: Sent) -> None:
+    """Send batches over one connection, each until it is acknowledged."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GENEROUS_S)
+    headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {TOKEN}"}
+    now_ms = time.time_ns() // 1_000_000
+    for names in batches:
+        lines = [
+            f'{{"impression_id":"{name}","timestamp_ms":{now_ms},"article_id":"{name}"}}'
+            for name in names
+        ]
+        while True:
+            connection.request("POST", "/v1/impressions", "\n".join(lines), headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            with sent.lock:
+                sent.statuses[answer.status] += 1
+                if answer.status == 200:
+                    sent.acknowledged.update(names)
+                    break
+            assert answer.status in (429, 503), text
+            threading.Event().wait(float(answer.headers["Retry-After"]))
+    connection.close()
+
+
+@contextlib.contextmanager
+def sending(port: int, count: int, batch: int, stem: str) -> Iterator[Sent]:
+    """Send `count` events from eight connections; at the end all are acknowledged."""
+    names = [f"{stem}-{i}" for i in range(count)]
+    batches = [names[begin : begin + batch] for begin in range(0, count, batch)]
+    sent = Sent()
+    threads = [
+        threading.Thread(target=send, args=(port, batches[i::CONNECTIONS], sent), daemon=True)
+        for i in range(CONNECTIONS)
+    ]
+    for thread in threads:
+        thread.start()
+    yield sent
+    for thread in threads:
+        thread.join()
+    assert sent.acknowledged == Counter(names)
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + GENEROUS_S
+    while not happened():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.005)
+
+
+def post(port: int, name: str) -> httpx.Response:
+    event = {"impression_id": name, "timestamp_ms": time.time_ns() // 1_000_000}
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    url = f"http://127.0.0.1:{port}/v1/clicks"
+    return httpx.post(url, json=event, headers=headers, timeout=GENEROUS_S)
+
+
+def is_ready(port: int) -> bool:
+    return httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200
+
+
+def in_topic(kafka: str, topic: str, stem: str) -> Counter[str]:
+    """Return how often each event of a stem is in a topic, by its key."""
+    keys = [(record.key or b"").decode() for record in read_all(KafkaSettings(kafka), topic)]
+    return Counter(key for key in keys if key.startswith(f"{stem}-"))
+
+
+def restarted(node: KafkaNode, port: int, count: int, batch: int, stem: str) -> Sent:
+    """Send events while Kafka dies and comes back; return what was sent."""
+    with (
+        collecting_here(KafkaSettings(node.bootstrap), deadline_s=1.0) as hasty,
+        sending(port, count, batch, stem) as sent,
+    ):
+        assert post(hasty, f"before-{stem}").status_code == 200
+        until(lambda: sent.acknowledged.total() > count / 5, "a fifth was acknowledged")
+        node.kill()
+        at_death = sent.acknowledged.total()
+        answer = post(hasty, f"during-{stem}")
+        assert answer.status_code == 503
+        assert answer.json()["refused"][0]["reason"] == "not_acknowledged"
+        until(lambda: not is_ready(hasty), "it noticed")
+        node.launch()
+        node.wait_ready()
+        until(lambda: is_ready(hasty), "it noticed again")
+        assert post(hasty, f"after-{stem}").status_code == 200
+        assert at_death < count
+    return sent
+
+
+def test_every_acknowledged_event_is_in_the_topic_once_though_kafka_is_restarted(
+    own_kafka: KafkaWithPasswords,
+) -> None:
+    count = 20_000
+    with collector(own_kafka.bootstrap, "--deadline-s", str(GENEROUS_S)) as (process, port):
+        sent = restarted(own_kafka, port, count, 50, "short")
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+    assert set(sent.statuses) == {200}, "a slow broker is waited for, not given up"
+    found = in_topic(own_kafka.bootstrap, "impressions", "short")
+    assert found == sent.acknowledged
+    placed = {
+        record.source.partition == confluent_kafka.murmur2(record.key or b"", 4)
+        for record in read_all(KafkaSettings(own_kafka.bootstrap), "impressions")
+    }
+    assert placed == {True}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_million_acknowledged_events_are_in_the_topic_once_though_kafka_is_restarted(
+    own_kafka: KafkaWithPasswords,
+) -> None:
+    count = 1_000_000
+    with collector(own_kafka.bootstrap, "--deadline-s", str(GENEROUS_S)) as (process, port):
+        sent = restarted(own_kafka, port, count, 500, "long")
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+    assert set(sent.statuses) <= {200, 429}
+    assert in_topic(own_kafka.bootstrap, "impressions", "long") == sent.acknowledged
+
+
+def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
+    own_kafka: KafkaWithPasswords,
+) -> None:
+    metrics = free_port()
+    with collector(own_kafka.bootstrap, "--metrics-port", str(metrics)) as (process, port):
+        assert post(port, "stop-1").status_code == 200
+        answers: list[httpx.Response] = []
+        os.kill(own_kafka.pid, signal.SIGSTOP)
+        try:
+            waiting = threading.Thread(target=lambda: answers.append(post(port, "stop-2")))
+            waiting.start()
+
+            def waits() -> bool:
+                text = httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
+                return "headrace_collector_waiting_events 1.0" in text
+
+            until(waits, "the event waits for Kafka")
+            process.process.send_signal(signal.SIGTERM)
+            process.wait_for("Shutting down")
+
+            def refused() -> bool:
+                with socket.socket() as probe:
+                    return probe.connect_ex(("127.0.0.1", port)) != 0
+
+            until(refused, "no more connections are accepted")
+            assert process.process.poll() is None
+            assert not answers
+        finally:
+            os.kill(own_kafka.pid, signal.SIGCONT)
+        waiting.join(GENEROUS_S)
+        assert [answer.status_code for answer in answers] == [200]
+        assert process.end() == 0
+        assert TOKEN not in process.output
+    assert in_topic(own_kafka.bootstrap, "clicks", "stop") == Counter(["stop-1", "stop-2"])
+
+
+# -------------------------------------------------------------------- what a start is refused for
+
+ASKED = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+
+
+def start(settings: CollectorSettings, kafka: KafkaSettings) -> None:
+    run_collector(settings, kafka, threading.Event())
+
+
+def test_what_says_who_we_are_reaches_the_broker(own_kafka: KafkaWithPasswords) -> None:
+    client = {**ASKED, "sasl.username": "headrace", "sasl.password": "secret"}
+    with collecting_here(KafkaSettings(own_kafka.asking, client=client)) as port:
+        assert post(port, "known-1").status_code == 200
+
+
+def test_what_the_broker_does_not_accept_is_said_with_its_reason(
+    own_kafka: KafkaWithPasswords,
+) -> None:
+    def asked(**client: str) -> KafkaSettings:
+        settings = {key.replace("_", "."): value for key, value in client.items()}
+        return KafkaSettings(own_kafka.asking, connect_timeout_s=2.0, client=settings)
+
+    known = {key.replace(".", "_"): value for key, value in ASKED.items()}
+    with pytest.raises(NotAllowed, match="Invalid username or password"):
+        start(SETTINGS, asked(**known, sasl_username="headrace", sasl_password="guess"))
+    with pytest.raises(KafkaUnreachable, match="SSL handshake failed"):
+        start(SETTINGS, asked(security_protocol="SSL"))
+    with pytest.raises(KafkaRefused, match=r"ssl\.ca\.location failed"):
+        start(SETTINGS, asked(security_protocol="SSL", ssl_ca_location="/nowhere"))
+    with pytest.raises(KafkaRefused, match=r'No such configuration property: "sasl\.user"'):
+        start(SETTINGS, asked(sasl_user="headrace"))
+    with pytest.raises(KafkaRefused, match="found acks"):
+        asked(acks="1")
+
+
+def test_a_start_is_refused_with_the_setting_to_change(
+    own_kafka: KafkaWithPasswords, fresh_name: Callable[[str], str]
+) -> None:
+    kafka = KafkaSettings(own_kafka.bootstrap)
+    with pytest.raises(BadTokens, match=r"0\.0\.0\.0.*--tokens / HEADRACE_COLLECT_TOKENS"):
+        start(replace(SETTINGS, host="0.0.0.0", tokens=()), kafka)
+    with pytest.raises(MissingTopic, match="found no absent"):
+        start(replace(SETTINGS, topics=EventTopics(impressions="absent")), kafka)
+    with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka"):
+        start(SETTINGS, KafkaSettings("127.0.0.1:9", connect_timeout_s=0.5))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressTaken, match=rf"127\.0\.0\.1:{port}.*--port"):
+            start(replace(SETTINGS, port=port), kafka)
+        with pytest.raises(AddressTaken, match=rf"{port}.*--metrics-port"):
+            start(replace(SETTINGS, metrics_port=port, metrics_host="127.0.0.1"), kafka)
