@@ -174,6 +174,7 @@ class LogisticRegression:
             np.empty((block, inputs), np.bool_),
             np.empty((block, inputs), np.float32),
             np.empty(inputs, np.int64),
+            np.empty(inputs, np.int64),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),

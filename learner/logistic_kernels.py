@@ -20,7 +20,7 @@ from numba import njit
 from ingest.examples import Kind
 from learner.ftrl import step, weight
 from learner.prefetch import prefetch
-from learner.rare_rows import fetch_admission, keep_own, list_reads, place_without
+from learner.rare_rows import fetch_admission, list_reads, list_strangers, place_strangers
 from learner.statistics import keep, recall, statistic_id, take_levels
 from pserver.table import find, find_or_add, home
 
@@ -69,7 +69,8 @@ class Scratch(NamedTuple):
     places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 where there is none
     live: npt.NDArray[np.bool_]  # (block, inputs) False where the example already counted
     x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
-    reads: npt.NDArray[np.int64]  # (inputs,) places that the example at hand is predicted from
+    strangers: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
+    reads: npt.NDArray[np.int64]  # (inputs,) places that it is predicted from
     weights: npt.NDArray[np.float32]  # (inputs,) of the same
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
@@ -278,8 +279,8 @@ def _find_block(columns, gaining, active, shift, gate, features, begin, end, scr
     for row in range(end - begin):
         if _find(columns, active, shift, scratch, row, 0, counts[row]):
             _add(columns, gate.guarded, scratch, row, 0, counts[row])
-            if gate.on:
-                fetch_admission(gate, scratch, row, counts[row])
+        if gate.on:
+            fetch_admission(columns, gate, scratch, row, counts[row])
         _fetch_gains(columns, gaining, scratch, row, counts[row])
 
 
@@ -307,10 +308,10 @@ def learn(  # type: ignore[no-untyped-def]
         _find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts)
         for i in range(begin, end):
             row, count, kind = i - begin, counts[i - begin], labelled.kinds[i]
-            without, clicked = 0, kind == _CLICKED
+            strangers, clicked = 0, kind == _CLICKED
             if gate.on:
                 shown_s = labelled.shown_ms[i] // 1000
-                without = keep_own(columns, gate, clicked, shown_s, scratch, row, count)
+                strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
             if program.numbers.shape[0]:
                 _levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
                 fixed = count
@@ -318,15 +319,15 @@ def learn(  # type: ignore[no-untyped-def]
                 if _find(columns, active, shift, scratch, row, fixed, count):
                     _add(columns, gate.guarded, scratch, row, fixed, count)
             reads = scratch.places[row]
-            if without:
-                list_reads(columns, gate, scratch, row, count)
+            if strangers:
+                list_reads(columns, gate, strangers, scratch, row, count)
                 reads = scratch.reads
             p = _forward(columns, ftrl, reads, scratch, row, count)
             if not clicked:
                 scores[i] = p
-            if without:
+            if strangers:
                 impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
-                place_without(columns, gate, clicked, impression, scratch, row, count)
+                place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
             shows = 0 if clicked else 1
             clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])
             second = np.uint32(labelled.event_ms[i] // 1000)
@@ -343,9 +344,9 @@ def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores): 
     for i in range(examples):
         count = _list_fixed(features, i, scratch, 0)
         _find(columns, everywhere, shift, scratch, 0, 0, count)
-        without = 0
+        strangers = 0
         if gate.on:
-            without = keep_own(columns, gate, False, 0, scratch, 0, count)
+            strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)
         if program.numbers.shape[0]:
             places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
             take_levels(program, columns, places, live, 0, 0, event_ms[i] // 1000, scratch.levels)
@@ -353,7 +354,7 @@ def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores): 
             count = _list_statistics(program, features.ids[i], scratch, 0, fixed)
             _find(columns, everywhere, shift, scratch, 0, fixed, count)
         reads = scratch.places[0]
-        if without:
-            list_reads(columns, gate, scratch, 0, count)
+        if strangers:
+            list_reads(columns, gate, strangers, scratch, 0, count)
             reads = scratch.reads
         scores[i] = _forward(columns, ftrl, reads, scratch, 0, count)

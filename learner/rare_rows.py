@@ -28,6 +28,7 @@ import numpy as np
 from numba import njit
 
 from learner.admission import admits, fetch_counters
+from learner.prefetch import prefetch
 from pserver.table import find, find_or_add
 
 _NUMBER = np.uint64(1023)
@@ -46,24 +47,29 @@ def rare_id(row_id, high):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def fetch_admission(gate, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Ask for the counters of the inputs that no row was found of."""
-    guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
+def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Ask for what tells whether inputs have a row, and for the counters of those without one."""
+    guarded, last_seen = gate.guarded, columns.last_seen
+    ids, places = scratch.ids[row], scratch.places[row]
     for k in range(count):
-        if places[k] < 0 and guarded[ids[k] & _NUMBER]:
-            fetch_counters(gate, ids[k])
+        if guarded[ids[k] & _NUMBER]:
+            if places[k] >= 0:
+                prefetch(last_seen, places[k])
+            else:
+                fetch_counters(gate, ids[k])
 
 
 @njit(cache=True, nogil=True)
-def keep_own(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Leave guarded inputs the places of rows that are theirs, else -1; return how many have none.
+def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
+    """List the guarded inputs that have no row; return how many. Their place is -1 then.
 
     clicked: whether it is a click of what was shown at `shown_s`, in seconds.
     """
     slots, row_ids = columns.slots, columns.ids
     first_seen, last_seen = columns.first_seen, columns.last_seen
     guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
-    without = 0
+    strangers = scratch.strangers
+    listed = 0
     for k in range(count):
         if not guarded[ids[k] & _NUMBER]:
             continue
@@ -75,32 +81,35 @@ def keep_own(columns, gate, clicked, shown_s, scratch, row, count):  # type: ign
             places[k] = place
         else:
             places[k] = -1
-            without += 1
-    return without
+            strangers[listed] = k
+            listed += 1
+    return listed
 
 
 @njit(cache=True, nogil=True)
-def list_reads(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Write which rows the inputs are predicted from: their own, else the rare ones, else -1."""
-    slots, row_ids = columns.slots, columns.ids
-    guarded, high = gate.guarded, gate.high
-    ids, places, reads = scratch.ids[row], scratch.places[row], scratch.reads
+def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Write which rows the inputs are predicted from: their own, or of strangers the rare ones."""
+    slots, row_ids, high = columns.slots, columns.ids, gate.high
+    ids, places = scratch.ids[row], scratch.places[row]
+    reads, strangers = scratch.reads, scratch.strangers
     for k in range(count):
         reads[k] = places[k]
-        if places[k] < 0 and guarded[ids[k] & _NUMBER]:
-            reads[k] = find(slots, row_ids, rare_id(ids[k], high))
+    for i in range(listed):
+        k = strangers[i]
+        reads[k] = find(slots, row_ids, rare_id(ids[k], high))
 
 
 @njit(cache=True, nogil=True)
-def place_without(columns, gate, clicked, impression, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Give each guarded input without a row the place where it is learned: a new row or a rare one.
+def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  # type: ignore[no-untyped-def]
+    """Give each stranger the place where it is learned: of a new row or of the rare one.
 
     After the forward pass, which read the rare row: a new row has no weight yet to be stepped from.
     """
-    guarded, high, reads, tally = gate.guarded, gate.high, scratch.reads, gate.tally
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
-    for k in range(count):
-        if places[k] >= 0 or not live[k] or not guarded[ids[k] & _NUMBER]:
+    high, reads, strangers, tally = gate.high, scratch.reads, scratch.strangers, gate.tally
+    for i in range(listed):
+        k = strangers[i]
+        if not live[k]:
             continue
         if not clicked and admits(gate, ids[k], impression):
             tally[0] += 1
