@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Consumer, TopicPartition
 
 from ingest.foreign_errors import translated
+from ingest.patience import ask_again
 from ingest.stream import Source
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class KafkaOffsets:
 
         Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
         """
+        return ask_again(self._settings.connect_timeout_s)(self._committed, list(sources))
+
+    def _committed(self, sources: list[Source]) -> dict[Source, tuple[int, str]]:
         partitions = [TopicPartition(source.topic, source.partition) for source in sources]
         with translated("reading committed offsets", self._settings.bootstrap):
             found = self._consumer.committed(partitions, timeout=self._settings.connect_timeout_s)

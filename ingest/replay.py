@@ -260,8 +260,7 @@ class _Run:
             if self._stop.is_set():
                 return
             self._send(line, totals)
-            if time.monotonic() - self._committed_s > self._settings.commit_interval_s:
-                self._commit()
+            self._pass_time(self.event_ms)  # though there be no time to wait
 
     def _pass_time(self, reached_ms: int) -> None:
         """Tick and commit, if that is due; the events up to this time are all sent."""

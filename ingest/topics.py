@@ -223,7 +223,8 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             # two processes that start together both find it missing: the second is content
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"making topic {name}", settings.bootstrap) from error
-    ask_again(timeout_s)(_ask_leaders, settings, admin, specs)
+    # the topics are made: leaders come, though a broker that has just started takes its time
+    ask_again(4 * timeout_s)(_ask_leaders, settings, admin, specs)
 
 
 def _ask_leaders(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
