@@ -66,19 +66,22 @@ def keep(
     ] = "",
     metrics_port: MetricsPort = 0,
 ) -> None:
-    """Fold the logs into rows and trim them, until stopped. Any number may run."""
+    """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
     from deploy.commands.building import open_store
     from deploy.signals import stopped_by_signals
     from learner.agreement import check_agreement
     from learner.spec import load_spec
     from pserver.keeping import KeeperSettings, run_keeper
+    from pserver.tenure import Keeping
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
     try:
         check_agreement(spec, store.shape())
         with stopped_by_signals() as stop:
-            run_keeper(KeeperSettings(name=name, metrics_port=metrics_port), store, stop)
+            keeping = Keeping(expiry=spec.expiry)
+            settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
+            run_keeper(settings, store, stop)
     finally:
         store.close()
 
