@@ -169,6 +169,7 @@ class _Transaction:
 
     def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
         self._kafka, self._dead_letters = kafka, dead_letters
+        self._failed = False
         self._id = f"headrace.{dead_letters}.retry"
         with translated("making a producer", kafka.bootstrap):
             self._producer = Producer(
@@ -193,12 +194,14 @@ class _Transaction:
                 self._producer.produce(self._dead_letters, settled, b"settled")
                 self._producer.commit_transaction(self._kafka.lost_timeout_s)
         except StreamError:
+            self._failed = True
             self._abort()
             raise
 
     def close(self) -> None:
-        """Disconnect; a transaction still open is aborted."""
-        self._producer.close()
+        """Disconnect."""
+        if not self._failed:  # else it would try to abort again, and complain that it cannot
+            self._producer.close()
 
     def _abort(self) -> None:
         # fenced, or nobody answers: Kafka ends it when its time is over, or for the next retry

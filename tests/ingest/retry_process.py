@@ -1,0 +1,44 @@
+"""A retry that is killed around its commit: bootstrap, topics and the moment as arguments."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import confluent_kafka
+
+from ingest import dead_letter_retry
+from ingest.dead_letter_reading import Choice
+from ingest.dead_letters import Letter
+from ingest.kafka import EventTopics, KafkaSettings
+
+bootstrap, impressions, clicks, dead_letters, moment = sys.argv[1:]
+
+
+class Dying(confluent_kafka.Producer):
+    """A producer whose process ends when it commits: before that, or after."""
+
+    def commit_transaction(self, *arguments: Any) -> None:
+        self.flush(30)
+        if moment == "after":
+            super().commit_transaction(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Repaired:
+    """Every event gets a time."""
+
+    def repair(self, letter: Letter) -> dict[str, object]:
+        return {**(letter.event or {}), "timestamp_ms": 1_767_225_600_000}
+
+
+if __name__ == "__main__":
+    setattr(dead_letter_retry, "Producer", Dying)  # noqa: B010 - not a name that it exports
+    dead_letter_retry.retry(
+        KafkaSettings(bootstrap),
+        Repaired(),
+        Choice(),
+        threading.Event(),
+        EventTopics(impressions, clicks, dead_letters),
+    )
