@@ -6,6 +6,10 @@
 millions of values as in ad logs, nothing else: no Kafka, no parameter server. The rows' pending
 gains are kept as for a push. The first pass over the stream adds rows; what is reported is the
 median pass after it, over rows that are there, and `core_lr_new_rows` the first.
+
+`core_lr_admission` is the same with rows made at the third sighting, over streams drawn anew from
+the same distribution, and `core_lr_drawn` without admission over the same streams. Compare these
+two; their `_rows` say what it is for.
 """
 
 from __future__ import annotations
@@ -111,19 +115,46 @@ def core_lr(examples: int, passes: int, seed: int = 1) -> dict[str, float]:
     }
 
 
-def _pass(spec: ModelSpec, batches: list[Examples], passes: int) -> list[float]:
-    model, view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
-    pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
-    active = np.ones(_BUCKETS, np.bool_)
-    count = sum(len(batch) for batch in batches)
-    rates = []
-    for _ in range(passes):
+def core_lr_admission(examples: int, passes: int, seed: int = 2) -> dict[str, float]:
+    """Return examples a second with and without admission, over the same new draws, in turns."""
+    random = np.random.default_rng(seed)
+    plain = plain_spec()
+    admitting = parse_spec(
+        plain.text + '[admission]\nkind = "count"\nsightings = 3\n', "bench.toml"
+    )
+    cores = {"core_lr_drawn": _Core(plain), "core_lr_admission": _Core(admitting)}
+    rates: dict[str, list[float]] = {name: [] for name in cores}
+    for _ in range(1 + passes):
+        ids = zipf_ids(random, examples, exponent=1.1, values=2_500_000)
+        labels = (random.random(examples) < 0.03).astype(np.uint8)
+        batches = closed_examples(plain, ids, labels)
+        for name, core in cores.items():
+            core.learn(batches[:1])  # compiled now, not while the clock runs
+            rates[name].append(core.learn(batches))
+    results = {name: float(round(statistics.median(rates[name][1:]))) for name in cores}
+    return results | {f"{name}_rows": len(core.view) for name, core in cores.items()}
+
+
+class _Core:
+    """A model and its rows, as a learner holds them."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.model, self.view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
+        self.pending = Pending(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+        self.active = np.ones(_BUCKETS, np.bool_)
+
+    def learn(self, batches: list[Examples]) -> float:
+        """Learn a stream; return examples a second."""
         started = time.perf_counter()
         for batch in batches:
-            view.reserve(model.rows_needed(batch))
-            model.learn(view, pending.reserve(), active, batch)
-        rates.append(count / (time.perf_counter() - started))
-    return [*rates, len(view)]
+            self.view.reserve(self.model.rows_needed(batch))
+            self.model.learn(self.view, self.pending.reserve(), self.active, batch)
+        return sum(len(batch) for batch in batches) / (time.perf_counter() - started)
+
+
+def _pass(spec: ModelSpec, batches: list[Examples], passes: int) -> list[float]:
+    core = _Core(spec)
+    return [*(core.learn(batches) for _ in range(passes)), len(core.view)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -132,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="400,000 examples, not 4,000,000")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
-    results = core_lr(400_000 if chosen.quick else 4_000_000, passes=3)
+    examples = 400_000 if chosen.quick else 4_000_000
+    results = core_lr(examples, passes=3) | core_lr_admission(examples // 2, passes=3)
     if chosen.json:
         print(json.dumps(results))
     else:
