@@ -1,0 +1,95 @@
+"""What the parameter server carries, through two shards on this machine.
+
+`python -m tests.bench.pserver [--quick] [--json] [--rows N ...] [--sweep]` starts a Valkey Cluster
+of two primaries and measures, with rows of 18 floats unless said otherwise:
+
+    push_rows_per_second     packed pushes of 1,000 rows, a round of all buckets at a time
+    append_ratio             the same against a Function that does nothing but XADD the same bytes
+    push_mset_ratio          the same against plain MSET of the same bytes
+    fold_rows_per_second     a keeper that finds full logs and writes every row of them
+    mset_ratio               the same against plain MSET of the same bytes
+    pull_rows_per_second     folded rows read back as arrays
+    mget_ratio               the same against plain MGET of the same bytes
+    replica_rows_per_second  a replica from nothing to complete
+    bytes_per_row            of the server's memory, 34 floats, log aside
+    lookup_us_N_rows         N single rows without a replica, a tenth of them just changed
+    tail_bytes_per_row       what a process that looks up rows holds of each row in the logs
+
+Without --quick also with 2 and 34 floats, and how long a replica of 1 and 5 million rows (or of
+--rows) takes to start. --sweep measures instead what rows cost by how many lie in a sub-hash.
+
+Ratios are medians over runs that take turns within one process, since machines differ and drift.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.pserver.folding import sweep
+from tests.bench.pserver.lookups import measure_lookups
+from tests.bench.pserver.rates import measure_push, measure_rows
+from tests.bench.pserver.scale import measure_memory, measure_start
+from tests.bench.pserver.scene import cluster, flush
+
+
+def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:
+    """Everything but the sweep."""
+    rounds = 10 if quick else 60
+    with cluster() as nodes:
+        found = measure_memory(nodes, max(5, rounds // 3))
+        for width in (18,) if quick else (18, 2, 34):
+            flush(nodes)
+            rates = measure_push(nodes, width, 15 if quick else 60)
+            flush(nodes)
+            rates |= measure_rows(nodes, width, rounds)
+            suffix = "" if width == 18 else f"_{width}_floats"
+            found |= {name + suffix: value for name, value in rates.items()}
+        flush(nodes)
+        found |= measure_lookups(nodes, 200_000 if quick else 2_000_000, 3, 10 if quick else 100)
+        for count in rows:
+            found |= measure_start(nodes, count)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.pserver",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument(
+        *("--rows", "-r"),
+        type=int,
+        nargs="*",
+        help="of the replicas to start; 10 million take 3 GB here and 2 GB in the store",
+    )
+    parser.add_argument("--sweep", action="store_true", help="rows by how many lie in a sub-hash")
+    arguments = parser.parse_args()
+    if arguments.sweep:
+        with cluster() as nodes:
+            for name, costs in sweep(nodes, 34):
+                shown = ", ".join(f"{what} {value:.2f}" for what, value in costs.items())
+                print(f"{name}: {shown}", flush=True)
+        return
+    rows = arguments.rows
+    if rows is None:
+        rows = [] if arguments.quick else [1_000_000, 5_000_000]
+    found = measure_all(quick=arguments.quick, rows=rows)
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    table = Table("what", "figure")
+    for name, value in found.items():
+        table.add_row(name, f"{value:,.2f}" if value < 10 else f"{value:,.0f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
