@@ -66,7 +66,7 @@ def look_rows(
         first = f"{after[bucket] + 1}-0"
         for start in range(0, max(1, ids.shape[0]), _ROWS_A_CALL):
             some = ids[start : start + _ROWS_A_CALL]
-            subs, counts = np.unique(place[start : start + _ROWS_A_CALL], return_counts=True)
+            subs, counts = _runs(place[start : start + _ROWS_A_CALL])
             last = start + _ROWS_A_CALL >= ids.shape[0]
             words = Scattered(subs, counts, framed_ids(some), some.shape[0])
             arguments = (first, limit if last else 0)
@@ -78,6 +78,16 @@ def look_rows(
         parts[one.bucket].append(reply)
         names[one.bucket] += one.names
     return [_seen(parts[bucket], names[bucket], layout.width) for bucket in wanted]
+
+
+def _runs(
+    ascending: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the different numbers, and how often each is there."""
+    stops = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]) + 1, ascending.shape[0])
+    if not ascending.shape[0]:
+        return ascending, ascending
+    return ascending[stops - 1], np.diff(stops, prepend=0)
 
 
 def _seen(replies: list[Any], names: list[bytes], width: int) -> Seen | Unreachable:
