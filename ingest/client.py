@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import orjson
 import urllib3
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 from tenacity.nap import sleep_using_event
 from tenacity.stop import stop_when_event_set
 
@@ -215,7 +215,9 @@ class _Requests:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._pool = urllib3.PoolManager(retries=False, timeout=settings.timeout_s)
-        self._backing_off = wait_exponential_jitter(settings.first_wait_s, settings.longest_wait_s)
+        self._backing_off = wait_random_exponential(
+            settings.first_wait_s, max=settings.longest_wait_s
+        )
         self.give_up = threading.Event()
         self.trouble = "no answer yet"
 
