@@ -224,11 +224,15 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"making topic {name}", settings.bootstrap) from error
     # the topics are made: leaders come, though a broker that has just started takes its time
-    ask_again(4 * timeout_s)(_ask_leaders, settings, admin, specs)
+    ask_again(4 * timeout_s)(_ask_leaders, settings, specs)
 
 
-def _ask_leaders(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
-    """Return once every partition has a leader that answers: Kafka says "made" before that."""
+def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
+    """Return if every partition has a leader that answers: Kafka says "made" before that.
+
+    With a client of its own, since one that asked too early remembers that there was no leader.
+    """
+    admin = AdminClient(settings.connection())
     partitions = [
         TopicPartition(spec.name, partition)
         for spec in specs
