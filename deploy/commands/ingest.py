@@ -227,3 +227,43 @@ def replay(
     clicks = sum(each.clicks for each in replayed.logs)
     before = f", {replayed.resumed:,} of them earlier" if replayed.resumed else ""
     typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
+
+
+@app.command()
+def sink(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="A folder, or a URL such as s3://BUCKET/PATH."),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            envvar="HEADRACE_MODEL",
+            metavar="FILE",
+            help="The spec of a model whose examples are written too.",
+        ),
+    ] = None,
+    most_age_s: Annotated[
+        float,
+        typer.Option(
+            "--most-age-s",
+            envvar="HEADRACE_SINK_MOST_AGE_S",
+            min=0.1,
+            help="Write what is so old, though it be little.",
+        ),
+    ] = 300.0,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Write events, and examples, to Parquet by hour; each once, until stopped."""
+    from deploy.commands.building import kafka_settings
+    from deploy.signals import stopped_by_signals
+    from ingest.sink import SinkSettings, run_sink
+    from learner.spec import load_spec
+
+    name = load_spec(model).name if model is not None else None
+    settings = SinkSettings(most_age_s=most_age_s, metrics_port=metrics_port)
+    with stopped_by_signals() as stop:
+        run_sink(settings, kafka_settings(kafka, kafka_client), name, folder, stop)

@@ -1,0 +1,206 @@
+"""Topics in Parquet: every record once, by hour, whatever kills the sink."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from ingest.fakes import ListReader
+from ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from ingest.kafka_writer import BY_KEY
+from ingest.sink import Sink, SinkSettings
+from ingest.sink_folder import Folder, SinkError
+from ingest.stream import Record, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+SHOWN = Source("impressions", 0)
+DEADLINE_S = 60
+
+
+def event(i: int) -> bytes:
+    time_ms = START_MS + i * HOUR_MS // 20
+    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": time_ms, "x": i}).encode()
+
+
+def records(count: int) -> list[Record]:
+    return [Record(SHOWN, 2 * i, START_MS, event(i)) for i in range(count)]
+
+
+def read(directory: Path, topic: str = "impressions") -> list[dict[str, Any]]:
+    found = pyarrow.dataset.dataset(directory / topic, partitioning="hive").to_table()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
+
+
+def drain(sink: Sink) -> None:
+    for _ in range(40):
+        sink.step(0.0)
+
+
+def test_every_event_is_in_the_file_of_its_hour(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    sink = Sink(ListReader({SHOWN: records(100)}, largest_poll=7), folder, None, SinkSettings(30))
+    drain(sink)
+    sink.finish()
+    rows = read(tmp_path)
+    assert sorted(row["offset"] for row in rows) == [2 * i for i in range(100)]
+    for row in rows:
+        assert json.loads(row["event"])["impression_id"] == row["impression_id"]
+        hour = time.strftime("%Y-%m-%dT%H", time.gmtime(row["timestamp_ms"] / 1000))
+        assert row["hour"] == hour
+    assert not list((tmp_path / "_writing").iterdir())
+    folder.close()
+
+
+def test_what_is_no_event_is_kept_too(tmp_path: Path) -> None:
+    odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b""]
+    held = [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]
+    folder = Folder(str(tmp_path))
+    sink = Sink(ListReader({SHOWN: held}), folder, None, SinkSettings())
+    drain(sink)
+    sink.finish()
+    folder.close()
+    rows = sorted(read(tmp_path), key=lambda row: row["offset"])
+    assert [row["event"] for row in rows] == ["not json", None, '{"timestamp_ms": 5}', ""]
+    assert rows[1]["raw"] == b"\xff\xfe"
+    assert {row["timestamp_ms"] for row in rows} == {None}
+
+
+class Killed(Exception):
+    """The sink dies here."""
+
+
+def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    dice = random.Random(seed)
+    for life in range(60):
+        folder = Folder(str(tmp_path))
+        calls = dice.randrange(1, 25) if life < 59 else 10**6
+
+        def counted(method: Any) -> Any:
+            def call(*arguments: Any, **named: Any) -> Any:
+                nonlocal calls
+                calls -= 1
+                if calls == 0:
+                    raise Killed
+                return method(*arguments, **named)
+
+            return call
+
+        class Deadly:
+            def __getattr__(self, name: str, files: Any = folder._files) -> Any:
+                return counted(getattr(files, name))
+
+        folder._files = Deadly()
+        reader = ListReader({SHOWN: records(120)}, largest_poll=5)
+        sink = Sink(reader, folder, None, SinkSettings(most_rows=dice.choice([5, 12])))
+        try:
+            drain(sink)
+            sink.finish()
+        except Killed:
+            pass
+        folder.close()
+        there = (tmp_path / "impressions").is_dir()
+        seen = [row["offset"] for row in read(tmp_path)] if there else []
+        assert len(seen) == len(set(seen)), f"seed {seed}, life {life}"
+    assert sorted(seen) == [2 * i for i in range(120)], f"seed {seed}"
+
+
+def test_old_rows_are_written_though_they_are_few(tmp_path: Path) -> None:
+    now_s = 0.0
+    folder = Folder(str(tmp_path))
+    settings = SinkSettings(most_age_s=10.0)
+    reader = ListReader({SHOWN: records(3)})
+    sink = Sink(reader, folder, None, settings, now_s=lambda: now_s)
+    drain(sink)
+    assert not (tmp_path / "impressions").exists()
+    now_s = 10.0
+    drain(sink)
+    assert len(read(tmp_path)) == 3
+    folder.close()
+
+
+def test_a_gap_or_another_topic_is_refused(tmp_path: Path) -> None:
+    folder = Folder(str(tmp_path))
+    sink = Sink(ListReader({SHOWN: records(3)}), folder, None, SinkSettings())
+    drain(sink)
+    sink.finish()
+    late = [Record(SHOWN, 50, START_MS, event(1))]
+    with pytest.raises(SinkError, match="removed by retention"):
+        drain(Sink(ListReader({SHOWN: late}), folder, None, SinkSettings()))
+    again = ListReader({SHOWN: records(3)})
+    again.topic_id = lambda topic: "another"  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="made again"):
+        drain(Sink(again, folder, None, SinkSettings()))
+    with pytest.raises(SinkError, match="expected a folder"):
+        Folder(str(tmp_path))  # in use
+    folder.close()
+
+
+_PROGRAM = """
+import sys, threading, signal
+from ingest.kafka import EventTopics, KafkaSettings
+from ingest.sink import SinkSettings, run_sink
+bootstrap, url, *topics = sys.argv[1:]
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+run_sink(SinkSettings(most_rows=500, most_age_s=0.2), KafkaSettings(bootstrap), None, url, stop,
+         EventTopics(*topics))
+"""
+
+
+def test_a_sink_of_kafka_is_killed_and_goes_on(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = KafkaSettings(kafka)
+    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    ensure_topics(settings, topics_for(fresh_name("model"), 2, topics))
+    writer = KafkaWriter(settings)
+    target = Source(topics.impressions, BY_KEY)
+    arguments = [sys.executable, "-c", _PROGRAM, kafka, str(tmp_path)]
+    arguments += [topics.impressions, topics.clicks, topics.dead_letters]
+    sent = 0
+    for life in range(3):
+        for i in range(sent, sent + 4000):
+            writer.send(target, event(i), f"i{i}".encode())
+        writer.flush()
+        sent += 4000
+        goal = sent if life == 2 else sent - 2500
+        with subprocess.Popen(arguments) as process:
+            deadline = time.monotonic() + DEADLINE_S
+            while True:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                there = (tmp_path / topics.impressions).is_dir()
+                if there and len(_offsets(tmp_path, topics.impressions)) >= goal:
+                    break
+            process.send_signal(signal.SIGKILL if life < 2 else signal.SIGTERM)
+    writer.close()
+    rows = read(tmp_path, topics.impressions)
+    assert len(rows) == sent
+    assert len({row["impression_id"] for row in rows}) == sent
+
+
+def _offsets(directory: Path, topic: str) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for path in (directory / topic).glob("hour=*/*.parquet"):
+        try:
+            rows = pyarrow.parquet.read_metadata(path).num_rows
+        except FileNotFoundError:
+            continue  # removed by the heir meanwhile
+        found += [(0, 0)] * rows
+    return found
