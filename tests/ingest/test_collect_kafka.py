@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import signal
 import socket
@@ -15,20 +16,33 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import confluent_kafka
 import httpx
 import pytest
 
+from deploy.commands import dead_letters
+from deploy.errors import BadOption
 from deploy.stack.jars import kafka_jars
-from deploy.stack.kafka import HOST, KafkaNode
 from deploy.stack.ports import free_port
+from ingest.client import CollectorClient, RefusedEvent
 from ingest.collector.errors import AddressTaken, BadTokens
 from ingest.collector.process import CollectorSettings, run_collector
+from ingest.dead_letters import pack
 from ingest.errors import KafkaRefused, KafkaUnreachable, MissingTopic, NotAllowed
-from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from ingest.events import Reason
+from ingest.kafka import (
+    EventTopics,
+    KafkaSettings,
+    KafkaWriter,
+    ensure_topics,
+    read_all,
+    topics_for,
+)
+from ingest.stream import Record, Source
 from tests.deploy.command import Running, running
+from tests.ingest.kafka_with_passwords import KafkaWithPasswords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,38 +51,7 @@ if TYPE_CHECKING:
 CONNECTIONS = 8
 GENEROUS_S = 60.0
 TOKEN = "token-of-the-tests-0123456789"
-PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
 SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
-
-
-class KafkaWithPasswords(KafkaNode):
-    """A broker with a second listener, for clients that say who they are."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.asking_port = free_port()
-
-    @property
-    def asking(self) -> str:
-        return f"{HOST}:{self.asking_port}"
-
-    def _server_properties(self) -> str:
-        lines = super()._server_properties().splitlines()
-        listener = f",SASL_PLAINTEXT://{self.asking}"
-        lines = [
-            line + listener if line.startswith(("listeners=", "advertised.listeners=")) else line
-            for line in lines
-        ]
-        name = "listener.name.sasl_plaintext"
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        return "\n".join(
-            [
-                *lines,
-                f"listener.security.protocol.map={PROTOCOLS}",
-                "sasl.enabled.mechanisms=PLAIN",
-                f'{name}.plain.sasl.jaas.config={module} required user_headrace="secret";',
-            ]
-        )
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +176,7 @@ def in_topic(kafka: str, topic: str, stem: str) -> Counter[str]:
     return Counter(key for key in keys if key.startswith(f"{stem}-"))
 
 
-def restarted(node: KafkaNode, port: int, count: int, batch: int, stem: str) -> Sent:
+def restarted(node: KafkaWithPasswords, port: int, count: int, batch: int, stem: str) -> Sent:
     """Send events while Kafka dies and comes back; return what was sent."""
     with (
         collecting_here(KafkaSettings(node.bootstrap), deadline_s=1.0) as hasty,
@@ -281,6 +264,67 @@ def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
         assert process.end() == 0
         assert TOKEN not in process.output
     assert in_topic(own_kafka.bootstrap, "clicks", "stop") == Counter(["stop-1", "stop-2"])
+
+
+def test_the_client_and_the_collector_understand_each_other(
+    own_kafka: KafkaWithPasswords,
+) -> None:
+    told: list[RefusedEvent] = []
+    now_ms = time.time_ns() // 1_000_000
+    with (
+        collecting_here(KafkaSettings(own_kafka.bootstrap)) as port,
+        CollectorClient(f"http://127.0.0.1:{port}", TOKEN, refused=told.append) as client,
+    ):
+        for i in range(100):
+            client.impression({"impression_id": f"client-{i}", "timestamp_ms": now_ms})
+        client.click({"impression_id": "client-7", "timestamp_ms": "later"})
+        client.click({"impression_id": "client-8", "timestamp_ms": now_ms})
+    found = in_topic(own_kafka.bootstrap, "impressions", "client")
+    assert found == Counter(f"client-{i}" for i in range(100))
+    assert in_topic(own_kafka.bootstrap, "clicks", "client") == Counter(["client-8"])
+    assert [(each.reason, each.found) for each in told] == [("bad_time", '"later"')]
+
+
+def test_bad_events_are_shown_repaired_and_sent_back_at_the_command_line(
+    own_kafka: KafkaWithPasswords, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka = own_kafka.bootstrap
+    writer = KafkaWriter(KafkaSettings(kafka))
+    for i in range(3):
+        value = b'{"impression_id":"letter-%d","timestamp_ms":1767225600}' % i
+        bad = Record(Source("impressions", 0), i, 1_767_225_600_000, value, b"letter-%d" % i)
+        writer.send(Source("dead-letters", 0), pack(bad, Reason.BEFORE_2000))
+    writer.close()
+    dead_letters.show(limit=1, kafka=kafka)
+    shown = capsys.readouterr().out
+    assert "3  impressions  before_2000: expected timestamp_ms of the year 2000 or later" in shown
+    assert "impressions/0@0, key 'letter-0', 2026-01-01 00:00:00 UTC" in shown
+    assert "... and 2 more" in shown
+    assert "3 open letters; 0 sent back before, 0 given up" in shown
+    dead_letters.show(json=True, kafka=kafka)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines[0]["event"]["timestamp_ms"] *= 1000
+    lines[1]["event"] = None
+    repaired = tmp_path / "repaired.ndjson"
+    repaired.write_text("".join(f"{json.dumps(line)}\n" for line in lines[:2]))
+    for sent, given_up in ((1, 1), (0, 0)):
+        dead_letters.retry(repaired, kafka=kafka)
+        told = capsys.readouterr()
+        assert f"{sent} events sent back, {given_up} given up, 1 letters left open" in told.out
+    assert "2 repairs have no open letter" in told.err
+    function = tmp_path / "repair.py"
+    function.write_text(
+        "def repair(event, letter):\n"
+        "    return {**event, 'timestamp_ms': event['timestamp_ms'] * 1000}\n"
+    )
+    dead_letters.retry(function=function, kafka=kafka)
+    assert "1 events sent back" in capsys.readouterr().out
+    found = in_topic(kafka, "impressions", "letter")
+    assert found == Counter(["letter-0", "letter-2"])
+    with pytest.raises(BadOption, match="either FILE or --with"):
+        dead_letters.retry(kafka=kafka)
+    with pytest.raises(BadOption, match=r"found no .*absent"):
+        dead_letters.retry(tmp_path / "absent", kafka=kafka)
 
 
 # -------------------------------------------------------------------- what a start is refused for

@@ -1,0 +1,40 @@
+"""A Kafka that asks its clients who they are, on a listener beside the one that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploy.stack.kafka import HOST, KafkaNode
+from deploy.stack.ports import free_port
+
+PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+
+
+class KafkaWithPasswords(KafkaNode):
+    """A broker with a second listener, for clients that say who they are."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asking_port = free_port()
+
+    @property
+    def asking(self) -> str:
+        return f"{HOST}:{self.asking_port}"
+
+    def _server_properties(self) -> str:
+        lines = super()._server_properties().splitlines()
+        listener = f",SASL_PLAINTEXT://{self.asking}"
+        lines = [
+            line + listener if line.startswith(("listeners=", "advertised.listeners=")) else line
+            for line in lines
+        ]
+        name = "listener.name.sasl_plaintext"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return "\n".join(
+            [
+                *lines,
+                f"listener.security.protocol.map={PROTOCOLS}",
+                "sasl.enabled.mechanisms=PLAIN",
+                f'{name}.plain.sasl.jaas.config={module} required user_headrace="secret";',
+            ]
+        )
