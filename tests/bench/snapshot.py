@@ -1,0 +1,171 @@
+"""How long a snapshot takes, and how long it takes to have the model back.
+
+`python -m tests.bench.snapshot [--rows N] [--quick] [--json]` starts a Valkey Cluster of two
+primaries, fills a model with N rows of 18 floats (a million unless said otherwise), and measures
+
+    snapshot   from folded rows to files in a folder
+    verify     every byte and row of them
+    restore    into an empty model of another name, without verifying first
+    replica    from nothing to complete, beside them: what any reader of all rows takes
+
+in seconds and rows per second, with the bytes a row takes in the files. --quick: 200,000 rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from deploy.stack.valkey import ValkeyCluster
+from pserver.redis_store import open_store
+from pserver.replica import Replica
+from pserver.rows import Rows
+from pserver.snapshots.restoring import restore
+from pserver.snapshots.shelf import Shelf
+from pserver.snapshots.verifying import verify
+from pserver.snapshots.writing import Facts, Writing, write_snapshot
+from pserver.store import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pserver.redis_store import RedisStore
+    from pserver.snapshots.manifest import Manifest
+
+BUCKETS = 64
+WIDTH = 18
+ROWS, QUICK_ROWS = 1_000_000, 200_000
+
+
+def rows_of(bucket: int, count: int, dice: np.random.Generator) -> Rows:
+    """Rows as a model has them: Zipf counts, small weights, sums of squares beside them."""
+    ids = np.unique(dice.integers(0, 1 << 58, count).astype(np.uint64))
+    count = ids.shape[0]
+    shows = dice.zipf(1.5, count).clip(1, 1_000_000).astype(np.uint64)
+    first = dice.integers(1_700_000_000, 1_700_600_000, count).astype(np.uint32)
+    values = dice.standard_normal((count, WIDTH), np.float32) * np.float32(0.05)
+    values[:, WIDTH // 2 :] **= 2
+    return Rows(
+        ids | (np.uint64(bucket) << np.uint64(58)), shows, shows // 10, first, first + 1000, values
+    )
+
+
+def fill(store: RedisStore, shape: Shape, rows: int) -> int:
+    """Make a model of folded rows; return how many there are."""
+    dice = np.random.default_rng(7)
+    store.begin(shape)
+    made = 0
+    for bucket in range(BUCKETS):
+        chunk = rows_of(bucket, rows // BUCKETS, dice)
+        store.load(bucket, 1, {"bench/0": 1}, _pieces(chunk))
+        made += chunk.ids.shape[0]
+    store.finish()
+    return made
+
+
+def _pieces(chunk: Rows) -> Iterator[Rows]:
+    for start in range(0, chunk.ids.shape[0], 16_384):
+        yield chunk.chosen(slice(start, start + 16_384))
+
+
+def timed(what: Callable[[], object]) -> float:
+    """Return the seconds it takes."""
+    began = time.perf_counter()
+    what()
+    return time.perf_counter() - began
+
+
+def measure(rows: int, parallel: int) -> dict[str, float]:
+    """Return the figures."""
+    stop = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        cluster = ValkeyCluster(folder / "cluster", primaries=2, remove=folder)
+        try:
+            cluster.launch()
+            cluster.wait_ready()
+            with (
+                closing(open_store(cluster.url, "bench")) as store,
+                closing(open_store(cluster.url, "again")) as again,
+            ):
+                shape = Shape("bench", BUCKETS, WIDTH, "bench", "")
+                made = fill(store, shape, rows)
+                shelf = Shelf(str(folder / "shelf"))
+                taken: list[Manifest | None] = []
+
+                def take() -> None:
+                    taken.append(
+                        write_snapshot(
+                            store,
+                            shelf,
+                            Facts("bench", store.sub_hashes),
+                            now_ms=lambda: time.time_ns() // 1_000_000,
+                            token="0000",
+                            stop=stop,
+                            tell=lambda _: None,
+                            writing=Writing(parallel=parallel),
+                        )
+                    )
+
+                def follow() -> None:
+                    replica = Replica(store, shape)
+                    while not replica.complete:
+                        replica.poll()
+
+                Replica(store, shape, buckets=[0]).poll()  # compiles
+                seconds = {"replica": timed(follow), "snapshot": timed(take)}
+                [manifest] = taken
+                assert manifest is not None
+                problems: list[str] = []
+                seconds["verify"] = timed(
+                    lambda: problems.extend(verify(shelf, manifest, stop=stop, tell=lambda _: None))
+                )
+                assert problems == []
+                other = Shape("again", BUCKETS, WIDTH, "bench", "")
+                seconds["restore"] = timed(
+                    lambda: restore(again, shelf, manifest, other, stop=stop, tell=lambda _: None)
+                )
+                size_bytes = manifest.size_bytes
+        finally:
+            cluster.stop()
+    figures: dict[str, float] = {"rows": made, "file_bytes_per_row": size_bytes / made}
+    for each, took in seconds.items():
+        figures[f"{each}_seconds"] = took
+        figures[f"{each}_rows_per_second"] = made / took
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--rows", type=int, default=None)
+    parser.add_argument("--parallel", type=int, default=2, help="buckets at a time")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = options.rows or (QUICK_ROWS if options.quick else ROWS)
+    figures = measure(rows, options.parallel)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    table = Table("what", "seconds", "rows/s", box=None)
+    for each in ("snapshot", "verify", "restore", "replica"):
+        rate = f"{figures[f'{each}_rows_per_second']:,.0f}"
+        table.add_row(each, f"{figures[f'{each}_seconds']:.2f}", rate)
+    console = Console()
+    console.print(f"{figures['rows']:,.0f} rows, {figures['file_bytes_per_row']:.1f} bytes a row")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
