@@ -10,9 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deploy.stack.valkey import FAILING_OVER, ValkeyCluster
+from deploy.warming import warm
 from learner import process
 from tests.faults.scene import Scene, playing
 from tests.faults.shards import wait_healthy
+from tests.faults.traffic import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ def _cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
         node.launcher = _IGNORING_XFSZ
     try:
         cluster.launch()
+        warm(spec_of("warm"))  # else the first test would count the compiler among its deadlines
         cluster.wait_ready()
         yield cluster
     finally:

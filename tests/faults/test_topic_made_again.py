@@ -21,12 +21,13 @@ def identity_of(scene: Scene) -> str:
     return next(iter(scene.traffic.ends())).rpartition("/")[0]
 
 
-def make_again(scene: Scene) -> tuple[str, str]:
-    """Delete the topic and make it anew; return its identities."""
+def make_again(scene: Scene, batches: int) -> tuple[str, str]:
+    """Delete the topic, make it anew and write to it at once; return its identities."""
     before = identity_of(scene)
     admin = AdminClient(scene.kafka.connection())
     admin.delete_topics([scene.topic])[scene.topic].result()
     ensure_topics(scene.kafka, scene.specs)
+    scene.traffic.write(batches)
     return before, identity_of(scene)
 
 
@@ -47,8 +48,7 @@ def test_a_topic_made_again_is_refused_until_the_operator_says_that_it_goes_on(
     old = scene.counts()
     assert old == scene.traffic.truth()
 
-    before, now = make_again(scene)
-    scene.traffic.write(3 * BATCHES)
+    before, now = make_again(scene, 3 * BATCHES)
     for error in scene.until_all_stopped().values():
         # the client itself may say so first, if it looks while the topic is away
         assert isinstance(error, TopicMadeAgain | StreamError)
@@ -77,9 +77,8 @@ def test_a_topic_that_begins_anew_is_learned_by_a_model_that_does(scene: Scene) 
     scene.traffic.write(BATCHES)
     scene.until_all_learned()
     scene.stop()
-    make_again(scene)
     scene.traffic.forget()
-    scene.traffic.write(BATCHES)
+    make_again(scene, BATCHES)
     scene.learn("learner")
     [refusal] = scene.until_all_stopped().values()
     assert isinstance(refusal, TopicMadeAgain)

@@ -1,0 +1,141 @@
+"""A topic of examples that is deleted and made again: neither lost nor counted twice in silence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingest.examples import pack
+from ingest.fakes import ListReader
+from ingest.stream import Source
+from learner.cursors import Cursors
+from learner.errors import TopicMadeAgain
+from learner.intake import Intake
+from pserver.store import Answer
+from tests.learner.streams import random_examples, random_spec
+
+SOURCE = Source("examples.test", 0)
+RECORDS = 10
+
+
+class Scenery:
+    """One partition of some records, and a topic that can be made again under the reader."""
+
+    def __init__(self, accept_topic: str = "") -> None:
+        dice = np.random.default_rng(1)
+        spec = random_spec(dice, "immediate", statistics=False)
+        self.reader = ListReader({SOURCE: []})
+        for _ in range(RECORDS):
+            self.reader.append(SOURCE, pack(random_examples(dice, spec, 2, closed=False)))
+        self.identity = "old"
+        self.asked = 0
+        self.reader.topic_id = self._topic_id  # type: ignore[method-assign]
+        self.cursors = Cursors()
+        self.intake = Intake(
+            self.reader,
+            self.cursors,
+            spec.fields,
+            order_wait_ms=0,
+            ahead_limit=100,
+            now_ms=lambda: 0,
+            accept_topic=accept_topic,
+        )
+        self.intake.poll(0.0)
+
+    def _topic_id(self, topic: str) -> str:
+        assert topic == SOURCE.topic
+        self.asked += 1
+        return self.identity
+
+    def begin(self, *marks: dict[str, int]) -> None:
+        """Begin with the marks of so many buckets."""
+        self.intake.begin([Answer(b, 1, b"", b"", m, 0) for b, m in enumerate(marks)])
+
+    def learn(self) -> None:
+        """Take in and learn what there is."""
+        self.intake.poll(0.0)
+        while (batch := self.intake.next()) is not None:
+            self.intake.learned(batch)
+
+
+def test_a_model_that_has_learned_nothing_begins_with_any_topic() -> None:
+    scenery = Scenery()
+    scenery.begin({}, {})
+    assert scenery.cursors.resume_at("old/0") == 0
+
+
+def test_a_model_goes_on_with_the_topic_it_has_learned_from() -> None:
+    scenery = Scenery()
+    scenery.begin({"old/0": 7}, {"old/0": 4})
+    assert scenery.cursors.resume_at("old/0") == 4
+
+
+def test_another_topic_is_refused_naming_both_the_gap_and_what_to_do() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    with pytest.raises(TopicMadeAgain) as refusal:
+        scenery.begin({"old/0": 7, "old/1": 3}, {"old/0": 4, "old/1": 3})
+    for part in (
+        "examples.test: expected the one learned from so far, with identity old, found new",
+        "old/0 up to offset 7, some buckets only up to 4: they lack what lay between",
+        "old/1 up to offset 3.",
+        "`headrace learner run --accept-topic new`",
+        "`headrace pserver drop`, then `headrace pserver init`",
+    ):
+        assert part in str(refusal.value)
+
+
+def test_another_topic_is_learned_from_its_beginning_if_the_operator_says_so() -> None:
+    scenery = Scenery(accept_topic="new")
+    scenery.identity = "new"
+    scenery.begin({"old/0": 7}, {"old/0": 7})
+    assert scenery.cursors.resume_at("new/0") == 0
+
+
+def test_what_the_operator_said_of_one_topic_does_not_hold_for_the_next() -> None:
+    scenery = Scenery(accept_topic="new")
+    scenery.identity = "newest"
+    with pytest.raises(TopicMadeAgain, match="identity old, found newest"):
+        scenery.begin({"old/0": 7}, {"old/0": 7})
+
+
+def test_a_topic_that_was_learned_from_before_needs_no_word_of_the_operator() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    scenery.begin({"old/0": 7, "new/1": 2}, {"old/0": 7})  # the other partition, in one bucket
+    assert scenery.cursors.resume_at("new/0") == 0
+
+
+def test_what_was_learned_is_checked_once_and_only_if_there_was_anything() -> None:
+    scenery = Scenery()
+    scenery.begin({}, {})
+    scenery.asked = 0
+    scenery.intake.check_topics()
+    assert scenery.asked == 0
+    scenery.learn()
+    for _ in range(3):
+        scenery.intake.check_topics()
+    assert scenery.asked == 1
+
+
+def test_what_was_read_on_in_a_topic_made_again_is_not_pushed() -> None:
+    scenery = Scenery()
+    scenery.begin({"old/0": 4}, {"old/0": 4})
+    scenery.identity = "new"
+    scenery.learn()
+    with pytest.raises(TopicMadeAgain, match="identity old, found new"):
+        scenery.intake.check_topics()
+
+
+def test_nor_is_it_if_the_partition_was_taken_away_and_given_back_meanwhile() -> None:
+    scenery = Scenery(accept_topic="new")
+    scenery.begin({"old/0": 4}, {"old/0": 4})
+    scenery.identity = "new"
+    scenery.learn()
+    scenery.reader.lose(SOURCE)
+    scenery.reader.gain(SOURCE)
+    scenery.intake.poll(0.0)
+    scenery.begin({"old/0": 4}, {"old/0": 4})
+    scenery.learn()
+    with pytest.raises(TopicMadeAgain, match="identity old, found new"):
+        scenery.intake.check_topics()
