@@ -69,6 +69,7 @@ def test_keepers_make_room_where_memory_has_ended(cluster: ValkeyCluster, scene:
     scene.verify()
 
 
+@pytest.mark.long
 def test_more_memory_lets_learners_go_on(cluster: ValkeyCluster, scene: Scene) -> None:
     node = shard_at(cluster, scene.store.node_of(0)).primary
     scene.start(learners=2)

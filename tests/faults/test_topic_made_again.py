@@ -72,6 +72,7 @@ def test_a_topic_made_again_is_refused_until_the_operator_says_that_it_goes_on(
     assert scene.counts() == scene.traffic.truth()
 
 
+@pytest.mark.long
 def test_a_topic_that_begins_anew_is_learned_by_a_model_that_does(scene: Scene) -> None:
     scene.learn("learner")
     scene.traffic.write(BATCHES)
