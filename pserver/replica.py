@@ -236,6 +236,8 @@ class Replica:
         if log:
             while log[-1].version < start.version:  # the log is longer than one poll
                 more = self._poll_one(bucket, log[-1].version, limit)
+                if not more.entries:  # it went back to just what was read: nothing will come
+                    raise Broken(f"bucket {bucket} went back while its log was read")
                 log += chain(log[-1].version, log[-1].nonce, more)
         head = log[-1] if log else start
         copy = _Copy(self.shape.width, Position(head.version, head.nonce, 0, 0, {}))

@@ -204,6 +204,29 @@ def test_a_copy_begins_anew_if_folds_and_a_trim_were_lost_under_it() -> None:
     assert rows_of(following(store), 0) == truth(pushes)
 
 
+def test_a_copy_begins_anew_if_the_log_went_back_to_what_was_read_of_it() -> None:
+    store = new_store()
+    pushes = pushed(store, 1)
+    checkpoint = store.checkpoint(0)
+    pushed_later = Pusher(0, BUCKETS)
+    pushed_later.offset = pushes[-1].spans[0].stop
+    store.push([pushed_later.next()])
+    polls = itertools.count()
+    honest = store.poll
+
+    def poll(after: Any, limit: int) -> Any:
+        answers = honest(after, limit)
+        if next(polls) == 0:
+            store.revert(0, checkpoint)
+        return answers
+
+    store.poll = poll  # type: ignore[method-assign]
+    replica = Replica(store, SHAPE, buckets=[0])
+    while not replica.complete:
+        replica.poll(limit=1)
+    assert rows_of(replica, 0) == truth(pushes)
+
+
 def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
     store = new_store()
     pushed(store, 3)
