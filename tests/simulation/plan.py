@@ -76,12 +76,14 @@ class Plan:
         def some(limit: float) -> float:
             return dice.choice((0.0, 0.0, limit / 4, limit))
 
-        batches = dice.randint(4, 20)
+        batches = dice.randint(4, 16)
         keepers = dice.choice((0, 1, 2, 2, 3))
+        # keepers that take one bucket from each other all the time, with little to do in it
+        war = keepers > 1 and dice.random() < 0.6
         return cls(
             seed=seed,
             partitions=dice.randint(1, 3),
-            buckets=dice.choice((1, 1, 2, 2, 4)),
+            buckets=1 if war else dice.choice((1, 2, 2, 4)),
             learners=dice.randint(1, 3),
             keepers=keepers,
             servers=dice.choice((0, 1, 2)),
@@ -90,21 +92,21 @@ class Plan:
             values=dice.choice((2, 4, 6)),
             push_interval_ms=dice.choice((0, 20)),
             log_bytes_limit=dice.choice((6000, 64 << 20)) if keepers else 64 << 20,
-            keep_ms=dice.choice((0, 100, 300)),
+            keep_ms=0 if war else dice.choice((0, 100, 300)),
             keep_bytes=dice.choice((0, 600, 4000)),
-            rows_a_fold=dice.choice((1, 2, 4, 50)),
-            lease_ms=dice.choice((60, 400, 2000)),
+            rows_a_fold=dice.choice((1, 2)) if war else dice.choice((2, 4, 50)),
+            lease_ms=60 if war else dice.choice((60, 400, 2000)),
             expire_after_s=dice.choice((2, 5)) if keepers and dice.random() < 0.1 else 0,
             most_rows=dice.choice((8, 16)) if keepers and dice.random() < 0.1 else 0,
             zombie_polls=dice.choice((0, 5, 40)),
             rebalances=some(8.0),
-            reverts=some(10.0),
+            reverts=some(25.0),
             losses=some(2.0),
             clock_jumps=some(4.0),
             restarts=some(4.0),
             weather=Weather(
                 crash=some(0.008),
-                stall=some(0.03),
+                stall=0.06 if war else some(0.03),
                 lost_request=some(0.1),
                 lost_reply=some(0.15),
                 stale_reply=some(0.1),

@@ -62,6 +62,8 @@ class WitnessedStore(MemoryStore):
         self.ledgers: dict[int, Ledger] = {}
         self._known: dict[tuple[int, int, bytes], list[dict[int, Row]]] = {}
         self._looked_at: set[bytes] = set()  # nonces of pushes
+        self.changing: Callable[[int], None] = lambda bucket: None
+        """Called before a bucket is changed: what a follower that lags may still have."""
 
     # ---------------------------------------------------------------- what processes call
 
@@ -72,6 +74,7 @@ class WitnessedStore(MemoryStore):
             state = self._state(push.bucket)
             version, marks = state.version, dict(state.marks)
             self._look_at(push)
+            self.changing(push.bucket)
             answers += super().push([push])
             if state.version == version:
                 self._tally["pushes refused or repeated"] += 1
@@ -89,6 +92,8 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for fold in folds:
+            self._state(fold.bucket)
+            self.changing(fold.bucket)
             answers += super().fold([fold])
             if self._done("folds", answers[-1]):
                 self._check_fold(fold)
@@ -98,6 +103,8 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for trim in trims:
+            self._state(trim.bucket)
+            self.changing(trim.bucket)
             answers += super().trim([trim])
             if self._done("trims", answers[-1]):
                 self._check_trim(trim)
@@ -107,6 +114,8 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for delete in deletes:
+            self._state(delete.bucket)
+            self.changing(delete.bucket)
             answers += super().delete([delete])
             if self._done("deletions", answers[-1]):
                 content = unpack_entry(delete.blob)[1]
@@ -115,6 +124,12 @@ class WitnessedStore(MemoryStore):
                 self.ledgers[delete.bucket].add(content)
                 self._know(delete.bucket)
         return answers
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """See Store."""
+        self._state(bucket)
+        self.changing(bucket)
+        return super().claim(bucket, keeper, lease_ms)
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store. In small chunks; like a real store it does not say that the bucket is gone."""

@@ -31,8 +31,13 @@ if TYPE_CHECKING:
 _T0_MS = 1_700_000_000_000
 _DEEPEST = 3
 """Processes that may stand still inside each other's standing still."""
-_MEMORIES = 12
-_REST_ROUNDS = 300
+_REMEMBERED = 0.5
+"""Share of the changes before which a bucket is remembered."""
+_MEMORIES = 8
+"""Of a bucket."""
+_MOST_CALLS = 5_000
+"""More than all that happens inside one deed."""
+_REST_ROUNDS = 100
 """More than any world needs to come to rest."""
 
 
@@ -60,9 +65,11 @@ class World:
         self.learners = [LearnerProcess(f"learner {i}", self) for i in range(plan.learners)]
         self.keepers = [KeeperProcess(f"keeper {i}", self) for i in range(plan.keepers)]
         self.servers = [ServerProcess(f"server {i}", self) for i in range(plan.servers)]
-        self._memories: list[Memory] = []
+        self._memories: dict[int, list[Memory]] = {b: [] for b in range(plan.buckets)}
         """Buckets as they were, the oldest first: what failovers and operators bring back."""
-        self._done = self._produced = self._depth = 0
+        if plan.reverts or plan.losses:
+            self.store.changing = self._remember
+        self._done = self._produced = self._depth = self._calls = 0
         self._deeds = self._weighted_deeds()
 
     @property
@@ -86,6 +93,9 @@ class World:
 
     def pause(self) -> None:
         """The process that calls may die here, or stand still while others go on."""
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            raise Broken("a process calls without end")
         weather = self.weather
         if weather.crash and self.dice.random() < weather.crash:
             raise Crash
@@ -112,14 +122,12 @@ class World:
 
     def _weighted_deeds(self) -> tuple[list[Callable[[], None]], list[float]]:
         plan = self.plan
-        forgetful = plan.reverts + plan.losses
         deeds: dict[Callable[[], None], float] = {
             self._produce: 100.0 * plan.batches / plan.deeds * 1.5,
             self._run_learner: 55.0,
             self._run_keeper: 35.0 if plan.keepers else 0.0,
             self._run_server: 10.0 if plan.servers else 0.0,
             self._rebalance: plan.rebalances,
-            self._remember: 1.5 * forgetful,
             self._go_back: plan.reverts,
             self._lose: plan.losses,
             self._restore: 5 * plan.losses,
@@ -131,6 +139,8 @@ class World:
 
     def _do_something(self) -> None:
         self._done += 1
+        if not self._depth:
+            self._calls = 0
         deeds, weights = self._deeds
         [deed] = self.dice.choices(deeds, weights)
         deed()
@@ -160,40 +170,40 @@ class World:
     def _rebalance(self) -> None:
         self.group.rebalance(self.plan.zombie_polls)
 
-    def _remember(self) -> None:
-        bucket = self.dice.randrange(self.plan.buckets)
-        if bucket not in self.store.missing():
-            self._memories.append(self.store.remember(bucket))
-            del self._memories[:-_MEMORIES]
+    def _remember(self, bucket: int) -> None:
+        if self.dice.random() < _REMEMBERED:
+            memories = self._memories[bucket]
+            memories.append(self.store.remember(bucket))
+            del memories[:-_MEMORIES]
 
     def _go_back(self) -> None:
         """Fail over: a bucket goes back to what a lagging follower had of its present history."""
-        present = [memory for memory in self._memories if not memory.abandoned]
+        bucket = self.dice.randrange(self.plan.buckets)
+        present = [memory for memory in self._memories[bucket] if not memory.abandoned]
         if not present:
             return
         self.tally["failovers that lost writes"] += 1
         self.tally["of them while pushes flew"] += any(p.flying for p in self.learners)
         self.tally["of them while a keeper was at work"] += any(k.running for k in self.keepers)
-        memory = self.dice.choice(present)
+        memory = present[-1]  # followers mostly lag by a little
+        while memory is not present[0] and self.dice.random() < 0.5:
+            memory = present[present.index(memory) - 1]
         self.store.go_back(memory)
-        # what was remembered of this bucket later belongs to a history that is no more
-        self._abandon(memory.bucket, self._memories[self._memories.index(memory) + 1 :])
-
-    def _abandon(self, bucket: int, memories: list[Memory]) -> None:
-        for memory in memories:
-            memory.abandoned = memory.abandoned or memory.bucket == bucket
+        # what the bucket was later belongs to a history that is no more
+        for later in present[present.index(memory) + 1 :]:
+            later.abandoned = True
 
     def _lose(self) -> None:
         bucket = self.dice.randrange(self.plan.buckets)
         if bucket not in self.store.missing():
             self.tally["buckets lost"] += 1
             self.store.lose(bucket)
-            self._abandon(bucket, self._memories)
+            for memory in self._memories[bucket]:
+                memory.abandoned = True
 
     def _restore(self) -> None:
         for bucket in self.store.missing():
-            snapshots = [memory for memory in self._memories if memory.bucket == bucket]
-            memory = self.dice.choice([*snapshots, None])
+            memory = self.dice.choice([*self._memories[bucket], None])
             self.tally["buckets restored" if memory else "buckets begun anew"] += 1
             self.store.restore(bucket, memory)
 
@@ -226,6 +236,7 @@ class World:
         reason = ""
         for _ in range(_REST_ROUNDS):
             self.clock_ms += 100
+            self._calls = 0
             for process in self.processes:
                 process.run()
             reason = unrest(self)

@@ -1,0 +1,182 @@
+"""Checks taken out one at a time, to see that the simulation would notice.
+
+A mutant is a function of the product with a piece of its text replaced. If the text is no longer
+there, the mutant says so: then the check has moved, and its mutant must move with it.
+"""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import sys
+import textwrap
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A check, and what stands in its place when it is taken out."""
+
+    name: str
+    where: str
+    """`module:function` or `module:class.method`"""
+    check: str
+    instead: str
+    found_by: int = 0
+    """A seed at or soon before one that notices, so that a test need not look for long."""
+
+    def mutated(self) -> Callable[..., Any]:
+        """Return the function without the check."""
+        module, _, _, original = self._parts()
+        text = textwrap.dedent(inspect.getsource(original))
+        if text.count(self.check) != 1:
+            raise LookupError(f"expected once in {self.where}: {self.check!r}, found:\n{text}")
+        code = compile(
+            text.replace(self.check, self.instead),
+            f"<{self.name}>",
+            "exec",
+            flags=__future__.annotations.compiler_flag,
+        )
+        made: dict[str, Any] = {}
+        exec(code, vars(module), made)
+        function: Callable[..., Any] = made[original.__name__]
+        return function
+
+    @contextmanager
+    def at_large(self) -> Iterator[None]:
+        """Run with the check taken out, wherever the function is known."""
+        _, owner, name, original = self._parts()
+        owners = [owner]
+        if inspect.ismodule(owner):
+            modules = list(sys.modules.values())
+            owners = [module for module in modules if vars(module).get(name) is original]
+        mutated = self.mutated()
+        for each in owners:
+            setattr(each, name, mutated)
+        try:
+            yield
+        finally:
+            for each in owners:
+                setattr(each, name, original)
+
+    def _parts(self) -> tuple[Any, Any, str, Any]:
+        path, _, inner = self.where.partition(":")
+        module = importlib.import_module(path)
+        owner: Any = module
+        *classes, name = inner.split(".")
+        for each in classes:
+            owner = getattr(owner, each)
+        return module, owner, name, vars(owner)[name]
+
+
+MUTANTS = (
+    Mutant(
+        "a push need not begin at the marks",
+        "pserver.memory_store:MemoryStore._push",
+        "if all(state.marks.get(span.source, 0) == span.start for span in push.spans):",
+        "if True:",
+    ),
+    Mutant(
+        "a follower does not compare the nonce of the head",
+        "pserver.chain:chain",
+        " or (polled.version == version and polled.nonce != nonce)",
+        "",
+    ),
+    Mutant(
+        "a follower does not compare the nonces between entries",
+        "pserver.chain:_links",
+        " or entry.previous != nonce",
+        "",
+    ),
+    Mutant(
+        "a follower does not notice that the head went back",
+        "pserver.chain:chain",
+        "polled.version < version or ",
+        "",
+    ),
+    Mutant(
+        "folds and trims need no lease",
+        "pserver.memory_store:MemoryStore._refusal",
+        "state.keeper != keeper or self._clock_ms() >= state.lease_ms",
+        "False",
+    ),
+    Mutant(
+        "folds and trims need not know how many folds there were",
+        "pserver.memory_store:MemoryStore._refusal",
+        "state.folds != folds",
+        "False",
+    ),
+    Mutant(
+        "folds and trims need not name an entry of this history",
+        "pserver.memory_store:MemoryStore._refusal",
+        "known.get(named.version) != named.nonce",
+        "False",
+    ),
+    Mutant(
+        "a trim need not know the log from where it begins",
+        "pserver.memory_store:MemoryStore._trim",
+        "state.trimmed < trim.trimmed",
+        "False",
+        1155,
+    ),
+    Mutant(
+        "a copy adds entries to rows that have them",
+        "pserver.replica:_Copy.add",
+        "lacking = self.versions[places] < entry.version",
+        "lacking = self.versions[places] >= 0",
+    ),
+    Mutant(
+        "a copy is complete before it has come to the newest of its rows",
+        "pserver.replica:Replica._follow_up",
+        "goal = max(polled.version, copy.newest)",
+        "goal = 0",
+    ),
+    Mutant(
+        "a copy does not notice that folds were lost under it",
+        "pserver.replica:Replica._follow_up",
+        "polled.trimmed < trimmed",
+        "False",
+    ),
+    Mutant(
+        "a learner folds its own entry wherever it stands",
+        "pserver.replica:Replica.fold_own",
+        "version != position.version + 1 or previous_nonce != position.nonce",
+        "False",
+    ),
+    Mutant(
+        "a learner folds its own entry whatever came before it",
+        "pserver.replica:Replica.fold_own",
+        " or previous_nonce != position.nonce",
+        "",
+    ),
+    Mutant(
+        "a learner takes whatever is at the head for its own entry",
+        "learner.pushes:Pushes._applied",
+        "answer.nonce == flight.push.nonce",
+        "True",
+    ),
+    Mutant(
+        "every example counts in every bucket",
+        "learner.cursors:Cursors.active",
+        "self._cursors[source] <= offset",
+        "self._cursors[source] >= 0",
+    ),
+    Mutant(
+        "a learner does not compare marks now and then",
+        "learner.loop:Learner._recheck",
+        "if self._pushes.awaited or now < self._recheck_at_ms:",
+        "if True:",
+    ),
+    Mutant(
+        "a learner pushes before its scores are delivered",
+        "learner.loop:Learner._seal",
+        "self._scores.flush()",
+        "pass",
+    ),
+)
