@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from learner.agreement import check_agreement
+from learner.agreement import check_agreement, check_copy
 from learner.spec import parse_spec
 from pserver.errors import WrongModel
 from pserver.store import Shape
@@ -59,3 +59,34 @@ def test_one_text_with_two_meanings_is_refused_saying_so() -> None:
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(WrongModel, match="rows of 2 floats, found 18"):
         check_agreement(parse_spec(SPEC, "news.toml"), replace(shape(), width=18))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "section"),
+    [
+        ("number = 1", "number = 2", "[fields], [label] or [examples]"),
+        ("alpha = 0.05", "alpha = 0.1", "[optimizer]"),
+        (
+            "[optimizer]",
+            '[statistics.rate]\nnumber = 9\nstatistic = "rate"\nof = "article"\n\n[optimizer]',
+            "[statistics]",
+        ),
+    ],
+)
+def test_a_copy_under_another_name_may_differ_in_nothing_that_is_learned(
+    before: str, after: str, section: str
+) -> None:
+    original = parse_spec(SPEC, "news.toml")
+    renamed = SPEC.replace('"news"', '"copy"')
+    check_copy(parse_spec("# a trial\n" + renamed, "copy.toml"), original, "snapshot x")
+    with pytest.raises(WrongModel) as refused:
+        check_copy(parse_spec(renamed.replace(before, after), "copy.toml"), original, "snapshot x")
+    first, *lines = str(refused.value).splitlines()
+    assert first.endswith(f"differ in {section}:")
+    assert "--- snapshot x" in lines
+    assert any(line.startswith("+") and after.splitlines()[0] in line for line in lines)
+
+
+def test_a_copy_may_grow_otherwise_than_its_original() -> None:
+    text = SPEC.replace('"news"', '"copy"') + "\n[expiry]\nmost_rows = 1000000\n"
+    check_copy(parse_spec(text, "copy.toml"), parse_spec(SPEC, "news.toml"), "snapshot x")
