@@ -7,7 +7,6 @@ against a broker that asks for it.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import signal
@@ -15,22 +14,25 @@ import socket
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import httpx
 import pytest
+from confluent_kafka import KafkaError
 
 from deploy.commands import dead_letters
 from deploy.errors import BadOption
 from deploy.stack.jars import kafka_jars
 from deploy.stack.ports import free_port
 from ingest.client import CollectorClient, RefusedEvent
+from ingest.collector import process as process_module
+from ingest.collector.delivery import Delivery
 from ingest.collector.errors import AddressTaken, BadTokens
 from ingest.collector.process import CollectorSettings, run_collector
 from ingest.dead_letters import pack
-from ingest.errors import KafkaRefused, KafkaUnreachable, MissingTopic, NotAllowed
+from ingest.errors import KafkaRefused, KafkaUnreachable, MissingTopic, NotAllowed, StreamError
 from ingest.events import Reason
 from ingest.kafka import (
     EventTopics,
@@ -42,15 +44,13 @@ from ingest.kafka import (
 )
 from ingest.stream import Record, Source
 from tests.deploy.command import Running, running
+from tests.ingest.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka_with_passwords import KafkaWithPasswords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-CONNECTIONS = 8
-GENEROUS_S = 60.0
-TOKEN = "token-of-the-tests-0123456789"
 SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
 
 
@@ -99,57 +99,6 @@ def collecting_here(kafka: KafkaSettings, deadline_s: float = 15.0) -> Iterator[
         thread.join()
     if ended:
         raise ended[0]
-
-
-@dataclass
-class Sent:
-    """What eight connections sent, and what they were told."""
-
-    acknowledged: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[int] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-def send(port: int, batches: list[list[str]], sent: Sent) -> None:
-    """Send batches over one connection, each until it is acknowledged."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=GENEROUS_S)
-    headers = {"Content-Type": "application/x-ndjson", "Authorization": f"Bearer {TOKEN}"}
-    now_ms = time.time_ns() // 1_000_000
-    for names in batches:
-        lines = [
-            f'{{"impression_id":"{name}","timestamp_ms":{now_ms},"article_id":"{name}"}}'
-            for name in names
-        ]
-        while True:
-            connection.request("POST", "/v1/impressions", "\n".join(lines), headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            with sent.lock:
-                sent.statuses[answer.status] += 1
-                if answer.status == 200:
-                    sent.acknowledged.update(names)
-                    break
-            assert answer.status in (429, 503), text
-            threading.Event().wait(float(answer.headers["Retry-After"]))
-    connection.close()
-
-
-@contextlib.contextmanager
-def sending(port: int, count: int, batch: int, stem: str) -> Iterator[Sent]:
-    """Send `count` events from eight connections; at the end all are acknowledged."""
-    names = [f"{stem}-{i}" for i in range(count)]
-    batches = [names[begin : begin + batch] for begin in range(0, count, batch)]
-    sent = Sent()
-    threads = [
-        threading.Thread(target=send, args=(port, batches[i::CONNECTIONS], sent), daemon=True)
-        for i in range(CONNECTIONS)
-    ]
-    for thread in threads:
-        thread.start()
-    yield sent
-    for thread in threads:
-        thread.join()
-    assert sent.acknowledged == Counter(names)
 
 
 def until(happened: Callable[[], bool], what: str) -> None:
@@ -236,10 +185,10 @@ def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
     metrics = free_port()
     with collector(own_kafka.bootstrap, "--metrics-port", str(metrics)) as (process, port):
         assert post(port, "stop-1").status_code == 200
-        answers: list[httpx.Response] = []
+        told: list[httpx.Response] = []
         os.kill(own_kafka.pid, signal.SIGSTOP)
         try:
-            waiting = threading.Thread(target=lambda: answers.append(post(port, "stop-2")))
+            waiting = threading.Thread(target=lambda: told.append(post(port, "stop-2")))
             waiting.start()
 
             def waits() -> bool:
@@ -249,21 +198,42 @@ def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
             until(waits, "the event waits for Kafka")
             process.process.send_signal(signal.SIGTERM)
             process.wait_for("Shutting down")
-
-            def refused() -> bool:
-                with socket.socket() as probe:
-                    return probe.connect_ex(("127.0.0.1", port)) != 0
-
-            until(refused, "no more connections are accepted")
+            until(lambda: not answers(port), "no more connections are accepted")
             assert process.process.poll() is None
-            assert not answers
+            assert not told
         finally:
             os.kill(own_kafka.pid, signal.SIGCONT)
         waiting.join(GENEROUS_S)
-        assert [answer.status_code for answer in answers] == [200]
+        assert [answer.status_code for answer in told] == [200]
         assert process.end() == 0
         assert TOKEN not in process.output
     assert in_topic(own_kafka.bootstrap, "clicks", "stop") == Counter(["stop-1", "stop-2"])
+
+
+def test_the_end_of_the_producer_ends_the_process_with_its_reason(
+    own_kafka: KafkaWithPasswords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Delivery] = []
+
+    class Known(Delivery):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(process_module, "Delivery", Known)
+    fatal = KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap in the sequence", fatal=True)
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(collecting_here(KafkaSettings(own_kafka.bootstrap)))
+        assert post(port, "fatal-1").status_code == 200
+        made[0]._on_error(fatal)
+        until(lambda: not answers(port), "it left by itself")
+        with pytest.raises(StreamError, match="a gap in the sequence"):
+            stack.close()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_the_client_and_the_collector_understand_each_other(

@@ -1,0 +1,40 @@
+"""Topics as an operator has them: what must be right is refused, what may differ is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.errors import TopicMismatch
+from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, topics_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
+    kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    settings = KafkaSettings(kafka)
+    names = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    wanted = topics_for(fresh_name("model"), 1, names, replicas=1)
+    shown = wanted[0]
+    chosen = {"retention.ms": "3600000", "compression.type": "zstd"}
+    ensure_topics(settings, [replace(shown, preferred=chosen)])
+    told = ensure_topics(settings, wanted)
+    assert told == [
+        f"topic {shown.name}: compression.type=zstd, where headrace would choose producer",
+        f"topic {shown.name}: retention.ms=3600000, where headrace would choose 604800000",
+    ]
+    more = f"topic {shown.name}: expected 3 replicas, found 1"
+    with pytest.raises(TopicMismatch, match=more):
+        ensure_topics(settings, [replace(shown, replicas=3)])
+
+
+def test_of_three_replicas_two_must_have_an_event_before_it_is_acknowledged() -> None:
+    of_three, of_one = topics_for("model", replicas=3), topics_for("model", replicas=1)
+    assert {spec.preferred["min.insync.replicas"] for spec in of_three} == {"2"}
+    assert {spec.replicas for spec in of_three} == {3}
+    assert not any("min.insync.replicas" in spec.preferred for spec in of_one)
