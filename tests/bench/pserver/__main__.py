@@ -43,7 +43,7 @@ def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:
         found = measure_memory(nodes, max(5, rounds // 3))
         for width in (18,) if quick else (18, 2, 34):
             flush(nodes)
-            rates = measure_push(nodes, width, 15 if quick else 60)
+            rates = measure_push(nodes, width, 40 if quick else 100)
             flush(nodes)
             rates |= measure_rows(nodes, width, rounds)
             suffix = "" if width == 18 else f"_{width}_floats"
