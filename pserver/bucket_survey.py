@@ -45,7 +45,9 @@ class FoundBucket:
     lease_left_ms: int | None = None
     """By the clock of its node; below zero: it ended so long ago; None: there never was one."""
     rows: int = 0
-    """Folded so far; a row that only the log has yet does not count."""
+    """Folded so far."""
+    rows_in_log: int | None = None
+    """That only the log has yet; None: not counted, see pserver.log_survey."""
     rows_of_fullest: int = 0
     """Rows of the sub-hash that has the most."""
     rows_bytes: int | None = None

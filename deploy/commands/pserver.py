@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,18 +98,22 @@ def inspect(
     """Show where each bucket lies, what it holds and how far it has learned.
 
     Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket; rows that
-    only the log has yet are not counted; lag is in offsets of the examples' topic. Exits with 1 if
-    a bucket is missing or its server does not answer.
+    only the logs have yet are counted while all logs together have less than 64 MB; lag is in
+    offsets of the examples' topic. Exits with 1 if a bucket is missing or its server does not
+    answer.
     """
     from deploy.commands.building import open_store
     from deploy.operation import inspection
     from learner.spec import load_spec
+    from pserver.log_survey import count_in_logs
     from pserver.survey import survey
 
     name = load_spec(model).name
     store = open_store(redis, name, read_only=True)
     try:
         found = survey(store, name)
+        if found.shape is not None:
+            found = replace(found, buckets=count_in_logs(store, found.buckets))
     finally:
         store.close()
     if found.shape is None and not found.buckets:

@@ -1,7 +1,6 @@
 """`headrace pserver inspect`: a model in the parameter server, bucket by bucket.
 
-For a person to look at, or as JSON for a machine; the same figures. Rows are those that are folded:
-what the log alone has yet is counted when a keeper folds it.
+For a person to look at, or as JSON for a machine; the same figures.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
             continue
         table.add_row(
             *place,
-            f"{each.rows:,}",
+            f"{_rows(each):,}",
             UNKNOWN if (size := _bytes(each)) is None else f"{size:,}",
             f"{each.version:,}",
             f"{each.log_bytes:,}",
@@ -65,7 +64,7 @@ def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
         "trouble": None if survey.trouble is None else str(survey.trouble),
         "shape": shape
         and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},
-        "rows": sum(each.rows for each in survey.buckets),
+        "rows": sum(_rows(each) for each in survey.buckets),
         "bytes": _total_bytes(survey.buckets),
         "log_bytes": sum(each.log_bytes for each in survey.buckets),
         "kafka_trouble": _kafka_trouble(topic),
@@ -85,7 +84,8 @@ def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
                 "bucket": each.bucket,
                 "node": each.node,
                 "trouble": None if each.there else _absence(each),
-                "rows": each.rows,
+                "rows": _rows(each),
+                "rows_in_log": each.rows_in_log,
                 "bytes": _bytes(each),
                 "version": each.version,
                 "log_bytes": each.log_bytes,
@@ -111,13 +111,18 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> list[str]:
         size = f"{shape.buckets} buckets, {shape.width} floats a row"
         lines = [f"{survey.model}: {size}, spec {shape.fingerprint}"]
     away = sum(not each.there for each in buckets)
-    rows = sum(each.rows for each in buckets)
+    folded = sum(each.rows for each in buckets)
+    in_logs = [each.rows_in_log for each in buckets if each.there]
     total = _total_bytes(buckets)
     held = sum(each.rows_bytes or 0 for each in buckets)
-    line = f"{rows:,} rows folded"
+    if None in in_logs:
+        line = f"{folded:,} rows folded (those that only the logs have yet were not counted)"
+    else:
+        only = sum(count or 0 for count in in_logs)
+        line = f"{folded + only:,} rows, {only:,} of them in the logs alone"
     if total is not None:
         line += f", {total:,} bytes with the logs"
-        line += f", {held / rows:.0f} bytes a row" if rows else ""
+        line += f", {held / folded:.0f} bytes a folded row" if folded else ""
     lines.append(line + (f"; {away} of {len(buckets)} buckets are not there" if away else ""))
     lines += _nodes(buckets)
     if (trouble := _kafka_trouble(topic)) is not None:
@@ -132,7 +137,7 @@ def _nodes(buckets: Sequence[FoundBucket]) -> list[str]:
     for each in buckets:
         counts[each.node] += 1
         if each.trouble is None:
-            rows[each.node] += each.rows
+            rows[each.node] += _rows(each)
     lines = [f"{node}: {counts[node]} buckets, {_rows_of(rows, node)}" for node in sorted(counts)]
     mean = sum(rows.values()) / len(rows) if rows else 0
     if len(rows) > 1 and mean:
@@ -142,6 +147,10 @@ def _nodes(buckets: Sequence[FoundBucket]) -> list[str]:
 
 def _rows_of(rows: Mapping[str, int], node: str) -> str:
     return f"{rows[node]:,} rows" if node in rows else "which it does not show"
+
+
+def _rows(bucket: FoundBucket) -> int:
+    return bucket.rows + (bucket.rows_in_log or 0)
 
 
 def _absence(bucket: FoundBucket) -> str:

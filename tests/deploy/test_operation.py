@@ -6,6 +6,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from deploy.models import path_of
@@ -13,13 +14,15 @@ from deploy.operation.topic import held_topic
 from deploy.stack.valkey import ValkeyCluster
 from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics
 from ingest.topics import examples_topic
+from pserver import log_survey
+from pserver.gains import Gains
 from pserver.keeper import Keeper, Keeping
 from pserver.nodes import Call
 from pserver.redis_store import RedisStore, StoreSettings, open_store
 from pserver.replica import Replica
 from pserver.store import Push, Shape, Span
 from tests.deploy.in_process import Commands, headrace
-from tests.pserver.entries import Pusher
+from tests.pserver.entries import Pusher, blob_of, gains_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,12 +149,31 @@ def test_inspect_shows_a_table_with_a_summary(
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert f"{BUCKETS} buckets" in lines[0]
-    assert f"{ROWS * BUCKETS:,} rows folded" in lines[1]
+    assert f"{ROWS * BUCKETS:,} rows, 0 of them in the logs alone" in lines[1]
     assert "--kafka / HEADRACE_KAFKA" in ended.out  # why the lag is not known
     assert "no Kafka" in lines[-1]
     assert [line.split()[0] for line in lines[-BUCKETS:]] == [str(b) for b in range(BUCKETS)]
     assert "somebody (" in lines[-BUCKETS + 3]
     store.release(3, "somebody:0102")
+
+
+def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
+    headrace: Commands, to: tuple[str, ...], store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Pusher(6, BUCKETS, seed=1)
+    new = gains_of(6, BUCKETS, known.dice, rows=1)
+    ids = np.array([6 << 61 | 5, 6 << 61 | 6], np.uint64)
+    pair = Gains._make([ids, *(np.repeat(column, 2, axis=0) for column in new[1:])])
+    for start, blob in ((0, known.next().blob), (1, blob_of(pair)), (2, blob_of(pair))):
+        store.push([Push(6, (Span("late/0", start, start + 1),), bytes([start] * 8), blob)])
+    _, found = inspected(headrace, *to)
+    assert found["rows"] == ROWS * BUCKETS + 2
+    assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS + 2, 2)
+    assert f"{ROWS * BUCKETS + 2:,} rows, 2 of them" in headrace("pserver", "inspect", *to).out
+    monkeypatch.setattr(log_survey, "MOST_BYTES", 1)
+    _, found = inspected(headrace, *to)
+    assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS, None)
+    assert "were not counted" in headrace("pserver", "inspect", *to).out
 
 
 def test_a_kafka_that_does_not_answer_is_in_the_answer_and_not_in_the_log(
