@@ -38,12 +38,12 @@ from tests.bench.pserver.scene import cluster, flush
 
 def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:
     """Everything but the sweep."""
-    rounds = 10 if quick else 60
+    rounds = 6 if quick else 60
     with cluster() as nodes:
         found = measure_memory(nodes, max(5, rounds // 3))
         for width in (18,) if quick else (18, 2, 34):
             flush(nodes)
-            rates = measure_push(nodes, width, 40 if quick else 100)
+            rates = measure_push(nodes, width, 30 if quick else 100)
             flush(nodes)
             rates |= measure_rows(nodes, width, rounds)
             suffix = "" if width == 18 else f"_{width}_floats"
