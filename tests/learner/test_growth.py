@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -32,6 +33,9 @@ from tests.learner.streams import (
     random_spec,
 )
 from tests.learner.test_backpressure import Now
+
+if TYPE_CHECKING:
+    from learner.spec import ModelSpec
 
 # a pair of user and item is seen some 18 times: half of them are refused to the end
 HARD = [COUNT.replace("= 4", "= 20"), PROBABILITY.replace("0.2", "0.03")]
@@ -96,7 +100,20 @@ def test_learner_keeper_and_server_agree_on_which_rows_there_are(growth: str) ->
     np.testing.assert_array_equal(
         model.predict(learner.view, *asked), answering.predict(serving.table, *asked)
     )
-    rows = serving.table.everything()
+    _assert_refused_admitted_and_deleted(spec, model, serving)
+
+    registry = CollectorRegistry()
+    registry.register(LearnerCollector("test", learner, lambda: 0, lambda: model.admissions))
+    labels, found = {"model": "test"}, []
+    for name in ("admitted_rows", "refused_ids"):
+        found.append(registry.get_sample_value(f"headrace_learner_{name}_total", labels))
+    assert tuple(found) == model.admissions
+
+
+def _assert_refused_admitted_and_deleted(
+    spec: ModelSpec, model: LogisticRegression, replica: Replica
+) -> None:
+    rows = replica.table.everything()
     rows = rows.chosen(rows.exist())
     rare = rows.ids == rare_id(rows.ids, high_bits(BUCKETS))
     admitted, refused = model.admissions
@@ -106,9 +123,3 @@ def test_learner_keeper_and_server_agree_on_which_rows_there_are(growth: str) ->
     assert 0 < earned.sum() < admitted, "no earned row was deleted"
     both = (rows.ids & np.uint64(1023)) == counted(spec)["both"]
     assert 0 < rows.shows[both].sum() < 1500
-
-    registry = CollectorRegistry()
-    registry.register(LearnerCollector("test", learner, lambda: 0, lambda: model.admissions))
-    labels = {"model": "test"}
-    for name, expected in (("admitted_rows", admitted), ("refused_ids", refused)):
-        assert registry.get_sample_value(f"headrace_learner_{name}_total", labels) == expected > 0
