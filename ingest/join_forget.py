@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ingest.compiled import kernel
+from ingest.compiled import part
 from ingest.join_rules import LATE_CLICKS, SHOWN_CLOCK, WATERMARK
 from ingest.slots import clear_all, clear_slot, find_slot, place_in, put_in
 from ingest.window import drop_oldest_click, whole_clock
 
 
-@kernel
+@part
 def forget(rings, state, rule):  # type: ignore[no-untyped-def]
     """Drop what no longer lives, and clicks that waited in vain."""
     _forget_entries(rings, state, rule)
@@ -23,7 +23,7 @@ def forget(rings, state, rule):  # type: ignore[no-untyped-def]
         drop_oldest_click(waiting, ends)
 
 
-@kernel
+@part
 def waits(state, clock, rule):  # type: ignore[no-untyped-def]
     """Whether a click of this clock still waits for its impression."""
     return (
@@ -32,7 +32,7 @@ def waits(state, clock, rule):  # type: ignore[no-untyped-def]
     )
 
 
-@kernel
+@part
 def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
     entries, repeats, ends = rings.entries, rings.repeats, rings.ends
     now_ms = state[SHOWN_CLOCK]
@@ -65,7 +65,7 @@ def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
             _put_repeat(rings, state, wanted, last)
 
 
-@kernel
+@part
 def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
     repeats, ends = rings.repeats, rings.ends
     place = ends.repeat_tail[0] & (repeats.hashes.shape[0] - 1)
@@ -76,7 +76,7 @@ def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
     ends.repeat_tail[0] += 1
 
 
-@kernel
+@part
 def forget_everything(rings):  # type: ignore[no-untyped-def]
     """Drop all impressions: the clock jumped so far that none is open, or lives."""
     ends = rings.ends

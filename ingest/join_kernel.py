@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ingest.compiled import kernel
+from ingest.compiled import kernel, part
 from ingest.join_forget import forget, forget_everything, waits
 from ingest.join_rules import (
     BLOCKED,
@@ -77,12 +77,12 @@ def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore
         made.counts[2] += 1
 
 
-@kernel
+@part
 def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
     return event_ms if append_ms <= 0 else min(event_ms, append_ms)
 
 
-@kernel
+@part
 def time_of(arrays, i):  # type: ignore[no-untyped-def]
     """Return the time of event `i`: its timestamp, but not later than its append."""
     if arrays.roles[i] == TICK:
@@ -90,7 +90,7 @@ def time_of(arrays, i):  # type: ignore[no-untyped-def]
     return _known_time(arrays.event_ms[i], arrays.append_ms[i])
 
 
-@kernel
+@part
 def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
     for side in range(2):
         arrays = shown if side == 0 else clicked
@@ -103,7 +103,7 @@ def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no
     return False
 
 
-@kernel
+@part
 def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     if rule.silent:
         return
@@ -113,7 +113,7 @@ def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     state[DEAD_LETTERS] += 1
 
 
-@kernel
+@part
 def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     """Return how far the other source may go: as far as wall time has, here or at Kafka."""
     if floor == WAIT:
@@ -123,14 +123,14 @@ def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
 
 
-@kernel
+@part
 def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
     state[WATERMARK] = max(state[WATERMARK], time_ms)
     if arrays.roles[i] == EVENT and arrays.append_ms[i] > 0:
         state[LEAST_DELAY] = min(state[LEAST_DELAY], arrays.append_ms[i] - time_ms)
 
 
-@kernel
+@part
 def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
     """Make an example. `times`: of its event, its impression, its append."""
     if rule.silent:
@@ -144,7 +144,7 @@ def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-u
     state[EXAMPLES] += 1
 
 
-@kernel
+@part
 def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     """Close the windows that end before `until_ms`, moving the watermark past each."""
     entries, ends = rings.entries, rings.ends
@@ -176,7 +176,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     return BLOCKED
 
 
-@kernel
+@part
 def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     held, sequence = rings.open, rings.ends.open_head[0]
     row = sequence & (held.starts.shape[0] - 1)
@@ -186,7 +186,7 @@ def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     rings.ends.open_head[0] += 1
 
 
-@kernel
+@part
 def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i)
     _reach(state, shown, i, time_ms)
@@ -224,7 +224,7 @@ def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-un
     _accept(rings, state, shown, rows, i, slot, made, rule)
 
 
-@kernel
+@part
 def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-untyped-def]
     """Make event `i` the newest entry, held by `slot`."""
     entries, ends, now_ms = rings.entries, rings.ends, state[SHOWN_CLOCK]
@@ -245,7 +245,7 @@ def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-
         _close(rings, state, made, rule)  # all before it are closed already
 
 
-@kernel
+@part
 def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
     """Return the event time of the entry `sequence`."""
     place = sequence & (rings.entries.hashes.shape[0] - 1)
@@ -254,13 +254,13 @@ def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
     return clock + rings.open.later_ms[row]
 
 
-@kernel
+@part
 def _sequence(rings, place):  # type: ignore[no-untyped-def]
     newest = rings.ends.entry_tail[0] - 1
     return newest - ((newest - place) & (rings.entries.hashes.shape[0] - 1))
 
 
-@kernel
+@part
 def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     """Return the place among repeats of a hash that lives there, or NOWHERE."""
     repeats = rings.repeats
@@ -272,18 +272,18 @@ def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     return place
 
 
-@kernel
+@part
 def _lives(entries, place, now_ms, rule):  # type: ignore[no-untyped-def]
     return now_ms <= whole_clock(entries.lasts[place], now_ms) + 2 * rule.window_ms
 
 
-@kernel
+@part
 def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
     clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
     return state[WATERMARK] <= clock + rule.window_ms
 
 
-@kernel
+@part
 def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c)
     _reach(state, clicked, c, time_ms)
@@ -314,7 +314,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
         state[LATE_CLICKS] += 1
 
 
-@kernel
+@part
 def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
     entries, held = rings.entries, rings.open
@@ -339,7 +339,7 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # ty
             _emit(state, made, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 
 
-@kernel
+@part
 def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
     """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
     waiting = rings.waiting

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ingest.compiled import kernel
+from ingest.compiled import kernel, part
 from ingest.ring import Column, Ring
 from ingest.runs import write_run
 from ingest.slots import (
@@ -247,13 +247,13 @@ class _Indexed:
         return int(self._slots.nbytes) + self._ring.held_bytes(tail)
 
 
-@kernel
+@part
 def whole_clock(lower, now_ms):  # type: ignore[no-untyped-def]
     """Return the clock of which `lower` is the lower half: the last such up to `now_ms`."""
     return now_ms - ((now_ms - np.int64(lower)) & (CLOCK_MS - 1))
 
 
-@kernel
+@part
 def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Copy the features of event `i` of `rows` to the open row of the newest entry."""
     held, ends = rings.open, rings.ends
@@ -275,7 +275,7 @@ def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-unt
     ends.arena_tail[0] = start + write_run(rings.arena, at, rows, i) - at
 
 
-@kernel
+@part
 def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Add a click to those waiting, after the others of its hash."""
     mask = waiting.hashes.shape[0] - 1
@@ -298,7 +298,7 @@ def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: igno
     ends.waiting_tail[0] = sequence + 1
 
 
-@kernel
+@part
 def drop_oldest_click(waiting, ends):  # type: ignore[no-untyped-def]
     """Remove the click that has waited longest."""
     mask = waiting.hashes.shape[0] - 1

@@ -1,0 +1,274 @@
+"""The rules of joining, said once more: in Python, over lists; nothing clever, nothing dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from ingest.checkpoint import Counters
+from ingest.chunks import Side
+from ingest.events import IMPRESSION_ID, TIME, Reason, is_tick, read_event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ingest.stream import Record
+
+NEVER, FOREVER = -(1 << 61), 1 << 61
+WAIT = -(1 << 62)
+
+Event = dict[str, object]
+
+
+class Made(NamedTuple):
+    """One example."""
+
+    kind: str
+    label: int
+    event_ms: int
+    append_ms: int
+    impression: Record
+    """The message whose fields it has."""
+
+
+@dataclass
+class _Message:
+    record: Record
+    event: Event | Reason
+
+    @property
+    def stated_ms(self) -> int:
+        assert isinstance(self.event, dict)
+        stated = self.event[TIME]
+        assert isinstance(stated, int)
+        return stated
+
+    @property
+    def time_ms(self) -> int:
+        assert isinstance(self.event, dict)
+        if is_tick(self.event) or self.record.append_ms <= 0:
+            return self.stated_ms
+        return min(self.stated_ms, self.record.append_ms)
+
+
+@dataclass
+class _Entry:
+    identity: object
+    message: _Message
+    clock: int
+    last: int
+    clicked: bool = False
+    closed: bool = False
+
+
+@dataclass
+class _Click:
+    identity: object
+    message: _Message
+    clock: int
+    over: bool = False
+
+
+@dataclass
+class _Source:
+    queue: list[_Message] = field(default_factory=list)
+    ended: bool = False
+    base: tuple[int, int] | None = None
+    clock: int = NEVER
+
+
+class Reference:
+    """Joins one partition."""
+
+    def __init__(self, window_ms: int, closing: bool) -> None:
+        self.window_ms, self.closing = window_ms, closing
+        self.watermark_ms, self.least_delay_ms = NEVER, FOREVER
+        self.sources = {side: _Source() for side in Side}
+        self.entries: list[_Entry] = []
+        self.waiting: list[_Click] = []
+        self.made: list[Made] = []
+        self.dead: list[tuple[Record, Reason]] = []
+        self.counted = dict.fromkeys(Counters.__struct_fields__, 0)
+
+    def offer(self, side: Side, records: Sequence[Record]) -> None:
+        source = self.sources[side]
+        for record in records:
+            source.queue.append(_Message(record, read_event(record.value, record.append_ms)))
+            source.ended, source.base = False, None
+
+    def end(self, side: Side) -> None:
+        self.sources[side].ended = True
+
+    def restart(self, now_ms: int) -> None:
+        """How long a source was silent is what a restart forgets: its silence begins anew."""
+        for side, source in self.sources.items():
+            source.base = None
+            self._floor(side, now_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Take all that can be taken."""
+        while self._step(now_ms):
+            pass
+        for side in Side:
+            self._floor(side, now_ms)
+
+    def _step(self, now_ms: int) -> bool:
+        for source in self.sources.values():
+            if source.queue and isinstance(source.queue[0].event, Reason):
+                message = source.queue.pop(0)
+                assert isinstance(message.event, Reason)
+                self._bury(message, message.event)
+                return True
+        heads = {side: source.queue[0] if source.queue else None for side, source in self._both()}
+        nexts: dict[Side, int] = {}
+        for side, other in ((Side.IMPRESSIONS, Side.CLICKS), (Side.CLICKS, Side.IMPRESSIONS)):
+            head, opposite = heads[side], heads[other]
+            if head is not None:
+                nexts[side] = head.time_ms
+                continue
+            nexts[side] = self._floor(side, now_ms)
+            if opposite is not None and nexts[side] != WAIT:
+                appended = opposite.record.append_ms - self.least_delay_ms
+                nexts[side] = max(nexts[side], self.watermark_ms, appended)
+                if self.watermark_ms == NEVER:
+                    nexts[side] = FOREVER
+        self._close_before(min(nexts.values()))
+        shown, clicked = heads[Side.IMPRESSIONS], heads[Side.CLICKS]
+        if shown is not None and nexts[Side.IMPRESSIONS] <= nexts[Side.CLICKS]:
+            self.sources[Side.IMPRESSIONS].queue.pop(0)
+            self._take_shown(shown)
+        elif clicked is not None and nexts[Side.CLICKS] <= nexts[Side.IMPRESSIONS]:
+            self.sources[Side.CLICKS].queue.pop(0)
+            self._take_clicked(clicked)
+        else:
+            return False
+        return True
+
+    def _both(self) -> list[tuple[Side, _Source]]:
+        return list(self.sources.items())
+
+    def _floor(self, side: Side, now_ms: int) -> int:
+        source = self.sources[side]
+        if not source.ended or source.queue:
+            return WAIT
+        reached = max(self.watermark_ms, source.clock)
+        if source.base is None:
+            source.base = reached, now_ms
+        floor = source.base[0] + now_ms - source.base[1]
+        if reached > floor:
+            source.base, floor = (reached, now_ms), reached
+        return floor
+
+    def _bury(self, message: _Message, reason: Reason) -> None:
+        self.dead.append((message.record, reason))
+        self.counted["dead_letters"] += 1
+
+    def _reach(self, message: _Message) -> None:
+        self.watermark_ms = max(self.watermark_ms, message.time_ms)
+        assert isinstance(message.event, dict)
+        if not is_tick(message.event) and message.record.append_ms > 0:
+            delay_ms = message.record.append_ms - message.time_ms
+            self.least_delay_ms = min(self.least_delay_ms, delay_ms)
+
+    def _make(self, kind: str, label: int, message: _Message, entry: _Entry) -> None:
+        record = message.record
+        shown = entry.message.record
+        self.made.append(Made(kind, label, message.stated_ms, record.append_ms, shown))
+        self.counted["examples"] += 1
+
+    def _close_before(self, until_ms: int) -> None:
+        if not self.closing:
+            return
+        for entry in self.entries:
+            if not entry.closed and entry.clock + self.window_ms < until_ms:
+                self.watermark_ms = max(self.watermark_ms, entry.clock + self.window_ms + 1)
+                self._close(entry)
+
+    def _close(self, entry: _Entry) -> None:
+        entry.closed = True
+        self._make("closed", int(entry.clicked), entry.message, entry)
+
+    def _take_shown(self, message: _Message) -> None:
+        source, window_ms = self.sources[Side.IMPRESSIONS], self.window_ms
+        assert isinstance(message.event, dict)
+        self._reach(message)
+        if not is_tick(message.event) and message.time_ms < source.clock - window_ms:
+            self._bury(message, Reason.TOO_LATE)
+            return
+        source.clock = max(source.clock, message.time_ms)
+        self._give_up_clicks()
+        if is_tick(message.event):
+            self.counted["ticks"] += 1
+            return
+        identity = message.event[IMPRESSION_ID]
+        entry = self._living(identity)
+        if entry is not None:
+            self.counted["duplicate_impressions"] += 1
+            entry.last = source.clock
+        else:
+            entry = _Entry(identity, message, source.clock, source.clock)
+            self.entries.append(entry)
+            self.counted["impressions"] += 1
+            if not self.closing:
+                self._make("shown", 0, message, entry)
+        for click in self.waiting:
+            awaited = click.identity == identity and click.clock <= source.clock + window_ms
+            if awaited and not click.over:
+                click.over = True
+                self._meet(entry, click)
+        if self.closing and not entry.closed and not self._open(entry):
+            self._close(entry)
+
+    def _take_clicked(self, message: _Message) -> None:
+        source = self.sources[Side.CLICKS]
+        assert isinstance(message.event, dict)
+        self._reach(message)
+        source.clock = max(source.clock, message.time_ms)
+        self._give_up_clicks()
+        if is_tick(message.event):
+            self.counted["ticks"] += 1
+            return
+        self.counted["clicks"] += 1
+        click = _Click(message.event[IMPRESSION_ID], message, source.clock)
+        entry = self._living(click.identity)
+        if entry is not None and click.clock <= entry.last + self.window_ms:
+            self._meet(entry, click)
+        elif self._waits(click):
+            self.waiting.append(click)
+        else:
+            self.counted["late_clicks"] += 1
+
+    def _living(self, identity: object) -> _Entry | None:
+        now_ms = self.sources[Side.IMPRESSIONS].clock
+        for entry in self.entries:
+            if entry.identity == identity and now_ms <= entry.last + 2 * self.window_ms:
+                return entry
+        return None
+
+    def _open(self, entry: _Entry) -> bool:
+        return self.watermark_ms <= entry.clock + self.window_ms
+
+    def _waits(self, click: _Click) -> bool:
+        shown_ms = self.sources[Side.IMPRESSIONS].clock
+        return (
+            shown_ms <= click.clock + self.window_ms
+            and self.watermark_ms <= click.clock + 2 * self.window_ms
+        )
+
+    def _give_up_clicks(self) -> None:
+        for click in self.waiting:
+            if not click.over and not self._waits(click):
+                click.over = True
+                self.counted["late_clicks"] += 1
+
+    def _meet(self, entry: _Entry, click: _Click) -> None:
+        apart_ms = abs(click.message.time_ms - entry.message.time_ms)
+        in_range = click.clock >= entry.clock - self.window_ms and apart_ms <= self.window_ms
+        if not self._open(entry) or not in_range:
+            self.counted["late_clicks"] += 1
+        elif entry.clicked:
+            self.counted["duplicate_clicks"] += 1
+        else:
+            entry.clicked = True
+            if not self.closing:
+                self._make("clicked", 1, click.message, entry)
