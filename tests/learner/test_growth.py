@@ -104,10 +104,11 @@ def test_learner_keeper_and_server_agree_on_which_rows_there_are(growth: str) ->
 
     registry = CollectorRegistry()
     registry.register(LearnerCollector("test", learner, lambda: 0, lambda: model.admissions))
-    labels, found = {"model": "test"}, []
-    for name in ("admitted_rows", "refused_ids"):
-        found.append(registry.get_sample_value(f"headrace_learner_{name}_total", labels))
-    assert tuple(found) == model.admissions
+    told = tuple(
+        registry.get_sample_value(f"headrace_learner_{name}_total", {"model": "test"})
+        for name in ("admitted_rows", "refused_ids")
+    )
+    assert told == model.admissions
 
 
 def _assert_refused_admitted_and_deleted(
