@@ -12,6 +12,10 @@ table held of that bucket, which stayed visible until then. A row that was not f
 never folded, so all its entries are in the log that was read; or one that was removed, and then so
 are all entries beyond its removal, if not that itself.
 
+A row that was folded beyond the log read so far may be of a history that a failover took back while
+the rows were read, and that others have rewritten since: such rows are read again, until all are of
+versions that had been followed before. The poll behind that tells whether they still are history.
+
 To follow a bucket: each poll brings its head and the entries beyond mine. They form a chain, for
 each names the nonce of the one before. A gap (trimmed under me), a link that does not fit, a head
 below mine or a head at mine with another nonce (a failover rewrote history): copy it again.
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pserver.gains import Header
-    from pserver.rows import Rows
+    from pserver.rows import Rows, StoredRows
     from pserver.store import Entry, Polled, Shape, Store
     from pserver.table import Places
 
@@ -246,6 +250,14 @@ class Replica:
         for entry in log:
             copy.add(entry, *unpacked(bucket, entry, self.shape.width))
         self._follow_up(bucket, copy, start.trimmed, limit)
+        known = head.version
+        while (newer := copy.newer_than(known)).shape[0]:
+            known = copy.position.version
+            [found] = self._store.find({bucket: newer})
+            if isinstance(found, Unreachable):
+                raise found
+            copy.put_again(newer, found)
+            self._follow_up(bucket, copy, start.trimmed, limit)
         self._swap(bucket, copy)
 
     def _follow_up(self, bucket: int, copy: _Copy, trimmed: int, limit: int) -> None:
@@ -291,6 +303,21 @@ class _Copy:
         self.newest = 0
         """Greatest version among the rows as they were read."""
         self.position = position
+        self._entries: list[tuple[int, Gains | Deletions]] = []
+
+    def newer_than(self, version: int) -> npt.NDArray[np.uint64]:
+        """Return the ids of rows that were read at a version beyond this one."""
+        count = len(self.table)
+        return self.table.ids[self.versions[:count] > version]
+
+    def put_again(self, ids: npt.NDArray[np.uint64], stored: StoredRows) -> None:
+        """Take rows as they were read now, or not found, and add to them what they lack."""
+        places = self.table.find(ids)
+        self.table.clear(places)
+        self.versions[places] = 0
+        self.put(stored.rows, stored.versions)
+        for version, content in self._entries:
+            self._apply(version, content.chosen(np.isin(content.ids, ids)))
 
     def put(self, rows: Rows, versions: npt.NDArray[np.uint64]) -> None:
         """Take rows as they were read; of a row read twice, the newer."""
@@ -306,16 +333,20 @@ class _Copy:
 
     def add(self, entry: Entry, header: Header, content: Gains | Deletions) -> None:
         """Add an entry to the rows that are not folded up to it, or delete those."""
+        self._apply(entry.version, content)
+        self._entries.append((entry.version, content))
+        self.position = advanced(self.position, entry.version, entry.nonce, header)
+
+    def _apply(self, version: int, content: Gains | Deletions) -> None:
         if isinstance(content, Deletions):
             places = self.table.find(content.ids)
-            lacking = (places >= 0) & (self.versions[places] < entry.version)
+            lacking = (places >= 0) & (self.versions[places] < version)
             self.table.remove(content.chosen(lacking))
         else:
             places = self.table.find_or_add(content.ids)
             self._grow()
-            lacking = self.versions[places] < entry.version
+            lacking = self.versions[places] < version
             self.table.add(content if lacking.all() else content.chosen(lacking))
-        self.position = advanced(self.position, entry.version, entry.nonce, header)
 
     def _grow(self) -> None:
         more = self.table.columns.ids.shape[0] - self.versions.shape[0]

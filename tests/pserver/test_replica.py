@@ -204,6 +204,30 @@ def test_a_copy_begins_anew_if_folds_and_a_trim_were_lost_under_it() -> None:
     assert rows_of(following(store), 0) == truth(pushes)
 
 
+def test_rows_of_a_history_that_is_no_more_are_read_again() -> None:
+    """Folded beyond the log that was read, then a failover, then other entries in their place."""
+    store = Watched(lambda: None, lambda: None)
+    pushes = pushed(store, 3)
+    checkpoint = store.checkpoint(0)
+    lost, other = Pusher(0, BUCKETS, seed=5), Pusher(0, BUCKETS, seed=6)
+    lost.offset = other.offset = pushes[-1].spans[0].stop
+
+    def fold_what_will_be_lost() -> None:
+        store.push([lost.next(), lost.next()])
+        fold_and_trim(store, 0, None)
+        store.after = fail_over  # when the rows were read that are wanted here
+
+    def fail_over() -> None:
+        store.revert(0, checkpoint)
+        pushes.extend(other.next() for _ in range(4))
+        store.push(pushes[3:])
+
+    store.before = fold_what_will_be_lost
+    replica = following(store)
+    assert replica.position(0).version == 7
+    assert rows_of(replica, 0) == truth(pushes)
+
+
 def test_a_copy_begins_anew_if_the_log_went_back_to_what_was_read_of_it() -> None:
     store = new_store()
     pushes = pushed(store, 1)
