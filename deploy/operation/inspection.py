@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from deploy.operation.topic import HeldTopic
     from pserver.bucket_survey import FoundBucket
@@ -52,7 +52,7 @@ def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
             _lag(each, topic),
             _marks(each),
         )
-    return Group(*(Text(line) for line in _summary(survey, topic)), table)
+    return Group(Text(_summary(survey, topic)), table)
 
 
 def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
@@ -101,52 +101,48 @@ def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
     }
 
 
-def _summary(survey: Survey, topic: HeldTopic | None) -> list[str]:
+def _summary(survey: Survey, topic: HeldTopic | None) -> str:
+    """Say in one line what all buckets are together."""
     shape, buckets = survey.shape, survey.buckets
     if shape is None:
-        lines = [f"{survey.model}: {survey.trouble}"]
-        if buckets:
-            lines.append(f"keys of {len(buckets)} buckets were found on the servers that answer:")
+        head = f"{survey.model}: {survey.trouble}; by its keys {len(buckets)} buckets"
     else:
-        size = f"{shape.buckets} buckets, {shape.width} floats a row"
-        lines = [f"{survey.model}: {size}, spec {shape.fingerprint}"]
-    away = sum(not each.there for each in buckets)
-    folded = sum(each.rows for each in buckets)
-    in_logs = [each.rows_in_log for each in buckets if each.there]
-    total = _total_bytes(buckets)
-    held = sum(each.rows_bytes or 0 for each in buckets)
-    if None in in_logs:
-        line = f"{folded:,} rows folded (those that only the logs have yet were not counted)"
-    else:
-        only = sum(count or 0 for count in in_logs)
-        line = f"{folded + only:,} rows, {only:,} of them in the logs alone"
-    if total is not None:
-        line += f", {total:,} bytes with the logs"
-        line += f", {held / folded:.0f} bytes a folded row" if folded else ""
-    lines.append(line + (f"; {away} of {len(buckets)} buckets are not there" if away else ""))
-    lines += _nodes(buckets)
+        head = f"{survey.model}: {shape.buckets} buckets, {shape.width} floats a row"
+        head += f", spec {shape.fingerprint}"
+    said = [f"{head}, {_rows_in_all(buckets)}"]
+    if away := sum(not each.there for each in buckets):
+        said.append(f"{away} buckets are not there")
+    if (total := _total_bytes(buckets)) is not None:
+        folded = sum(each.rows for each in buckets)
+        held = sum(each.rows_bytes or 0 for each in buckets)
+        each_row = f", {held / folded:.0f} a folded row" if folded else ""
+        said.append(f"{total:,} bytes with the logs{each_row}")
+    said.append(_spread(buckets))
     if (trouble := _kafka_trouble(topic)) is not None:
-        lines.append(f"lag is not known: {trouble}")
-    return lines
+        said.append(f"lag is not known: {trouble}")
+    return "; ".join(said)
 
 
-def _nodes(buckets: Sequence[FoundBucket]) -> list[str]:
-    """Say how the rows are spread over the nodes, and how far from evenly."""
+def _rows_in_all(buckets: Sequence[FoundBucket]) -> str:
+    rows = sum(map(_rows, buckets))
+    in_logs = [each.rows_in_log for each in buckets if each.there]
+    if None in in_logs:
+        return f"{rows:,} rows folded (those that only the logs have yet were not counted)"
+    only = sum(count or 0 for count in in_logs)
+    return f"{rows:,} rows" + (f" ({only:,} of them in the logs alone)" if only else "")
+
+
+def _spread(buckets: Sequence[FoundBucket]) -> str:
+    """Say how far from evenly the rows are spread over the nodes that show theirs."""
     rows: defaultdict[str, int] = defaultdict(int)
-    counts: defaultdict[str, int] = defaultdict(int)
     for each in buckets:
-        counts[each.node] += 1
         if each.trouble is None:
             rows[each.node] += _rows(each)
-    lines = [f"{node}: {counts[node]} buckets, {_rows_of(rows, node)}" for node in sorted(counts)]
     mean = sum(rows.values()) / len(rows) if rows else 0
-    if len(rows) > 1 and mean:
-        lines.append(f"the fullest node has {max(rows.values()) / mean - 1:.0%} more than the mean")
-    return lines
-
-
-def _rows_of(rows: Mapping[str, int], node: str) -> str:
-    return f"{rows[node]:,} rows" if node in rows else "which it does not show"
+    if len(rows) < 2 or not mean:
+        return "on 1 node" if len(rows) == 1 else f"on {len(rows)} nodes"
+    more = max(rows.values()) / mean - 1
+    return f"on {len(rows)} nodes, the fullest with {more:.0%} more rows than the mean"
 
 
 def _rows(bucket: FoundBucket) -> int:

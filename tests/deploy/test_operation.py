@@ -149,7 +149,8 @@ def test_inspect_shows_a_table_with_a_summary(
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert f"{BUCKETS} buckets" in lines[0]
-    assert f"{ROWS * BUCKETS:,} rows, 0 of them in the logs alone" in lines[1]
+    assert f"{ROWS * BUCKETS:,} rows; " in lines[0]
+    assert "on 2 nodes, the fullest with " in lines[0]
     assert "--kafka / HEADRACE_KAFKA" in ended.out  # why the lag is not known
     assert "no Kafka" in lines[-1]
     assert [line.split()[0] for line in lines[-BUCKETS:]] == [str(b) for b in range(BUCKETS)]
@@ -169,7 +170,7 @@ def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
     _, found = inspected(headrace, *to)
     assert found["rows"] == ROWS * BUCKETS + 2
     assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS + 2, 2)
-    assert f"{ROWS * BUCKETS + 2:,} rows, 2 of them" in headrace("pserver", "inspect", *to).out
+    assert f"{ROWS * BUCKETS + 2:,} rows (2 of them" in headrace("pserver", "inspect", *to).out
     monkeypatch.setattr(log_survey, "MOST_BYTES", 1)
     _, found = inspected(headrace, *to)
     assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS, None)
