@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _CONNECT = ("asking", "cluster|slots", "info", "ping", "select")
-_READ = ("get", "hexists", "hgetall", "hlen", "hmget", "hscan", "xrange")
-_WRITE = ("fcall", "fcall_ro", "function|load", "hset", "xadd")
+_READ = ("fcall_ro", "get", "hexists", "hgetall", "hlen", "hmget", "hscan", "xrange")
+_WRITE = ("fcall", "function|load", "hset", "xadd")
 _KEEP = ("hdel", "hget", "time", "xtrim")
 _MAKE = ("del", "set", "unlink")
 _LOOK = (
