@@ -47,7 +47,7 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 bench: $(READY) ## Run the benchmarks, one after another
-	for name in pserver learner serving week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+	for name in pserver learner joiner serving collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-header \

@@ -45,7 +45,7 @@ class ValkeySettings:
 
     hash_max_listpack_value: int = 1024
     """In bytes: a row of up to some 240 floats stays flat in the listpack of its hash. At 34 floats
-    a row takes 187 bytes instead of 232 (tests/bench/pserver.py)."""
+    a row takes 187 bytes instead of 232 (tests/bench/pserver)."""
 
     node_timeout_ms: int = 3_600_000
     """See the top of this file: without replicas, failure detection only does harm."""
