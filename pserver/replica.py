@@ -299,7 +299,8 @@ class _Copy:
 
     def __init__(self, width: int, position: Position) -> None:
         self.table = RowTable(width)
-        self.versions = np.zeros(0, np.uint64)  # (capacity,) up to which each place is folded
+        capacity = self.table.columns.ids.shape[0]
+        self.versions = np.zeros(capacity, np.uint64)  # up to which each place is folded
         self.newest = 0
         """Greatest version among the rows as they were read."""
         self.position = position

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from pserver.errors import MissingBucket, Unreachable
-from pserver.gains import Reached, unpack
+from pserver.gains import DELETING_FORMAT, Deletions, Header, Reached, pack, unpack
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import BucketState, MemoryStore
 from pserver.replica import Copied, Folded, Replica, Stale
-from pserver.store import Fold, Polled, Push, Shape, Trim
+from pserver.store import Delete, Fold, Polled, Push, Shape, Trim
 from pserver.table import RowTable
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
@@ -249,6 +249,16 @@ def test_a_copy_begins_anew_if_the_log_went_back_to_what_was_read_of_it() -> Non
     while not replica.complete:
         replica.poll(limit=1)
     assert rows_of(replica, 0) == truth(pushes)
+
+
+def test_a_copy_of_a_bucket_that_has_no_row_and_deletes_one_is_empty() -> None:
+    store = new_store()
+    deletions = Deletions(np.array([7], np.uint64), np.array([5], np.uint32))
+    store.claim(0, "k", 1000)
+    nonce = store.checkpoint(0).nonce
+    blob = pack(Header(0, 1, 0, 0, [], DELETING_FORMAT), deletions)
+    assert store.delete([Delete(0, "k", 0, 0, nonce, b"deletion", blob)]) == [None]
+    assert rows_of(following(store), 0) == {}
 
 
 def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
