@@ -60,6 +60,7 @@ _NEEDED = {
     Transform.LOG_BUCKET: NEEDS_REAL,
     Transform.NUMBER: NEEDS_REAL,
     Transform.HOUR: NEEDS_REAL,
+    Transform.PERIOD: NEEDS_REAL,
 }
 
 

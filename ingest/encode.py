@@ -151,6 +151,8 @@ def _single(field: Field, columns: Columns, hashes: dict[str, Ids]) -> Ids:
             buckets = np.floor(field.per_doubling * np.log2(1.0 + np.abs(values)))
             # mirrored: -x is as far below zero as x is above, and 0 has one bucket
             whole = np.where(values < 0, -1.0 - buckets, buckets)
+        elif field.transform is Transform.PERIOD:
+            whole = np.floor((values / 1000.0 + field.offset_s) / field.period_s)
         else:
             whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
     return field_ids(_hash_whole(whole), field.number)

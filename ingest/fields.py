@@ -42,6 +42,7 @@ __all__ = [
 LAST_NUMBER = 1000
 """Numbers of fields and statistics are 1 to this; 0 is the intercept, the rest is reserved."""
 NAME = re.compile(r"[a-z0-9_]+")
+_LONGEST_S = 366 * 86_400.0
 
 
 class Transform(StrEnum):
@@ -53,6 +54,9 @@ class Transform(StrEnum):
     NUMBER = "number"
     BAG = "bag"
     HOUR = "hour"
+    PERIOD = "period"
+    """Which stretch of time it is. Crossed with a field, its rows count what happened in that time
+    alone: clicks of the last minutes, as a statistic of the cross."""
 
     @property
     def single(self) -> bool:
@@ -94,6 +98,10 @@ class Field:
     """Logarithmic buckets for each doubling of 1 + x."""
     utc_offset_h: float = 0.0
     """Hours that local time, of which the hour is taken, is ahead of UTC."""
+    period_s: float = 0.0
+    """Length of a period."""
+    offset_s: float = 0.0
+    """When a period begins: two that differ by half of it know of at least half, together."""
     log1p: bool = False
     """Whether a plain number x enters as sign(x) log(1 + |x|)."""
 
@@ -149,6 +157,7 @@ _KEYS: dict[Transform, frozenset[str]] = {
     Transform.NUMBER: frozenset({"source", "log1p"}),
     Transform.BAG: frozenset({"source"}),
     Transform.HOUR: frozenset({"utc_offset_h"}),
+    Transform.PERIOD: frozenset({"period_s", "offset_s"}),
 }
 _ALWAYS = frozenset({"number", "transform"})
 
@@ -182,7 +191,8 @@ def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
         raise where.error(
             ("fields", name, "number"), f"number from 1 to {LAST_NUMBER}", _shown(number)
         )
-    default = {Transform.CROSS: "", Transform.HOUR: TIME}.get(transform, name)
+    of_time = dict.fromkeys((Transform.HOUR, Transform.PERIOD), TIME)
+    default = {Transform.CROSS: "", **of_time}.get(transform, name)
     source = table.get("source", default)
     if not isinstance(source, str) or (not source and transform is not Transform.CROSS):
         raise where.error(
@@ -199,8 +209,16 @@ def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
         of=_parts(table, where, name) if transform is Transform.CROSS else (),
         per_doubling=_real(table, where, name, "per_doubling", 1.0, (0.01, 1000.0)),
         utc_offset_h=_real(table, where, name, "utc_offset_h", 0.0, (-14.0, 14.0)),
+        period_s=_period_s(table, where, name) if transform is Transform.PERIOD else 0.0,
+        offset_s=_real(table, where, name, "offset_s", 0.0, (0.0, _LONGEST_S)),
         log1p=log1p,
     )
+
+
+def _period_s(table: Mapping[str, object], where: SpecText, name: str) -> float:
+    if "period_s" not in table:
+        raise where.error(("fields", name), "period_s, the length of a period", "none")
+    return _real(table, where, name, "period_s", 0.0, (1.0, _LONGEST_S))
 
 
 def _parts(table: Mapping[str, object], where: SpecText, name: str) -> tuple[str, ...]:
@@ -328,6 +346,8 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, slice_by: tuple[str, .
                     "per_doubling": each.per_doubling,
                     "utc_offset_h": each.utc_offset_h,
                     "log1p": each.log1p,
+                    # specs of before this transform keep the fingerprint they had
+                    **({"period": [each.period_s, each.offset_s]} if each.period_s else {}),
                 }
                 for each in fields
             ],

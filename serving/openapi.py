@@ -68,7 +68,7 @@ def examples(fields: FieldSet) -> dict[str, object]:
     event: dict[str, object] = {}
     for each in (*fields.singles, *fields.bags, *fields.numbers):
         match each.transform:
-            case Transform.CROSS | Transform.HOUR:
+            case Transform.CROSS | Transform.HOUR | Transform.PERIOD:
                 pass  # made of other fields; of the time of the request
             case Transform.BAG:
                 event[each.source] = ["a", "b"]

@@ -34,7 +34,13 @@ Number = int | float | str | None  # the text of a number is that number, as in 
 Milliseconds = Annotated[int, msgspec.Meta(ge=946_684_800_000, le=32_503_680_000_000)]
 """Of the years 2000 to 3000: seconds or microseconds by mistake are refused."""
 
-_NARROWNESS = {Transform.HOUR: 0, Transform.NUMBER: 1, Transform.LOG_BUCKET: 1, Transform.ID: 2}
+_NARROWNESS = {
+    Transform.HOUR: 0,
+    Transform.PERIOD: 0,
+    Transform.NUMBER: 1,
+    Transform.LOG_BUCKET: 1,
+    Transform.ID: 2,
+}
 """Of several transforms of one raw field the one that can use the fewest types decides."""
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected (?P<expected>.*?)(?:, got .*)?$")
@@ -146,7 +152,7 @@ def _row_type(fields: FieldSet) -> type:
         match each.transform:
             case Transform.BAG:
                 types[each.source] = list[Scalar] | Scalar  # a scalar is a bag of one
-            case Transform.NUMBER | Transform.LOG_BUCKET | Transform.HOUR:
+            case Transform.NUMBER | Transform.LOG_BUCKET | Transform.HOUR | Transform.PERIOD:
                 types[each.source] = Number
             case _:
                 types[each.source] = Scalar

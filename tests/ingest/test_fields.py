@@ -158,3 +158,18 @@ def test_the_line_of_a_key_is_where_its_statement_begins() -> None:
     assert where.line_of("b", "d e", "f") == 10
     assert where.line_of("b", "missing") == 6
     assert where.line_of("missing") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", r"t\.toml:1: expected period_s, the length of a period, found none"),
+        ("period_s = 0", r"t\.toml:4: expected period_s from 1 to"),
+        ("period_s = 60\nof = 3", r"t\.toml:5: .*of"),
+    ],
+)
+def test_a_period_says_how_long_it_is(more: str, said: str) -> None:
+    text = f'[fields.now]\nnumber = 1\ntransform = "period"\n{more}'
+    where = SpecText("t.toml", text)
+    with pytest.raises(SpecError, match=said):
+        parse_fields(where.tables(), where)
