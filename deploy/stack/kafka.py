@@ -105,7 +105,9 @@ class KafkaNode:
         command = f"exec {shlex.join([*java, 'kafka.Kafka', str(config)])}"
         if not (self.directory / "log" / "meta.properties").exists():
             cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-            tool = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
+            # one that begins with a dash would be an option if it stood alone
+            named = f"--cluster-id={cluster_id}"
+            tool = ["kafka.tools.StorageTool", "format", named, "-c", str(config)]
             command = f"{shlex.join([*java, *tool])} && {command}"
         log_path = self.directory / "kafka.log"
         self._log_start_bytes = log_path.stat().st_size if log_path.exists() else 0

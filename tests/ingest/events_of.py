@@ -37,8 +37,12 @@ Example = tuple[int, Kind, int, str, int]
 """Partition, kind, label, impression id, event time."""
 
 
+def spec_of(policy: str = "immediate") -> str:
+    return SPEC.format(policy=policy)
+
+
 def fields_of(policy: str = "immediate") -> FieldSet:
-    spec = SpecText("test.toml", SPEC.format(policy=policy))
+    spec = SpecText("test.toml", spec_of(policy))
     return parse_fields(spec.tables(), spec)
 
 

@@ -3,101 +3,54 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from deploy.stack.ports import free_port
 from ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.joiner import JoinerSettings, StateReader, read_state, run_joiner
-from ingest.kafka import (
-    EventTopics,
-    KafkaSettings,
-    KafkaWriter,
-    TopicSpec,
-    ensure_topics,
-    read_all,
-    topics_for,
-)
+from ingest.joiner import JoinerSettings, read_state, run_joiner
+from ingest.kafka import EventTopics, KafkaSettings, TopicSpec, ensure_topics, read_all
 from ingest.replay import replay
-from ingest.topics import examples_topic
-from tests.ingest.events_of import Example, Happened, examples_in, fields_of, happen
+from tests.ingest.events_of import Happened, fields_of, happen
+from tests.ingest.joined import DEADLINE_S, WEEK, Joined
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
-WEEK = Path(os.environ.get("HEADRACE_WEEK", ROOT.parent / "shared/data/ebnerd_week1"))
 PARTITIONS = 2
-DEADLINE_S = 90.0
-
-
-@dataclass
-class Joined:
-    """One model with topics of its own."""
-
-    settings: KafkaSettings
-    name: str
-    topics: EventTopics
-    fields: FieldSet
-
-    def send(self, happened: Happened) -> None:
-        writer = KafkaWriter(self.settings)
-        for source, records in happened.records(self.topics, PARTITIONS).items():
-            for record in records:
-                writer.send(source, record.value)
-        writer.close()
-
-    @contextmanager
-    def process(self, metrics_port: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", "tests.ingest.joiner_process", self.settings.bootstrap]
-        names = [self.name, self.topics.impressions, self.topics.clicks, self.topics.dead_letters]
-        process = subprocess.Popen([*command, *names, str(metrics_port)], cwd=ROOT)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-    def wait(self, until: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-        deadline_s = time.monotonic() + DEADLINE_S
-        while not until():
-            assert process.poll() is None, "the joiner ended by itself"
-            assert time.monotonic() < deadline_s, read_state(self.settings, self, self.topics)
-            time.sleep(0.005)
-
-    def examples(self) -> list[Example]:
-        topic = examples_topic(self.name)
-        messages = [(record.source, record.value) for record in read_all(self.settings, topic)]
-        return examples_in(messages, topic, self.fields)
+WEEK_SPEC = """
+[fields.article]
+number = 1
+transform = "id"
+source = "article_id"
+[fields.user_article]
+number = 2
+transform = "cross"
+of = ["user", "article"]
+[fields.user]
+number = 3
+transform = "id"
+source = "user_id"
+"""
 
 
 @pytest.fixture
 def joined(kafka: str, fresh_name: Callable[[str], str]) -> Joined:
-    topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
-    made = Joined(KafkaSettings(kafka), fresh_name("model"), topics, fields_of())
-    ensure_topics(made.settings, topics_for(made.name, PARTITIONS, topics))
-    return made
+    return Joined.fresh(kafka, fresh_name, PARTITIONS)
 
 
 def test_a_joiner_killed_time_and_again_loses_nothing_and_doubles_nothing(joined: Joined) -> None:
     seed, lives = 11, 4
     dice = random.Random(seed)
     happened = happen(seed, count=60_000, partitions=PARTITIONS)
-    state = StateReader(joined.settings, joined, joined.topics)
+    state = joined.state
     killed_in_the_middle = 0
     for part in happened.parts(lives):
         with joined.process() as process:
@@ -136,7 +89,7 @@ def test_dead_letters_name_topic_partition_offset_and_reason(joined: Joined) -> 
 def test_a_click_becomes_an_example_soon_and_metrics_tell(joined: Joined) -> None:
     port = free_port()
     happened = happen(seed=12, count=100, partitions=PARTITIONS)
-    state = StateReader(joined.settings, joined, joined.topics)
+    state = joined.state
     with joined.process(port) as process:
         joined.send(happened)
         joined.wait(lambda: state.read().lag == 0, process)
@@ -170,7 +123,7 @@ def test_a_second_joiner_of_the_same_instance_takes_over_and_the_first_stops(
     first = threading.Thread(target=run)
     first.start()
     joined.send(happen(seed=13, count=100, partitions=PARTITIONS))
-    state = StateReader(joined.settings, joined, joined.topics)
+    state = joined.state
     deadline_s = time.monotonic() + DEADLINE_S
     while state.read().lag:
         assert time.monotonic() < deadline_s
@@ -204,24 +157,7 @@ def test_a_joiner_with_a_wrong_address_stops_within_seconds() -> None:
 
 @pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
 def test_the_sample_week_is_joined_whole(joined: Joined) -> None:
-    spec = SpecText(
-        "week.toml",
-        """
-        [fields.article]
-        number = 1
-        transform = "id"
-        source = "article_id"
-        [fields.user_article]
-        number = 2
-        transform = "cross"
-        of = ["user", "article"]
-        [fields.user]
-        number = 3
-        transform = "id"
-        source = "user_id"
-        """,
-    )
-    joined.fields = parse_fields(spec.tables(), spec)
+    joined.spec = WEEK_SPEC
     stop = threading.Event()
     settings = JoinerSettings(topics=joined.topics)
     joining = threading.Thread(
@@ -230,7 +166,7 @@ def test_the_sample_week_is_joined_whole(joined: Joined) -> None:
     joining.start()
     try:
         replayed = replay(joined.settings, [WEEK], 1_800_000, stop, topics=joined.topics)
-        state = StateReader(joined.settings, joined, joined.topics)
+        state = joined.state
         deadline_s = time.monotonic() + DEADLINE_S
         while state.read().lag:
             assert joining.is_alive()
