@@ -155,7 +155,8 @@ class MemoryStore:
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store.rows. A snapshot a chunk, not one of all."""
         with self._lock:
-            ids = list(self._state(bucket).rows)
+            ids, trimmed = list(self._state(bucket).rows), self._state(bucket).trimmed
+        yield unpack_rows([], [], self.shape().width)._replace(trimmed=trimmed)
         for start in range(0, len(ids), _ROWS_A_CHUNK):
             with self._lock:
                 stored = self._state(bucket).rows
@@ -163,8 +164,8 @@ class MemoryStore:
                     row_id for row_id in ids[start : start + _ROWS_A_CHUNK] if row_id in stored
                 ]
                 blobs = [stored[row_id] for row_id in chunk]
-                width = self.shape().width
-            yield unpack_rows(chunk, blobs, width)
+                width, trimmed = self.shape().width, self._state(bucket).trimmed
+            yield unpack_rows(chunk, blobs, width)._replace(trimmed=trimmed)
 
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """See Store.find."""

@@ -7,7 +7,7 @@ A bucket's rows lie in sub-hashes, small enough that a server keeps each as one 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,20 +58,22 @@ def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layo
 def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRows]:
     """Yield all rows of a bucket in chunks. Raises Unreachable."""
     keys = [calls.key(bucket, f"rows:{n}") for n in range(layout.sub_hashes)]
-    counts = calls.all([Call(key, ("HLEN", key)) for key in keys])
+    trimmed = _Trimmed(calls, bucket)
+    counts = trimmed.after([Call(key, ("HLEN", key)) for key in keys])
+    yield unpack_rows([], [], layout.width)._replace(trimmed=trimmed.version)
     chunk: list[bytes] = []
     rows_of_chunk = 0
     for key, count in zip(keys, counts, strict=True):
         if count > _ROWS_A_CHUNK:
-            yield from _scan(calls, key, layout.width)
+            yield from _scan(trimmed, key, layout.width)
         elif count:
             if rows_of_chunk + count > _ROWS_A_CHUNK:
-                yield _read_whole(calls, chunk, layout.width)
+                yield _read_whole(trimmed, chunk, layout.width)
                 chunk, rows_of_chunk = [], 0
             chunk.append(key)
             rows_of_chunk += count
     if chunk:
-        yield _read_whole(calls, chunk, layout.width)
+        yield _read_whole(trimmed, chunk, layout.width)
 
 
 def find_rows(
@@ -109,18 +111,38 @@ def _found(replies: list[tuple[list[bytes], object]], width: int) -> StoredRows 
     return unpack_rows(ids, blobs, width)
 
 
-def _read_whole(calls: Calls, keys: Sequence[bytes], width: int) -> StoredRows:
-    replies = calls.all([Call(key, ("HGETALL", key)) for key in keys])
+class _Trimmed:
+    """What is trimmed from a bucket's log, asked behind the other calls of one pipeline: all of it
+    is read from one server, before or after a failover.
+    """
+
+    def __init__(self, calls: Calls, bucket: int) -> None:
+        self._calls = calls
+        marks = calls.key(bucket, "marks")
+        self._call = Call(marks, ("HMGET", marks, "trimmed"))
+        self.version = 0
+
+    def after(self, asked: Sequence[Call]) -> list[Any]:
+        """Return the replies; `version` then says what was trimmed right after them."""
+        *replies, [trimmed] = self._calls.all([*asked, self._call])
+        self.version = int(trimmed or 0)
+        return replies
+
+
+def _read_whole(trimmed: _Trimmed, keys: Sequence[bytes], width: int) -> StoredRows:
+    replies = trimmed.after([Call(key, ("HGETALL", key)) for key in keys])
     flat = list(itertools.chain.from_iterable(replies))
-    return unpack_rows(flat[::2], flat[1::2], width)
+    return unpack_rows(flat[::2], flat[1::2], width)._replace(trimmed=trimmed.version)
 
 
-def _scan(calls: Calls, key: bytes, width: int) -> Iterator[StoredRows]:
+def _scan(trimmed: _Trimmed, key: bytes, width: int) -> Iterator[StoredRows]:
     cursor = b"0"
     while True:
-        cursor, flat = calls.one(key, "HSCAN", key, cursor, "COUNT", _ROWS_A_CHUNK // 4)
+        scan = Call(key, ("HSCAN", key, cursor, "COUNT", _ROWS_A_CHUNK // 4))
+        [(cursor, flat)] = trimmed.after([scan])
         found = dict(zip(flat[::2], flat[1::2], strict=True))  # may name a row twice
-        yield unpack_rows(list(found), list(found.values()), width)
+        rows = unpack_rows(list(found), list(found.values()), width)
+        yield rows._replace(trimmed=trimmed.version)
         if cursor == b"0":
             return
 

@@ -245,35 +245,33 @@ class Replica:
                 log += chain(log[-1].version, log[-1].nonce, more)
         head = log[-1] if log else start
         copy = _Copy(self.shape.width, Position(head.version, head.nonce, 0, 0, {}))
-        for versions, rows in self._store.rows(bucket):
-            copy.put(rows, versions)
+        for chunk in self._store.rows(bucket):
+            if chunk.trimmed < start.trimmed:
+                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
+            copy.put(chunk.rows, chunk.versions)
         for entry in log:
             copy.add(entry, *unpacked(bucket, entry, self.shape.width))
-        self._follow_up(bucket, copy, start.trimmed, limit)
+        self._follow_up(bucket, copy, limit)
         known = head.version
         while (newer := copy.newer_than(known)).shape[0]:
             known = copy.position.version
-            [found] = self._store.find({bucket: newer})
+            [found] = self._store.look({bucket: newer}, {bucket: known}, limit)
             if isinstance(found, Unreachable):
                 raise found
-            copy.put_again(newer, found)
-            self._follow_up(bucket, copy, start.trimmed, limit)
+            if found.polled.trimmed < start.trimmed:
+                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
+            copy.put_again(newer, found.rows)
+            self._follow_up(bucket, copy, limit)
         self._swap(bucket, copy)
 
-    def _follow_up(self, bucket: int, copy: _Copy, trimmed: int, limit: int) -> None:
-        """Follow to the head that the bucket had after its rows were read, or beyond.
-
-        `trimmed`: before they were read. If less is now, a failover lost folds while the rows were
-        read: those read after it may lack what was trimmed then.
-        """
+    def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
+        """Follow to the head that the bucket had after its rows were read, or beyond."""
         goal = None
         while goal is None or copy.position.version < goal:
             position = copy.position
             polled = self._poll_one(bucket, position.version, limit)
             if goal is None:
                 goal = max(polled.version, copy.newest)
-            if polled.trimmed < trimmed:
-                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
             for entry in chain(position.version, position.nonce, polled):
                 copy.add(entry, *unpacked(bucket, entry, self.shape.width))
             if copy.position is position and position.version < goal:

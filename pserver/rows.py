@@ -64,6 +64,8 @@ class StoredRows(NamedTuple):
 
     versions: npt.NDArray[np.uint64]  # (n,)
     rows: Rows
+    trimmed: int = 0
+    """From `Store.rows`: what was trimmed from the log when these were read, or right after."""
 
 
 def row_bytes(width: int) -> int:

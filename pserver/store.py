@@ -269,7 +269,11 @@ class Store(Protocol):
         """
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
-        """Yield all folded rows of a bucket in chunks. Raises Unreachable."""
+        """Yield all folded rows of a bucket in chunks, the first of which may be empty.
+
+        A chunk in which less is `trimmed` than when the log was read comes from a failover that
+        lost folds: it may lack rows whose entries were not read. Raises Unreachable.
+        """
 
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """Return folded rows by id, for each bucket in the order of `wanted`.

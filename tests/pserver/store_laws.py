@@ -267,6 +267,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert standing(world.store, 0).log_bytes == sum(len(p.blob) for p in pushes[4:])
         assert world.store.trim([trim_through(fold, 2)]) == [None]  # again, late: nothing to do
         assert polled(world.store, 0, 0).trimmed == 4
+        assert {chunk.trimmed for chunk in world.store.rows(0)} == {4}
         assert world.store.trim([trim_through(fold, 6)]) == [None]
         assert standing(world.store, 0).log_bytes == 0
         found = polled(world.store, 0, 5)

@@ -55,7 +55,7 @@ def same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> bool:
 def test_rows_come_back_as_they_were(seed: int, count: int, width: int, version: int) -> None:
     rows = some_rows(seed, count, width)
     ids, blobs = pack_rows(version, rows)
-    versions, found = unpack_rows(ids.tolist(), blobs.tolist(), width)
+    versions, found, _ = unpack_rows(ids.tolist(), blobs.tolist(), width)
     assert versions.tolist() == [version] * count
     assert same(found, rows)
     assert found.values.shape == (count, width)
