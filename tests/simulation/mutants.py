@@ -139,8 +139,8 @@ MUTANTS = (
     ),
     Mutant(
         "a copy does not notice that folds were lost under it",
-        "pserver.replica:Replica._follow_up",
-        "polled.trimmed < trimmed",
+        "pserver.replica:Replica._copy",
+        "chunk.trimmed < start.trimmed",
         "False",
     ),
     Mutant(

@@ -149,7 +149,7 @@ class Connection:
     def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
         """See Store."""
         self._world.pause()
-        most = min(limit, self._world.dice.choice((1, 3, limit)))
+        most = min(limit, self._world.dice.choice((1, limit)))
         answers = self._store.poll(after, most)
         self._world.pause()
         heard: list[Polled | Unreachable] = []

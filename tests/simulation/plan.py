@@ -8,7 +8,7 @@ matters is how often things meet, not how many there are.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class Plan:
     expire_after_s: int
     most_rows: int
     """Limits at which keepers delete rows; 0 in most worlds, where counters must be exact."""
+    stall_deeds: int
+    """What others do at most while a process stands still, if it is the only one that does."""
     zombie_polls: int
     """After how many polls at most a learner hears that a partition is no longer its own."""
     rebalances: float
@@ -76,14 +78,12 @@ class Plan:
         def some(limit: float) -> float:
             return dice.choice((0.0, 0.0, limit / 4, limit))
 
+        keepers = dice.choice((0, 1, 2, 3))
         batches = dice.randint(4, 16)
-        keepers = dice.choice((0, 1, 2, 2, 3))
-        # keepers that take one bucket from each other all the time, with little to do in it
-        war = keepers > 1 and dice.random() < 0.6
-        return cls(
+        plan = cls(
             seed=seed,
             partitions=dice.randint(1, 3),
-            buckets=1 if war else dice.choice((1, 2, 2, 4)),
+            buckets=dice.choice((1, 2, 2, 4)),
             learners=dice.randint(1, 3),
             keepers=keepers,
             servers=dice.choice((0, 1, 2)),
@@ -92,12 +92,13 @@ class Plan:
             values=dice.choice((2, 4, 6)),
             push_interval_ms=dice.choice((0, 20)),
             log_bytes_limit=dice.choice((6000, 64 << 20)) if keepers else 64 << 20,
-            keep_ms=0 if war else dice.choice((0, 100, 300)),
+            keep_ms=dice.choice((0, 100, 300)),
             keep_bytes=dice.choice((0, 600, 4000)),
-            rows_a_fold=dice.choice((1, 2)) if war else dice.choice((2, 4, 50)),
-            lease_ms=60 if war else dice.choice((60, 400, 2000)),
-            expire_after_s=dice.choice((2, 5)) if keepers and dice.random() < 0.1 else 0,
-            most_rows=dice.choice((8, 16)) if keepers and dice.random() < 0.1 else 0,
+            rows_a_fold=dice.choice((1, 2, 4, 50)),
+            lease_ms=dice.choice((60, 400, 2000)),
+            expire_after_s=dice.choice((2, 5)) if dice.random() < 0.1 else 0,
+            most_rows=dice.choice((8, 16)) if dice.random() < 0.1 else 0,
+            stall_deeds=8,
             zombie_polls=dice.choice((0, 5, 40)),
             rebalances=some(8.0),
             reverts=some(25.0),
@@ -106,13 +107,48 @@ class Plan:
             restarts=some(4.0),
             weather=Weather(
                 crash=some(0.008),
-                stall=0.06 if war else some(0.03),
+                stall=some(0.04),
                 lost_request=some(0.1),
                 lost_reply=some(0.15),
                 stale_reply=some(0.1),
                 linger=some(0.15),
                 out_of_memory=some(0.1),
             ),
+        )
+        theme = dice.random()
+        if theme < 0.3:
+            return plan._at_war(dice)
+        return plan._failing_over(dice) if theme < 0.65 else plan
+
+    def _at_war(self, dice: random.Random) -> Plan:
+        """Keepers that take one bucket from each other all the time, with little to do in it."""
+        return replace(
+            self,
+            buckets=1,
+            keepers=dice.choice((2, 3)),
+            keep_ms=0,
+            keep_bytes=0,
+            rows_a_fold=dice.choice((1, 50, 50)),
+            lease_ms=60,
+            weather=replace(self.weather, stall=0.1),
+        )
+
+    def _failing_over(self, dice: random.Random) -> Plan:
+        """One bucket that goes back again and again, while it is copied, folded and pushed to."""
+        return replace(
+            self,
+            buckets=1,
+            learners=dice.choice((2, 3)),
+            keepers=dice.choice((1, 2)),
+            servers=dice.choice((1, 2)),
+            values=6,
+            keep_ms=dice.choice((0, 2000)),
+            keep_bytes=dice.choice((0, 600, 1200)),
+            lease_ms=2000,
+            reverts=25.0,
+            restarts=8.0,
+            stall_deeds=30,
+            weather=replace(self.weather, stall=0.04),
         )
 
     def __str__(self) -> str:

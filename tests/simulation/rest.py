@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-def unrest(world: World) -> str:
-    """Say what is still to be done; empty when all is at rest."""
+def unlearned(world: World) -> str:
+    """Say what is still to be learned, pushed or followed; empty if nothing."""
     store, plan = world.store, world.plan
     ends = {name: world.topic.ends[source] for name, source in world.topic.names.items()}
     heads = {}
@@ -31,12 +31,7 @@ def unrest(world: World) -> str:
     for learner in world.learners:
         if not learner.settled():
             return f"{learner.name} has pushes pending"
-    if world.keepers:
-        for bucket in range(plan.buckets):
-            entries = len(store.checkpoint(bucket).log)
-            if entries > 1:
-                return f"the log of bucket {bucket} still has {entries} entries"
-    return _crowded(world)
+    return ""
 
 
 def _behind(process: Process, heads: dict[int, tuple[int, bytes]]) -> str:
@@ -52,13 +47,16 @@ def _behind(process: Process, heads: dict[int, tuple[int, bytes]]) -> str:
     return ""
 
 
-def _crowded(world: World) -> str:
-    """Say which bucket has more rows than it may; the cap is shared evenly by the buckets."""
-    plan = world.plan
-    if plan.most_rows and world.keepers:
-        for bucket, ledger in world.store.ledgers.items():
-            if len(ledger.rows) > max(1, plan.most_rows // plan.buckets):
-                return f"bucket {bucket} has {len(ledger.rows)} rows"
+def unkept(world: World) -> str:
+    """Say which log or rows keepers still have to make shorter; empty if none, or no keepers."""
+    plan, store = world.plan, world.store
+    for bucket in range(plan.buckets) if plan.keepers else ():
+        entries = len(store.checkpoint(bucket).log)
+        if entries > 1:  # the last one stays
+            return f"the log of bucket {bucket} still has {entries} entries"
+        rows = len(store.ledgers[bucket].rows)
+        if plan.most_rows and rows > max(1, plan.most_rows // plan.buckets):
+            return f"bucket {bucket} still has {rows} rows"
     return ""
 
 

@@ -136,11 +136,13 @@ class WitnessedStore(MemoryStore):
         state = self._buckets.get(bucket)
         ids = list(state.rows) if state else []
         trimmed = state.trimmed if state else 0
+        yield unpack_rows([], [], self.shape().width)._replace(trimmed=trimmed)
         for start in range(0, len(ids), _ROWS_A_CHUNK):
             state = self._buckets.get(bucket)
             stored = state.rows if state else {}
             there = [name for name in ids[start : start + _ROWS_A_CHUNK] if name in stored]
-            yield unpack_rows(there, [stored[name] for name in there], self.shape().width)
+            rows = unpack_rows(there, [stored[name] for name in there], self.shape().width)
+            yield rows._replace(trimmed=state.trimmed if state else 0)
         state = self._buckets.get(bucket)
         self._tally["logs trimmed while rows were read"] += state is not None and (
             state.trimmed > trimmed

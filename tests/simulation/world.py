@@ -20,17 +20,20 @@ from tests.simulation.ledger import Broken
 from tests.simulation.network import Crash, Network
 from tests.simulation.plan import CALM, Plan
 from tests.simulation.processes import KeeperProcess, LearnerProcess, Process, ServerProcess
-from tests.simulation.rest import unrest, verify
+from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.witness import WitnessedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingest.stream import Source
     from tests.simulation.witness import Memory
 
 _T0_MS = 1_700_000_000_000
 _DEEPEST = 3
 """Processes that may stand still inside each other's standing still."""
+_FAILING_OVER = 0.3
+"""Share of the stalls that begin with a failover, where there are any."""
 _REMEMBERED = 0.5
 """Share of the changes before which a bucket is remembered."""
 _MEMORIES = 8
@@ -102,11 +105,14 @@ class World:
         if weather.stall and self._depth < _DEEPEST and self.dice.random() < weather.stall:
             self._depth += 1
             lease_ms = self.plan.lease_ms
-            stall_ms = self.dice.choice((1, 20, lease_ms // 2, lease_ms + 1, 3 * lease_ms))
+            stall_ms = self.dice.choice((1, lease_ms // 2, lease_ms + 1, 3 * lease_ms))
             self.tally["stalls"] += 1
             self.tally["stalls longer than a lease"] += stall_ms > lease_ms
-            for _ in range(self.dice.randint(1, 6)):
-                self.clock_ms += stall_ms // 4
+            if self.plan.reverts and self.dice.random() < _FAILING_OVER:
+                self._go_back()  # which is why nobody answers
+            deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
+            for _ in range(deeds):
+                self.clock_ms += stall_ms // deeds
                 self._do_something()
             self._depth -= 1
 
@@ -125,8 +131,8 @@ class World:
         deeds: dict[Callable[[], None], float] = {
             self._produce: 100.0 * plan.batches / plan.deeds * 1.5,
             self._run_learner: 55.0,
-            self._run_keeper: 35.0 if plan.keepers else 0.0,
-            self._run_server: 10.0 if plan.servers else 0.0,
+            self._run_keeper: 20.0 * plan.keepers,
+            self._run_server: 7.0 * plan.servers,
             self._rebalance: plan.rebalances,
             self._go_back: plan.reverts,
             self._lose: plan.losses,
@@ -146,9 +152,10 @@ class World:
         deed()
 
     def _produce(self) -> None:
-        if self._produced >= self.plan.batches:
-            return
-        source = self.dice.choice(self.topic.sources)
+        if self._produced < self.plan.batches:
+            self._append(self.dice.choice(self.topic.sources))
+
+    def _append(self, source: Source) -> None:
         batch = draw_batch(str(self._produced), self.clock_ms, self.plan.values, self.dice)
         self._produced += 1
         self.topic.append(source, batch, self.clock_ms, self.dice.random() < 0.3)
@@ -227,19 +234,22 @@ class World:
         """No more faults: everybody works until nothing is left to do. Nobody waits for ever."""
         self.weather = CALM
         self._restore()
-        self._rest()
+        self._rest(lambda: unlearned(self))
         while self.network.late:
             self.network.arrive()
-        self._rest()
+        # a keeper learns from the next entry that its bucket lost what it had trimmed
+        for source in self.topic.sources:
+            self._append(source)
+        self._rest(lambda: unlearned(self) or unkept(self))
 
-    def _rest(self) -> None:
+    def _rest(self, unrest: Callable[[], str]) -> None:
         reason = ""
         for _ in range(_REST_ROUNDS):
             self.clock_ms += 100
             self._calls = 0
             for process in self.processes:
                 process.run()
-            reason = unrest(self)
+            reason = unrest()
             if not reason:
                 return
         raise Broken(f"no rest after {_REST_ROUNDS} rounds: {reason}")
