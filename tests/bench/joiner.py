@@ -140,7 +140,8 @@ def faust(kafka: KafkaSettings, most_s: float) -> Rate:
     admin = AdminClient(kafka.connection())
 
     def outputs() -> int:
-        asked = admin.list_offsets(dict.fromkeys(sources, At.latest()))  # type: ignore[no-untyped-call]
+        ends: dict[TopicPartition, At] = dict.fromkeys(sources, At.latest())  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets(ends)
         return sum(answer.result().offset for answer in asked.values())
 
     names = (TOPICS.impressions, TOPICS.clicks, *(topic.name for topic in joined))

@@ -144,7 +144,7 @@ def faust(
             )
 
     sys.argv = [name, "worker", "--loglevel", "warn", "--without-web"]
-    app.main()
+    app.main()  # type: ignore[operator]
 
 
 if __name__ == "__main__":

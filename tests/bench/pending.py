@@ -37,7 +37,7 @@ def bytes_per_pending(pending: int, policy: Policy = Policy.WINDOW) -> float:
     _fill(fields, some, 10 * _CHUNK)  # what is compiled or read but once is so now
     process = psutil.Process(os.getpid())
     before = process.memory_info().rss
-    return (_fill(fields, some, pending) - before) / pending
+    return float(_fill(fields, some, pending) - before) / pending
 
 
 def _fill(fields: FieldSet, some: Chunk, pending: int) -> int:
