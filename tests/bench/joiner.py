@@ -30,7 +30,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import psutil
 from confluent_kafka import TopicPartition
@@ -140,8 +140,8 @@ def faust(kafka: KafkaSettings, most_s: float) -> Rate:
     admin = AdminClient(kafka.connection())
 
     def outputs() -> int:
-        ends: dict[TopicPartition, At] = dict.fromkeys(sources, At.latest())  # type: ignore[no-untyped-call]
-        asked = admin.list_offsets(ends)
+        end = cast("At", At.latest())  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets(dict.fromkeys(sources, end))
         return sum(answer.result().offset for answer in asked.values())
 
     names = (TOPICS.impressions, TOPICS.clicks, *(topic.name for topic in joined))

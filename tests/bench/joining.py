@@ -144,9 +144,9 @@ def faust(
             )
 
     sys.argv = [name, "worker", "--loglevel", "warn", "--without-web"]
-    app.main()  # type: ignore[operator]
+    app.main()
 
 
 if __name__ == "__main__":
     which, *arguments = sys.argv[1:]
-    {"headrace": headrace, "faust": faust}[which](*arguments)
+    {"headrace": headrace, "faust": faust}[which](*arguments)  # type: ignore[operator]
