@@ -202,9 +202,10 @@ def _merge(hashed, lane):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="always")
 def _word(data, at, size):  # type: ignore[no-untyped-def]
+    start = np.uint64(at)  # unsigned: the bytes become one load
     word = np.uint64(0)
     for k in range(size):
-        word |= np.uint64(data[at + k]) << np.uint64(8 * k)
+        word |= np.uint64(data[start + np.uint64(k)]) << np.uint64(8 * k)
     return word
 
 
