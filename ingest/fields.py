@@ -4,6 +4,20 @@ A field says how one part of an event becomes an input of the model: which raw v
 transform, under which number. The number is the lower ten bits of every id that the field makes,
 for ever; so a number is given once and never used for another field. What is read here is the
 sections `[fields.*]`, `[label]` and `[examples]`; the rest of the file is the learner's.
+
+Events and specs change, each in its own time:
+
+- Producers may add fields whenever they like: what no spec names is not looked at.
+- They may leave a field out, or send null: it is absent, which is a value of its own (for a bag no
+  items, for a plain number 0.0). A model that is used to the field goes on with that.
+- They may change a type: 2, 2.0 and "2" are one value. A scalar where a bag is wanted is a bag of
+  one. What the transform can make nothing of (an array where a single value is wanted, a word where
+  a number is) is absent. A nested object is a dead letter, whatever it is called.
+- `impression_id` and `timestamp_ms` stay what they are.
+- A spec whose sections here change makes other examples, so it is another model and needs another
+  name; the joiner refuses it under the old one. It joins the same topics beside the old model, from
+  the oldest event they still hold, in a group and a topic of its own; neither knows of the other.
+- A field that goes keeps its number for ever: rows, models and examples made with it are about it.
 """
 
 from __future__ import annotations

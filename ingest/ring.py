@@ -105,12 +105,12 @@ class Ring:
         """
         if needed <= self.capacity:
             return False
-        self.capacity = 1 << (needed - 1).bit_length()
-        for i, column in enumerate(self._columns):
-            pages = _Pages(column, self.capacity, head)
-            self._pages[i].move(pages, head, tail)
-            self._pages[i] = pages
-        self._released = head
+        capacity, grown = 1 << (needed - 1).bit_length(), []
+        for column, pages in zip(self._columns, self._pages, strict=True):
+            grown.append(_Pages(column, capacity, head))
+            pages.move(grown[-1], head, tail)
+        # all at once, for whoever looks on from another thread
+        self._pages, self.capacity, self._released = grown, capacity, head
         return True
 
     def release(self, head: int, tail: int) -> None:

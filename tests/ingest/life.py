@@ -1,0 +1,73 @@
+"""A running joiner over lists, for one life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingest.batches import Cut
+from ingest.fakes import ListReader, ListTransactions
+from ingest.joiner_loop import Joiner, Pace
+from ingest.patience import ask_again
+from ingest.topics import examples_topic
+from tests.ingest.events_of import TOPICS, examples_in, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ingest.stream import Record, Source
+
+PARTITIONS = 2
+MODEL = "test"
+EXAMPLES = examples_topic(MODEL)
+EAGER = Pace(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
+
+
+class Life:
+    """One joiner process, until it is dropped."""
+
+    def __init__(
+        self,
+        records: Mapping[Source, Sequence[Record]],
+        transactions: ListTransactions,
+        *,
+        policy: str = "immediate",
+        largest_poll: int = 1_000,
+        pace: Pace = EAGER,
+    ) -> None:
+        self.clock_ms = 1_000
+        self.rests: list[float] = []
+        self.reader = ListReader(records, largest_poll=largest_poll)
+        self.transactions = transactions
+        self.joiner = Joiner(
+            reader=self.reader,
+            transactions=transactions,
+            model=MODEL,
+            fields=fields_of(policy),
+            topics=TOPICS,
+            pace=pace,
+            now_ms=lambda: self.clock_ms,
+            rest=self.rests.append,
+            restoring=ask_again(0.0),
+            give_up_s=60.0,
+        )
+
+    def run(self) -> None:
+        """Step until all is committed."""
+        for _ in range(10_000):
+            self.joiner.step(0.0)
+            if self.done:
+                return
+        raise AssertionError(f"stuck at {self.transactions.offsets}")
+
+    @property
+    def done(self) -> bool:
+        return all(
+            source in self.transactions.offsets
+            and self.transactions.offsets[source].offset == self.reader.held(source)[1]
+            for source in self.reader.records
+        )
+
+    @property
+    def examples(self) -> list[tuple[int, int, int, str, int]]:
+        fields = self.joiner._fields
+        return list(examples_in(self.transactions.written, EXAMPLES, fields))
