@@ -20,7 +20,15 @@ import pyarrow as pa
 
 from ingest.examples import Encoded
 from ingest.fields import Field, FieldSet, Transform
-from ingest.values import ABSENT, cross_ids, field_ids, hash_integers, hash_values, real
+from ingest.values import (
+    ABSENT,
+    Numbering,
+    field_ids,
+    hash_values,
+    hash_whole_numbers,
+    number_fields,
+    real,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +39,8 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
 
 _HOUR_MS = 3_600_000
+_FEW = 32
+"""Values that are read one by one sooner than Arrow has begun."""
 _NO_IDS = np.zeros(0, np.uint64)
 
 
@@ -52,8 +62,8 @@ class Encoder:
 
     def __init__(self, fields: FieldSet) -> None:
         self.fields = fields
-        self._place = {each.name: i for i, each in enumerate(fields.singles)}
-        self._ordered = _parts_first(fields.singles)
+        self._valued = [each for each in fields.singles if each.transform is not Transform.CROSS]
+        self._numbering = _numbering(fields.singles, self._valued)
 
     def encode(self, events: Sequence[Event]) -> Encoded:
         """Return the fields of `events`, n rows. Never fails on what an event holds."""
@@ -81,16 +91,11 @@ class Encoder:
 
     def encode_columns(self, count: int, columns: Columns) -> Encoded:
         """Return the fields of `count` events given by their columns."""
-        ids = np.empty((count, len(self.fields.singles)), np.uint64)
-        hashes: dict[str, Ids] = {}  # by raw field: several fields may take the same
-        made: dict[str, Ids] = {}
-        for field in self._ordered:
-            if field.transform is Transform.CROSS:
-                column = cross_ids([made[name] for name in field.of], field.number)
-            else:
-                column = _single(field, columns, hashes)
-            made[field.name] = column
-            ids[:, self._place[field.name]] = column
+        hashes = np.empty((len(self._valued), count), np.uint64)
+        known: dict[str, Ids] = {}  # by raw field: several fields may take the same
+        for row, field in enumerate(self._valued):
+            hashes[row] = _hashes(field, columns, known)
+        ids = number_fields(hashes, self._numbering)
         numbers = np.empty((count, len(self.fields.numbers)), np.float32)
         for j, field in enumerate(self.fields.numbers):
             numbers[:, j] = _plain(field, columns.reals(field.source))
@@ -138,12 +143,13 @@ class _Values:
         return hash_values(list(itertools.chain.from_iterable(items))), lengths
 
 
-def _single(field: Field, columns: Columns, hashes: dict[str, Ids]) -> Ids:
+def _hashes(field: Field, columns: Columns, known: dict[str, Ids]) -> Ids:
+    """Return the hash of what each event has in a field that is no cross; (n,) or (1,)."""
     if field.transform is Transform.ID:
-        found = hashes.get(field.source)
+        found = known.get(field.source)
         if found is None:
-            found = hashes[field.source] = columns.hashes(field.source)
-        return field_ids(found, field.number)
+            found = known[field.source] = columns.hashes(field.source)
+        return found
     values = columns.reals(field.source)
     # of infinity, which JSON has not but Python's reader of it lets in, comes none: absent
     with np.errstate(over="ignore", invalid="ignore"):
@@ -155,15 +161,15 @@ def _single(field: Field, columns: Columns, hashes: dict[str, Ids]) -> Ids:
             whole = np.floor((values / 1000.0 + field.offset_s) / field.period_s)
         else:
             whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
-    return field_ids(_hash_whole(whole), field.number)
+    return _hash_whole(whole)
 
 
 def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:
     """Hash whole numbers as their canonical texts; what is not finite is absent."""
     finite = np.isfinite(values)
     if finite.all():
-        return hash_integers(pa.array(values.astype(np.int64)))
-    hashes = hash_integers(pa.array(np.where(finite, values, 0.0).astype(np.int64)))
+        return hash_whole_numbers(values.astype(np.int64))
+    hashes = hash_whole_numbers(np.where(finite, values, 0.0).astype(np.int64))
     hashes[~finite] = ABSENT
     return hashes
 
@@ -178,7 +184,7 @@ def _plain(field: Field, values: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 def _reals(values: list[object]) -> npt.NDArray[np.float64]:
     """Return the numbers of a column, NaN where there is none. The text of a number is one."""
-    if not set(map(type, values)) - {int, float, type(None)}:
+    if len(values) > _FEW and not set(map(type, values)) - {int, float, type(None)}:
         try:
             column = pa.array(values, pa.float64())
             return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
@@ -198,6 +204,21 @@ def _column_of(events: Sequence[Event]) -> Callable[[str], list[object]]:
         return [event.get(source) for event in events]
 
     return column
+
+
+def _numbering(fields: Sequence[Field], valued: Sequence[Field]) -> Numbering:
+    place = {each.name: i for i, each in enumerate(fields)}
+    row = {each.name: i for i, each in enumerate(valued)}
+    ordered = _parts_first(fields)
+    bounds = np.zeros(len(ordered) + 1, np.int64)
+    np.cumsum([len(each.of) for each in ordered], out=bounds[1:])
+    return Numbering(
+        np.array([each.number for each in ordered], np.uint64),
+        np.array([place[each.name] for each in ordered], np.int64),
+        np.array([row.get(each.name, -1) for each in ordered], np.int64),
+        np.array([place[name] for each in ordered for name in each.of], np.int64),
+        bounds,
+    )
 
 
 def _parts_first(fields: Sequence[Field]) -> list[Field]:

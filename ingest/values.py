@@ -10,7 +10,7 @@ over a whole column of strings as Arrow lays them out: one buffer of bytes, and 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +76,8 @@ def hash_values(values: list[object]) -> Hashes:
 
     Columns of one type, which nearly all are, are read by Arrow and hashed without a Python string.
     """
+    if len(values) == 1:
+        return np.array([_hash_value(values[0])], np.uint64)
     if not _are_texts(values):
         kinds = set(map(type, values)) - {type(None)}
         if not kinds:
@@ -121,17 +123,26 @@ def hash_strings(strings: pa.StringArray) -> Hashes:
 
 def hash_integers(numbers: pa.Int64Array) -> Hashes:
     """Return the hash of each number's decimal text, ABSENT where it is null; shape (n,)."""
-    hashes = np.empty(len(numbers), np.uint64)
     whole = numbers.fill_null(0) if numbers.null_count else numbers
-    _hash_decimals(whole.to_numpy(), hashes)
+    hashes = hash_whole_numbers(whole.to_numpy())
     if numbers.null_count:
         hashes[numbers.is_null().to_numpy(zero_copy_only=False)] = ABSENT
     return hashes
 
 
+def hash_whole_numbers(numbers: npt.NDArray[np.int64]) -> Hashes:
+    """Return the hash of each number's decimal text; shape (n,)."""
+    hashes = np.empty(numbers.shape[0], np.uint64)
+    _hash_decimals(numbers, hashes)
+    return hashes
+
+
 def hash_text(text: str | None) -> np.uint64:
     """Return what `hash_strings` gives for this one string."""
-    return np.uint64(hash_strings(pa.array([text], pa.string()))[0])
+    if text is None:
+        return ABSENT
+    data = np.frombuffer(text.encode(), np.uint8)
+    return np.uint64(_hash_one(data))
 
 
 def field_id(value_hash: np.uint64, number: int) -> int:
@@ -146,15 +157,30 @@ def field_ids(hashes: Hashes, number: int) -> Hashes:
     return ids
 
 
-def cross_ids(parts: list[Hashes], number: int) -> Hashes:
-    """Return the ids of the crosses of these fields' ids, event by event; shape (n,).
-
-    A part of one id alone stands for all events.
+class Numbering(NamedTuple):
+    """How the ids of single-valued fields come from the hashes of values, in an order in which
+    every cross comes after its parts.
     """
-    hashes = np.full(max(part.shape[0] for part in parts), np.uint64(number), np.uint64)
-    for part in parts:
-        _cross_many(hashes, part)
-    return field_ids(hashes, number)
+
+    numbers: Hashes  # (fields,) of each field
+    places: npt.NDArray[np.int64]  # (fields,) its column among the ids
+    rows: npt.NDArray[np.int64]  # (fields,) its row among the hashes; -1 for a cross
+    parts: npt.NDArray[np.int64]  # columns of all the crosses' parts
+    part_bounds: npt.NDArray[np.int64]  # (fields + 1,)
+
+
+def number_fields(hashes: Hashes, numbering: Numbering) -> Hashes:
+    """Return the ids of n events whose values have these hashes, (rows, n); shape (n, fields)."""
+    ids = np.empty((hashes.shape[1], numbering.numbers.shape[0]), np.uint64)
+    _number_fields(hashes, numbering, ids)
+    return ids
+
+
+def _hash_value(value: object) -> np.uint64:
+    text = canonical(value)
+    if type(value) is str and not value.isascii():
+        text = _sound(value)
+    return hash_text(text)
 
 
 def _are_texts(values: list[object]) -> bool:
@@ -264,9 +290,23 @@ def _number_many(hashes, number, ids):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _cross_many(hashes, part):  # type: ignore[no-untyped-def]
-    for i in range(hashes.shape[0]):
-        hashes[i] = fmix64(hashes[i] * _P3 + part[i if part.shape[0] > 1 else 0])
+def _number_fields(hashes, numbering, ids):  # type: ignore[no-untyped-def]
+    numbers, places, rows, parts, bounds = numbering
+    for f in range(numbers.shape[0]):
+        number = numbers[f]
+        for i in range(ids.shape[0]):
+            if rows[f] >= 0:
+                hashed = hashes[rows[f], i]
+            else:
+                hashed = number
+                for k in range(bounds[f], bounds[f + 1]):
+                    hashed = fmix64(hashed * _P3 + ids[i, parts[k]])
+            ids[i, places[f]] = (fmix64(hashed + number * _P1) & ~_LOW) | number
+
+
+@njit(cache=True, nogil=True)
+def _hash_one(data):  # type: ignore[no-untyped-def]
+    return xxh64(data, 0, data.shape[0])
 
 
 @njit(cache=True, nogil=True)

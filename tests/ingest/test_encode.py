@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ingest.encode import Encoder
 from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.values import ABSENT, cross_ids, field_id, hash_text
+from ingest.values import ABSENT, field_id, hash_text
+from tests.ingest.crosses import cross_ids
 
 if TYPE_CHECKING:
     from ingest.examples import Encoded

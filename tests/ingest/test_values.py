@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ingest.values import (
     ABSENT,
     canonical,
-    cross_ids,
     field_id,
     field_ids,
     hash_integers,
@@ -21,6 +20,7 @@ from ingest.values import (
     hash_values,
     texts,
 )
+from tests.ingest.crosses import cross_ids
 
 _SCALARS = (
     st.none()
