@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
 
 
-def _run(*command: str | Path, cwd: Path, timeout_s: float = 170.0) -> str:
+def _run(*command: str | Path, cwd: Path, timeout_s: float = 400.0) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
     result = subprocess.run(
         [str(word) for word in command],
@@ -30,7 +30,7 @@ def _run(*command: str | Path, cwd: Path, timeout_s: float = 170.0) -> str:
     return result.stdout
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_wheel_runs_a_short_demo_in_an_empty_environment(tmp_path: Path) -> None:
     # by way of the source distribution: what an earlier build left in the tree cannot slip in
     _run(UV, "build", "--out-dir", tmp_path / "dist", ROOT, cwd=tmp_path)
