@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
@@ -93,7 +93,7 @@ class StateReader:
     ) -> None:
         self._kafka, self._model = kafka, model
         self._topics = topics or EventTopics()
-        self._admin = AdminClient(kafka.connection())
+        self._connect()
         names = [self._topics.impressions, self._topics.clicks]
         self._partitions = check_co_partitioned(kafka, names)
 
@@ -109,8 +109,21 @@ class StateReader:
             return self._ask()
         except KafkaUnreachable:
             # after an outage the client may go on waiting for a coordinator that is no more
-            self._admin = AdminClient(self._kafka.connection())
+            self._connect()
             raise
+
+    def _connect(self) -> None:
+        """Make the clients: one that asks for ends, and a consumer that never joins its group.
+
+        An AdminClient would answer for the group's offsets too. But if the group's coordinator is
+        just moving, librdkafka 2.16 then brings down the process (librdkafka's pull request 5318).
+        """
+        group = joiner_group(self._model.name)
+        own = {"group.id": group, "enable.auto.commit": False}
+        # else it would wait for the end of transactions on the offsets: the last ones will do
+        own["isolation.level"] = "read_uncommitted"
+        self._admin = AdminClient(self._kafka.connection())
+        self._consumer = Consumer({**self._kafka.connection(), **own})
 
     def _ask(self) -> JoinerState:
         committed = self._committed()
@@ -146,16 +159,10 @@ class StateReader:
     def _committed(self) -> dict[tuple[str, int], TopicPartition]:
         group = joiner_group(self._model.name)
         with translated(f"reading the offsets of group {group}", self._kafka.bootstrap):
-            asked = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, self._sources())],
-                request_timeout=self._kafka.connect_timeout_s,
+            answer = self._consumer.committed(
+                self._sources(), timeout=self._kafka.connect_timeout_s
             )
-            answer = asked[group].result()
-        return {
-            (found.topic, found.partition): found
-            for found in answer.topic_partitions
-            if found.offset >= 0
-        }
+        return {(found.topic, found.partition): found for found in answer if found.offset >= 0}
 
     def _offsets(self, at: At) -> dict[tuple[str, int], int]:
         with translated("reading the ends of the events", self._kafka.bootstrap):

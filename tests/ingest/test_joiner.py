@@ -65,7 +65,7 @@ def test_a_joiner_killed_time_and_again_loses_nothing_and_doubles_nothing(joined
     with joined.process() as process:
         joined.wait(lambda: state.read().lag == 0, process)
     assert sorted(joined.examples()) == sorted(happened.examples), f"seed {seed}"
-    end = state.read()
+    end = read_state(joined.settings, joined, joined.topics)
     assert end.impressions == 60_000
     assert end.examples == len(happened.examples)
     assert (end.late_clicks, end.duplicates) == (happened.late, happened.duplicates)
@@ -77,9 +77,7 @@ def test_dead_letters_name_topic_partition_offset_and_reason(joined: Joined) -> 
     bad = Happened(shown=[(1, 1, b"[]")], clicked=[(1, 0, b'{"impression_id":"a"}')])
     joined.send(bad)
     with joined.process() as process:
-        joined.wait(
-            lambda: read_state(joined.settings, joined, joined.topics).dead_letters == 2, process
-        )
+        joined.wait(lambda: joined.state.read().dead_letters == 2, process)
     found = [json.loads(r.value) for r in read_all(joined.settings, joined.topics.dead_letters)]
     places = {(each["topic"], each["partition"], each["offset"]) for each in found}
     assert places == {(joined.topics.impressions, 1, 0), (joined.topics.clicks, 0, 0)}
