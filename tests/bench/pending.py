@@ -11,6 +11,7 @@ process at its largest, growth of the rings included, less what it was before th
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Memory of the joiner.")
     parser.add_argument("--pending", type=int, default=36_000_000, help="an hour at 10,000/s")
     parser.add_argument("--policy", type=Policy, choices=list(Policy), default=Policy.WINDOW)
+    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     each = bytes_per_pending(chosen.pending, chosen.policy)
-    print(f"{each:.1f} bytes, {each * chosen.pending / 2**30:.2f} GiB in all")
+    if chosen.json:
+        print(json.dumps(each))
+    else:
+        print(f"{each:.1f} bytes, {each * chosen.pending / 2**30:.2f} GiB in all")
 
 
 if __name__ == "__main__":
