@@ -132,10 +132,10 @@ MUTANTS = (
         "lacking = self.versions[places] >= 0",
     ),
     Mutant(
-        "a copy is complete before it has come to the newest of its rows",
-        "pserver.replica:Replica._follow_up",
-        "goal = max(polled.version, copy.newest)",
-        "goal = 0",
+        "a copy keeps rows of a history that was taken back",
+        "pserver.replica:Replica._copy",
+        "(newer := copy.newer_than(known)).shape[0]",
+        "False",
     ),
     Mutant(
         "a copy does not notice that folds were lost under it",

@@ -49,6 +49,9 @@ class Surroundings(Protocol):
     def pause(self) -> None:
         """The process that calls may die here (Crash), or stand still while others go on."""
 
+    def stand_still(self) -> None:
+        """The process that calls stands still here, while others go on."""
+
 
 class Late(NamedTuple):
     """A request that is still in the network."""
@@ -149,7 +152,7 @@ class Connection:
     def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
         """See Store."""
         self._world.pause()
-        most = min(limit, self._world.dice.choice((1, limit)))
+        most = 1 if self._chance(self._world.weather.short_reply, "short replies") else limit
         answers = self._store.poll(after, most)
         self._world.pause()
         heard: list[Polled | Unreachable] = []
@@ -200,7 +203,10 @@ class Connection:
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store."""
-        return [self._one("folds", partial(self._store.fold, [fold])) for fold in folds]
+        answers = [self._one("folds", partial(self._store.fold, [fold])) for fold in folds]
+        if self._chance(self._world.weather.stall_after_fold, "stalls of a keeper that has folded"):
+            self._world.stand_still()
+        return answers
 
     def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """See Store."""

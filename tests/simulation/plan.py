@@ -19,6 +19,8 @@ class Weather:
     """The process dies, before the call leaves or before its reply is heard."""
     stall: float = 0.0
     """The process stands still there, while the others go on."""
+    stall_after_fold: float = 0.0
+    """A keeper stands still when it has folded, before it trims."""
     lost_request: float = 0.0
     lost_reply: float = 0.0
     stale_reply: float = 0.0
@@ -26,6 +28,8 @@ class Weather:
     linger: float = 0.0
     """The request stays in the network, alone or as a double, and arrives some time later."""
     out_of_memory: float = 0.0
+    short_reply: float = 0.0
+    """A poll brings one entry only."""
 
 
 CALM = Weather()
@@ -108,29 +112,34 @@ class Plan:
             weather=Weather(
                 crash=some(0.008),
                 stall=some(0.04),
+                stall_after_fold=some(0.2),
                 lost_request=some(0.1),
                 lost_reply=some(0.15),
                 stale_reply=some(0.1),
                 linger=some(0.15),
                 out_of_memory=some(0.1),
+                short_reply=some(0.9),
             ),
         )
         theme = dice.random()
-        if theme < 0.3:
+        if theme < 0.2:
             return plan._at_war(dice)
-        return plan._failing_over(dice) if theme < 0.65 else plan
+        return plan._failing_over(dice) if theme < 0.6 else plan
 
     def _at_war(self, dice: random.Random) -> Plan:
-        """Keepers that take one bucket from each other all the time, with little to do in it."""
+        """Keepers that take one bucket from each other all the time."""
         return replace(
             self,
             buckets=1,
+            learners=dice.choice((2, 3)),
             keepers=dice.choice((2, 3)),
-            keep_ms=0,
-            keep_bytes=0,
-            rows_a_fold=dice.choice((1, 50, 50)),
-            lease_ms=60,
-            weather=replace(self.weather, stall=0.1),
+            push_interval_ms=0,
+            values=2,
+            keep_ms=dice.choice((0, 80)),
+            keep_bytes=4000,
+            lease_ms=dice.choice((60, 300)),
+            reverts=dice.choice((0.0, 15.0)),
+            weather=replace(self.weather, stall_after_fold=0.7),
         )
 
     def _failing_over(self, dice: random.Random) -> Plan:
@@ -138,17 +147,21 @@ class Plan:
         return replace(
             self,
             buckets=1,
+            partitions=dice.choice((2, 3)),
             learners=dice.choice((2, 3)),
             keepers=dice.choice((1, 2)),
             servers=dice.choice((1, 2)),
+            batches=20,
+            deeds=120,
             values=6,
+            push_interval_ms=0,
             keep_ms=dice.choice((0, 2000)),
             keep_bytes=dice.choice((0, 600, 1200)),
-            lease_ms=2000,
-            reverts=25.0,
+            lease_ms=5000,
+            reverts=15.0,
             restarts=8.0,
             stall_deeds=30,
-            weather=replace(self.weather, stall=0.04),
+            weather=replace(self.weather, stall=0.03, short_reply=0.5),
         )
 
     def __str__(self) -> str:

@@ -45,4 +45,4 @@ def test_every_fault_happens_in_some_worlds_and_not_in_others() -> None:
     weathers = [Plan.draw(seed).weather for seed in range(100)]
     for name in weathers[0].__slots__:
         chances = {getattr(weather, name) for weather in weathers}
-        assert 0.0 in chances and len(chances) == 3, name
+        assert 0.0 in chances and len(chances) >= 3, name

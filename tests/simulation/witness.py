@@ -5,6 +5,7 @@ Broken at once when
 
     a push does not hold exactly the examples of its ranges, or is applied although a mark does not
     stand where it starts, or covers an impression whose score is not delivered
+    a keeper changes anything without the lease, or after its end
     a fold writes a row that is not what the row was at that version, removes one that existed, or
     takes away entries that the log no longer has
     a trim removes an entry that some row lacks
@@ -37,6 +38,10 @@ _ROWS_A_CHUNK = 3
 """So that much can happen between two chunks."""
 
 
+Standing = tuple[int, bytes, int, int]
+"""Version, nonce, what is trimmed, and how many folds its lease has had."""
+
+
 class Memory:
     """A bucket as it was at some time, with its ledger."""
 
@@ -44,6 +49,15 @@ class Memory:
         self.bucket, self.state, self.ledger = bucket, state, ledger.copy()
         self.abandoned = False
         """Whether the bucket went back to before this: it can be restored, but not fail over."""
+
+    @property
+    def standing(self) -> Standing:
+        """How far it was."""
+        return _standing(self.state)
+
+
+def _standing(state: BucketState) -> Standing:
+    return state.version, state.nonce, state.trimmed, state.folds
 
 
 class WitnessedStore(MemoryStore):
@@ -92,10 +106,10 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for fold in folds:
-            self._state(fold.bucket)
+            held = self._held(fold)
             self.changing(fold.bucket)
             answers += super().fold([fold])
-            if self._done("folds", answers[-1]):
+            if self._done(fold, held, "folds", answers[-1]):
                 self._check_fold(fold)
         return answers
 
@@ -103,10 +117,10 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for trim in trims:
-            self._state(trim.bucket)
+            held = self._held(trim)
             self.changing(trim.bucket)
             answers += super().trim([trim])
-            if self._done("trims", answers[-1]):
+            if self._done(trim, held, "trims", answers[-1]):
                 self._check_trim(trim)
         return answers
 
@@ -114,22 +128,16 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[LostLease | Unreachable | None] = []
         for delete in deletes:
-            self._state(delete.bucket)
+            held = self._held(delete)
             self.changing(delete.bucket)
             answers += super().delete([delete])
-            if self._done("deletions", answers[-1]):
+            if self._done(delete, held, "deletions", answers[-1]):
                 content = unpack_entry(delete.blob)[1]
                 assert isinstance(content, Deletions)
                 self._check_deletions(delete, content)
                 self.ledgers[delete.bucket].add(content)
                 self._know(delete.bucket)
         return answers
-
-    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
-        """See Store."""
-        self._state(bucket)
-        self.changing(bucket)
-        return super().claim(bucket, keeper, lease_ms)
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store. In small chunks; like a real store it does not say that the bucket is gone."""
@@ -159,6 +167,10 @@ class WitnessedStore(MemoryStore):
     def remember(self, bucket: int) -> Memory:
         """Return the bucket as it is now, for `go_back` and `restore`."""
         return Memory(bucket, self.checkpoint(bucket), self.ledgers[bucket])
+
+    def standing(self, bucket: int) -> Standing:
+        """Return how far the bucket is."""
+        return _standing(self._state(bucket))
 
     def go_back(self, memory: Memory) -> None:
         """Fail over: the bucket is what it was then, log, lease and all."""
@@ -194,8 +206,20 @@ class WitnessedStore(MemoryStore):
         if rows not in known:
             known.append(rows)
 
-    def _done(self, what: str, answer: LostLease | Unreachable | None) -> bool:
+    def _held(self, named: Fold | Trim | Delete) -> bool:
+        state = self._state(named.bucket)
+        return state.keeper == named.keeper and self._clock_ms() < state.lease_ms
+
+    def _done(
+        self,
+        named: Fold | Trim | Delete,
+        held: bool,
+        what: str,
+        answer: LostLease | Unreachable | None,
+    ) -> bool:
         self._tally[f"{what} done" if answer is None else f"{what} refused"] += 1
+        if answer is None and not held:
+            raise Broken(f"{what} of {named.keeper}, who has not the lease of {named.bucket}")
         return answer is None
 
     def _look_at(self, push: Push) -> None:

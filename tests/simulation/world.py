@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _T0_MS = 1_700_000_000_000
 _DEEPEST = 3
 """Processes that may stand still inside each other's standing still."""
-_FAILING_OVER = 0.3
+_FAILING_OVER = 0.5
 """Share of the stalls that begin with a failover, where there are any."""
 _REMEMBERED = 0.5
 """Share of the changes before which a bucket is remembered."""
@@ -102,19 +102,25 @@ class World:
         weather = self.weather
         if weather.crash and self.dice.random() < weather.crash:
             raise Crash
-        if weather.stall and self._depth < _DEEPEST and self.dice.random() < weather.stall:
-            self._depth += 1
-            lease_ms = self.plan.lease_ms
-            stall_ms = self.dice.choice((1, lease_ms // 2, lease_ms + 1, 3 * lease_ms))
-            self.tally["stalls"] += 1
-            self.tally["stalls longer than a lease"] += stall_ms > lease_ms
-            if self.plan.reverts and self.dice.random() < _FAILING_OVER:
-                self._go_back()  # which is why nobody answers
-            deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
-            for _ in range(deeds):
-                self.clock_ms += stall_ms // deeds
-                self._do_something()
-            self._depth -= 1
+        if weather.stall and self.dice.random() < weather.stall:
+            self.stand_still()
+
+    def stand_still(self) -> None:
+        """The process that calls stands still here, while others go on."""
+        if self._depth == _DEEPEST:
+            return
+        self._depth += 1
+        lease_ms = self.plan.lease_ms
+        stall_ms = self.dice.choice((1, 300, lease_ms + 1, 2 * lease_ms))
+        self.tally["stalls"] += 1
+        self.tally["stalls longer than a lease"] += stall_ms > lease_ms
+        if self.plan.reverts and self.dice.random() < _FAILING_OVER:
+            self._go_back()  # which is why nobody answers
+        deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
+        for _ in range(deeds):
+            self.clock_ms += stall_ms // deeds
+            self._do_something()
+        self._depth -= 1
 
     # ---------------------------------------------------------------- the storm
 
@@ -130,7 +136,7 @@ class World:
         plan = self.plan
         deeds: dict[Callable[[], None], float] = {
             self._produce: 100.0 * plan.batches / plan.deeds * 1.5,
-            self._run_learner: 55.0,
+            self._run_learner: 80.0,
             self._run_keeper: 20.0 * plan.keepers,
             self._run_server: 7.0 * plan.servers,
             self._rebalance: plan.rebalances,
@@ -186,15 +192,22 @@ class World:
     def _go_back(self) -> None:
         """Fail over: a bucket goes back to what a lagging follower had of its present history."""
         bucket = self.dice.randrange(self.plan.buckets)
-        present = [memory for memory in self._memories[bucket] if not memory.abandoned]
-        if not present:
+        if bucket in self.store.missing():
             return
+        now = self.store.standing(bucket)
+        present = [memory for memory in self._memories[bucket] if not memory.abandoned]
+        lagging = [memory for memory in present if memory.standing != now]
+        if not lagging:
+            return
+        memory = lagging[-1]  # followers mostly lag by a little: by folds alone, or by pushes too
+        pushed = [memory for memory in lagging if memory.standing[0] < now[0]]
+        if pushed and self.dice.random() < 0.5:
+            memory = pushed[-1]
+        while memory is not present[0] and self.dice.random() < 0.3:
+            memory = present[present.index(memory) - 1]
         self.tally["failovers that lost writes"] += 1
         self.tally["of them while pushes flew"] += any(p.flying for p in self.learners)
         self.tally["of them while a keeper was at work"] += any(k.running for k in self.keepers)
-        memory = present[-1]  # followers mostly lag by a little
-        while memory is not present[0] and self.dice.random() < 0.5:
-            memory = present[present.index(memory) - 1]
         self.store.go_back(memory)
         # what the bucket was later belongs to a history that is no more
         for later in present[present.index(memory) + 1 :]:
