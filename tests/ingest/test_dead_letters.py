@@ -27,7 +27,6 @@ from ingest.dead_letters import (
 )
 from ingest.errors import Fenced
 from ingest.events import Reason
-from ingest.joiner import read_state
 from ingest.kafka import (
     EventTopics,
     KafkaSettings,
@@ -37,7 +36,8 @@ from ingest.kafka import (
     topics_for,
 )
 from ingest.stream import Record, Source
-from tests.ingest.events_of import fields_of
+from tests.ingest.events_of import spec_of
+from tests.ingest.joined import Joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -341,31 +341,16 @@ def test_an_event_sent_back_is_joined(topics: Topics) -> None:
     for name in (topics.names.impressions, topics.names.clicks):
         writer.send(Source(name, 0), b'{"impression_id":"late","timestamp_ms":1}', b"late")
     writer.close()
-    names = (topics.names.impressions, topics.names.clicks, topics.names.dead_letters)
-    command = [sys.executable, "-m", "tests.ingest.joiner_process", topics.kafka.bootstrap]
-    with subprocess.Popen([*command, topics.model, *names, "0"], cwd=ROOT) as process:
-        try:
+    joined = Joined(topics.kafka, topics.model, topics.names, spec_of(), partitions=2)
+    with joined.process() as process:
+        joined.wait(lambda: joined.state.read().dead_letters == 2, process)
+        assert {each.key for each in topics.open()} == {"late"}
+        assert topics.retry(WithTime()).sent == 2
 
-            @dataclass
-            class Model:
-                name: str
-                fields: Any
+        def done() -> bool:
+            state = joined.state.read()
+            return (state.impressions, state.clicks, state.lag) == (1, 1, 0)
 
-            def wait(until: Callable[[Any], bool]) -> None:
-                deadline = threading.Event()
-                for _ in range(3_000):
-                    model = Model(topics.model, fields_of())
-                    if until(read_state(topics.kafka, model, topics.names)):
-                        return
-                    assert process.poll() is None
-                    deadline.wait(0.02)
-                raise AssertionError(read_state(topics.kafka, model, topics.names))
-
-            wait(lambda state: state.dead_letters == 2)
-            assert {each.key for each in topics.open()} == {"late"}
-            assert topics.retry(WithTime()).sent == 2
-            wait(lambda state: (state.impressions, state.clicks, state.lag) == (1, 1, 0))
-            state = read_state(topics.kafka, Model(topics.model, fields_of()), topics.names)
-            assert (state.dead_letters, state.examples) == (2, 2)
-        finally:
-            process.kill()
+        joined.wait(done, process)
+    state = joined.state.read()
+    assert (state.dead_letters, state.examples) == (2, 2)
