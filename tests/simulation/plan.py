@@ -45,6 +45,8 @@ class Plan:
     learners: int
     keepers: int
     servers: int
+    warm_batches: int
+    """Pairs of batches before the storm."""
     batches: int
     deeds: int
     """How long the storm lasts."""
@@ -91,6 +93,7 @@ class Plan:
             learners=dice.randint(1, 3),
             keepers=keepers,
             servers=dice.choice((0, 1, 2)),
+            warm_batches=dice.choice((0, 2, 4)),
             batches=batches,
             deeds=batches * dice.choice((5, 8)),
             values=dice.choice((2, 4, 6)),
@@ -151,14 +154,16 @@ class Plan:
             learners=dice.choice((2, 3)),
             keepers=dice.choice((1, 2)),
             servers=dice.choice((1, 2)),
-            batches=20,
-            deeds=120,
+            warm_batches=5,
+            batches=14,
+            deeds=100,
             values=6,
             push_interval_ms=0,
             keep_ms=dice.choice((0, 2000)),
             keep_bytes=dice.choice((0, 600, 1200)),
             lease_ms=5000,
-            reverts=15.0,
+            reverts=8.0,
+            losses=dice.choice((0.0, 0.0, 0.0, 2.0)),
             restarts=8.0,
             stall_deeds=30,
             weather=replace(self.weather, stall=0.03, short_reply=0.5),

@@ -1,6 +1,6 @@
 """The world: a topic, a store, learners, keepers and servers, and what the seed does to them.
 
-First the storm: one deed after another, as the dice say. A process that stands still in the middle
+First, in most worlds, some time without faults. Then the storm: one deed after another, as the dice say. A process that stands still in the middle
 of a call lets others do their deeds there, so that anything can happen between any two calls. Then
 the calm: faults stop, everybody works on, and must come to rest: everything learned, folded and
 trimmed. Requests that still linger arrive then, and must change nothing. What is checked at rest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _T0_MS = 1_700_000_000_000
 _DEEPEST = 3
 """Processes that may stand still inside each other's standing still."""
-_FAILING_OVER = 0.5
+_FAILING_OVER = 0.4
 """Share of the stalls that begin with a failover, where there are any."""
 _REMEMBERED = 0.5
 """Share of the changes before which a bucket is remembered."""
@@ -72,7 +72,7 @@ class World:
         """Buckets as they were, the oldest first: what failovers and operators bring back."""
         if plan.reverts or plan.losses:
             self.store.changing = self._remember
-        self._done = self._produced = self._depth = self._calls = 0
+        self._done = self._produced = self._stormed = self._depth = self._calls = 0
         self._deeds = self._weighted_deeds()
 
     @property
@@ -124,12 +124,24 @@ class World:
 
     # ---------------------------------------------------------------- the storm
 
+    def warm_up(self) -> None:
+        """Let everybody work for a while, so that there are rows, and logs that were trimmed."""
+        self.weather = CALM
+        for _ in range(self.plan.warm_batches):
+            for _ in range(2):
+                self._append(self.dice.choice(self.topic.sources))
+            for _ in range(3):
+                self.clock_ms += 60
+                for process in self.processes:
+                    process.run()
+        self.weather = self.plan.weather
+
     def storm(self) -> None:
         """Everything at once, as the dice say."""
         while self._done < self.plan.deeds:
             self.clock_ms += self.dice.choice((0, 1, 5, 30, 200))
             self._do_something()
-        while self._produced < self.plan.batches:
+        while self._stormed < self.plan.batches:
             self._produce()
 
     def _weighted_deeds(self) -> tuple[list[Callable[[], None]], list[float]]:
@@ -158,7 +170,8 @@ class World:
         deed()
 
     def _produce(self) -> None:
-        if self._produced < self.plan.batches:
+        if self._stormed < self.plan.batches:
+            self._stormed += 1
             self._append(self.dice.choice(self.topic.sources))
 
     def _append(self, source: Source) -> None:
@@ -286,6 +299,7 @@ def run(seed: int, journal: deque[str] | None = None) -> Counter[str]:
     plan = Plan.draw(seed)
     world = World(plan, journal)
     try:
+        world.warm_up()
         world.storm()
         world.calm()
         verify(world)
