@@ -186,5 +186,5 @@ RARE = (
         "True",
     ),
 )
-"""What it takes to be harmed by these is so rare that two hundred seeds do not show it: other checks
-stand behind them. Unit tests hold them; `at_large` helps who searches for longer."""
+"""What it takes to be harmed by these is so rare that two hundred seeds do not show it, for other
+checks stand behind them. Unit tests hold them; `at_large` helps who searches for longer."""

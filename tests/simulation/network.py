@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 4
 """Replies of a bucket that may be heard again."""
-_PAUSES_A_CHUNK = 4
+_PAUSES_A_CHUNK = 6
 """A bucket is read for long: much happens meanwhile."""
 
 T = TypeVar("T")

@@ -161,11 +161,12 @@ class Plan:
             push_interval_ms=0,
             keep_ms=dice.choice((0, 2000)),
             keep_bytes=dice.choice((0, 600, 1200)),
-            lease_ms=5000,
+            rows_a_fold=50,
+            lease_ms=dice.choice((60, 5000)),
             reverts=8.0,
             losses=dice.choice((0.0, 0.0, 0.0, 2.0)),
-            restarts=8.0,
-            stall_deeds=30,
+            restarts=3.0,
+            stall_deeds=20,
             weather=replace(self.weather, stall=0.03, short_reply=0.5),
         )
 

@@ -28,6 +28,6 @@ def test_a_check_that_is_taken_out_is_missed(mutant: Mutant) -> None:
     pytest.fail(f"{SEEDS} seeds do not notice")
 
 
-@pytest.mark.parametrize("mutant", (*MUTANTS, *RARE), ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *RARE], ids=lambda mutant: mutant.name)
 def test_a_check_still_stands_where_its_mutant_takes_it_out(mutant: Mutant) -> None:
     assert callable(mutant.mutated())

@@ -1,6 +1,7 @@
 """The world: a topic, a store, learners, keepers and servers, and what the seed does to them.
 
-First, in most worlds, some time without faults. Then the storm: one deed after another, as the dice say. A process that stands still in the middle
+First, in most worlds, some time without faults. Then the storm: one deed after another, as the dice
+say. A process that stands still in the middle
 of a call lets others do their deeds there, so that anything can happen between any two calls. Then
 the calm: faults stop, everybody works on, and must come to rest: everything learned, folded and
 trimmed. Requests that still linger arrive then, and must change nothing. What is checked at rest
