@@ -82,7 +82,7 @@ def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
     return event_ms if append_ms <= 0 else min(event_ms, append_ms)
 
 
-@part
+@kernel
 def time_of(arrays, i):  # type: ignore[no-untyped-def]
     """Return the time of event `i`: its timestamp, but not later than its append."""
     if arrays.roles[i] == TICK:

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from ingest.compiled import kernel, part
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -211,22 +213,22 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-@njit(cache=True, inline="always")
+@part
 def _rotate(word, bits):  # type: ignore[no-untyped-def]
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@njit(cache=True, inline="always")
+@part
 def _round(lane, word):  # type: ignore[no-untyped-def]
     return _rotate(lane + word * _P2, 31) * _P1
 
 
-@njit(cache=True, inline="always")
+@part
 def _merge(hashed, lane):  # type: ignore[no-untyped-def]
     return (hashed ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@njit(cache=True, inline="always")
+@part
 def _word(data, at, size):  # type: ignore[no-untyped-def]
     start = np.uint64(at)  # unsigned: the bytes become one load
     word = np.uint64(0)
@@ -235,7 +237,7 @@ def _word(data, at, size):  # type: ignore[no-untyped-def]
     return word
 
 
-@njit(cache=True)
+@kernel
 def fmix64(word):  # type: ignore[no-untyped-def]
     """Return the 64-bit finalizer of MurmurHash3: a bijection in which every bit reaches all."""
     word = np.uint64(word)
@@ -246,7 +248,7 @@ def fmix64(word):  # type: ignore[no-untyped-def]
     return word ^ (word >> np.uint64(33))
 
 
-@njit(cache=True)
+@part
 def xxh64(data, at, end):  # type: ignore[no-untyped-def]
     """Return XXH64, seed 0, of `data[at:end]`. Compiled; for use inside kernels."""
     length = np.uint64(end - at)

@@ -37,8 +37,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ingest.compiled import kernel, part
 from learner.growth import COUNT
 from learner.prefetch import prefetch
 from learner.statistics import mix
@@ -154,14 +154,14 @@ def high_bits(buckets: int) -> np.uint64:
     return np.uint64(((1 << 64) - 1) ^ ((1 << 65 - buckets.bit_length()) - 1))
 
 
-@njit(cache=True, nogil=True)
+@part
 def _position(hashed, i, counters):  # type: ignore[no-untyped-def]
     # Kirsch and Mitzenmacher, "Less Hashing, Same Performance", 2006: two hashes give any number
     word = ((hashed & _WORD) + np.uint64(i) * ((hashed >> np.uint64(32)) | np.uint64(1))) & _WORD
     return np.int64((word * np.uint64(counters)) >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sighted(sketch, row_id):  # type: ignore[no-untyped-def]
     """Count one more sighting of an id; return its sightings, at least. Compiled."""
     counters, state = sketch.counters, sketch.state
@@ -182,11 +182,12 @@ def sighted(sketch, row_id):  # type: ignore[no-untyped-def]
         if state[1] >= sketch.limit:
             state[0], state[1] = 1 - younger, 0
             state[2] += 1
-            counters[:, 1 - younger] = 0
+            for position in range(count):
+                counters[position, 1 - younger] = 0
     return np.int64(least) + np.int64(least_older) + 1
 
 
-@njit(cache=True, nogil=True)
+@part
 def fetch_counters(gate, row_id):  # type: ignore[no-untyped-def]
     """Ask for what `admits` will look at. Compiled."""
     if gate.sightings > 0:
@@ -195,7 +196,7 @@ def fetch_counters(gate, row_id):  # type: ignore[no-untyped-def]
             prefetch(counters, _position(hashed, i, counters.shape[0]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def admits(gate, row_id, impression):  # type: ignore[no-untyped-def]
     """Return whether an id without a row, shown in this impression (a hash), gets one. Compiled."""
     if gate.sightings > 0:

@@ -11,7 +11,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from ingest.compiled import quotient_part
 
 _ZERO = np.float32(0.0)
 
@@ -30,7 +31,7 @@ def constants(alpha: float, beta: float, l1: float, l2: float) -> Constants:
     return Constants(np.float32(1.0 / alpha), np.float32(beta), np.float32(l1), np.float32(l2))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@quotient_part
 def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
     """Return the weight of a coordinate, given sqrt(n): exactly 0 where |z| <= l1. Compiled.
 
@@ -42,7 +43,7 @@ def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
     return moved if shrunk > _ZERO else _ZERO
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@quotient_part
 def step(gradient, coordinate_weight, n, root_n, ftrl):  # type: ignore[no-untyped-def]
     """Return what z and n gain from one gradient. Compiled.
 

@@ -15,8 +15,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ingest.compiled import kernel, part, quotient_part
 from ingest.examples import Kind
 from learner.ftrl import step, weight
 from learner.prefetch import prefetch
@@ -75,9 +75,11 @@ class Scratch(NamedTuple):
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
     levels: npt.NDArray[np.int16]  # (levels,) of the same
+    counts: npt.NDArray[np.int64]  # (block,) inputs of each example
+    everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
 
 
-@njit(cache=True, nogil=True)
+@part
 def _list_fixed(features, i, scratch, row):  # type: ignore[no-untyped-def]
     """Write ids and values of all inputs of example i but its statistics; return how many."""
     ids, x, numbers = scratch.ids[row], scratch.x[row], features.numbers
@@ -97,7 +99,7 @@ def _list_fixed(features, i, scratch, row):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@part
 def _list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no-untyped-def]
     """Write ids and values of the statistics, given their levels; return how many inputs."""
     for k in range(program.numbers.shape[0]):
@@ -107,7 +109,7 @@ def _list_statistics(program, field_ids, scratch, row, count):  # type: ignore[n
     return count
 
 
-@njit(cache=True, nogil=True)
+@part
 def _fetch_slots(columns, scratch, row, count):  # type: ignore[no-untyped-def]
     """Ask for where the index will be looked up."""
     slots, ids = columns.slots, scratch.ids[row]
@@ -115,7 +117,7 @@ def _fetch_slots(columns, scratch, row, count):  # type: ignore[no-untyped-def]
         prefetch(slots, home(slots, ids[k]))
 
 
-@njit(cache=True, nogil=True)
+@part
 def _fetch_ids(columns, scratch, row, count):  # type: ignore[no-untyped-def]
     """Ask for the rows that the index names, which nearly always are the ones wanted."""
     slots, row_ids, ids = columns.slots, columns.ids, scratch.ids[row]
@@ -124,7 +126,7 @@ def _fetch_ids(columns, scratch, row, count):  # type: ignore[no-untyped-def]
         prefetch(row_ids, place)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _find(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Find the rows of inputs [begin, end); return how many are to be added."""
     slots, row_ids = columns.slots, columns.ids
@@ -138,7 +140,7 @@ def _find(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-
     return missing
 
 
-@njit(cache=True, nogil=True)
+@part
 def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-untyped-def]
     """Ask for what the step of an example will change."""
     places, values, more_values = scratch.places[row], columns.values, gaining.values
@@ -148,7 +150,7 @@ def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-unty
         prefetch(more_values, place)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _add(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     # apart from `_find`, which is quick as long as nothing in its loop is handed the whole table
     for k in range(begin, end):
@@ -157,7 +159,7 @@ def _add(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped
             scratch.places[row, k] = find_or_add(columns, row_id)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@quotient_part
 def _forward(columns, ftrl, reads, scratch, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click, from the rows at `reads`; leave weights, n and sqrt(n)."""
     total = 0.0
@@ -175,7 +177,7 @@ def _forward(columns, ftrl, reads, scratch, row, count):  # type: ignore[no-unty
     return 1.0 / (1.0 + math.exp(-min(max(total, -_FARTHEST), _FARTHEST)))
 
 
-@njit(cache=True, nogil=True)
+@part
 def _slope(kind, label, p):  # type: ignore[no-untyped-def]
     """Return the derivative of the loss by the sum of the weights.
 
@@ -202,7 +204,7 @@ def _slope(kind, label, p):  # type: ignore[no-untyped-def]
     return (1.0 - weighed) * (1.0 + weighed) * p
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@quotient_part
 def _step(columns, gaining, ftrl, slope, shows, clicks, second, scratch, row, count):  # type: ignore[no-untyped-def]
     """Step and count the rows of one example, in the view and in what is pending alike."""
     # named once: every attribute of a tuple taken inside the loop would count a reference
@@ -238,7 +240,7 @@ def _step(columns, gaining, ftrl, slope, shows, clicks, second, scratch, row, co
         more_last_seen[place] = max(more_last_seen[place], second)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _shift(buckets):  # type: ignore[no-untyped-def]
     """Return by how much half an id is shifted to give its bucket (by 64 at once is undefined)."""
     shift = 63
@@ -247,7 +249,7 @@ def _shift(buckets):  # type: ignore[no-untyped-def]
     return np.uint64(shift)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles):  # type: ignore[no-untyped-def]
     """Leave the levels of example i in the scratch: as they were kept, else from the rows."""
     kind = labelled.kinds[i]
@@ -267,7 +269,7 @@ def _levels(columns, program, memory, window_ms, labelled, i, scratch, row, sing
         keep(memory, labelled.impressions[i], scratch.levels, labelled.shown_ms[i], window_ms)
 
 
-@njit(cache=True, nogil=True)
+@part
 def _find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts):  # type: ignore[no-untyped-def]
     """Find the rows of all inputs of a block but its statistics; ask for what is next."""
     for i in range(begin, end):
@@ -284,7 +286,7 @@ def _find_block(columns, gaining, active, shift, gate, features, begin, end, scr
         _fetch_gains(columns, gaining, scratch, row, counts[row])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def learn(  # type: ignore[no-untyped-def]
     columns,
     gaining,
@@ -302,7 +304,7 @@ def learn(  # type: ignore[no-untyped-def]
     """Score into `scores`, then learn, each example of a batch in turn. The caller made room."""
     examples, singles = features.ids.shape
     shift = _shift(active.shape[0])
-    counts = np.empty(BLOCK, np.int64)
+    counts = scratch.counts
     for begin in range(0, examples, BLOCK):
         end = min(begin + BLOCK, examples)
         _find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts)
@@ -335,11 +337,11 @@ def learn(  # type: ignore[no-untyped-def]
             _step(columns, gaining, ftrl, slope, shows, clicks, second, scratch, row, count)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores):  # type: ignore[no-untyped-def]
     """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
     examples, singles = features.ids.shape
-    everywhere = np.ones(1, np.bool_)
+    everywhere = scratch.everywhere
     shift = _shift(1)
     for i in range(examples):
         count = _list_fixed(features, i, scratch, 0)

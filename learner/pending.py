@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from ingest.compiled import kernel
 from pserver.gains import NEVER, Gains
 from pserver.table import find
 
@@ -42,7 +42,7 @@ class Gaining(NamedTuple):
     values: npt.NDArray[np.float32]  # (capacity, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untyped-def]
     for i in range(ids.shape[0]):
         to = view_places[i]
@@ -52,7 +52,8 @@ def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untype
             view.clicks[to] = gaining.clicks[to]
             view.first_seen[to] = gaining.first_seen[to]
             view.last_seen[to] = gaining.last_seen[to]
-            view.values[to] = gaining.values[to]
+            for k in range(view.values.shape[1]):
+                view.values[to, k] = gaining.values[to, k]
             continue
         view.shows[to] = folded.shows[place] + np.uint64(gaining.shows[to])
         view.clicks[to] = folded.clicks[place] + np.uint64(gaining.clicks[to])

@@ -25,8 +25,8 @@ An id's statistics are those of its own row, never of the rare one: without a ro
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from ingest.compiled import kernel, part
 from learner.admission import admits, fetch_counters
 from learner.prefetch import prefetch
 from pserver.table import find, find_or_add
@@ -37,7 +37,7 @@ _PATTERN = np.uint64(0x5A17C0DE5A17C0DE)
 _ZERO = np.float32(0.0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rare_id(row_id, high):  # type: ignore[no-untyped-def]
     """Return the id of the rare row of an id's field and bucket. Compiled.
 
@@ -46,7 +46,7 @@ def rare_id(row_id, high):  # type: ignore[no-untyped-def]
     return (row_id & high) | (_PATTERN & ~high & ~_NUMBER) | (row_id & _NUMBER)
 
 
-@njit(cache=True, nogil=True)
+@part
 def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
     """Ask for what tells whether inputs have a row, and for the counters of those without one."""
     guarded, last_seen = gate.guarded, columns.last_seen
@@ -59,7 +59,7 @@ def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-unty
                 fetch_counters(gate, ids[k])
 
 
-@njit(cache=True, nogil=True)
+@part
 def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
     """List the guarded inputs that have no row; return how many. Their place is -1 then.
 
@@ -86,7 +86,7 @@ def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # typ
     return listed
 
 
-@njit(cache=True, nogil=True)
+@part
 def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-untyped-def]
     """Write which rows the inputs are predicted from: their own, or of strangers the rare ones."""
     slots, row_ids, high = columns.slots, columns.ids, gate.high
@@ -99,7 +99,7 @@ def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-u
         reads[k] = find(slots, row_ids, rare_id(ids[k], high))
 
 
-@njit(cache=True, nogil=True)
+@part
 def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  # type: ignore[no-untyped-def]
     """Give each stranger the place where it is learned: of a new row or of the rare one.
 

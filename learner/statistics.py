@@ -23,7 +23,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from ingest.compiled import kernel, part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +94,7 @@ def program(readings: Sequence[Reading], crossings: Sequence[Crossing]) -> Progr
     )
 
 
-@njit(cache=True, nogil=True)
+@part
 def mix(bits):  # type: ignore[no-untyped-def]
     """Return 64 bits in which every bit of the input tells (fmix64 of MurmurHash3). Compiled."""
     bits ^= bits >> np.uint64(33)
@@ -103,7 +104,7 @@ def mix(bits):  # type: ignore[no-untyped-def]
     return bits ^ (bits >> np.uint64(33))
 
 
-@njit(cache=True, nogil=True)
+@part
 def take_levels(program, columns, places, live, own_show, own_click, shown_s, levels):  # type: ignore[no-untyped-def]
     """Write the levels of one impression, as its rows stand, to `levels`. Compiled.
 
@@ -137,7 +138,7 @@ def take_levels(program, columns, places, live, own_show, own_click, shown_s, le
         levels[i] = np.int16(min(max(level, _LEAST_LEVEL), _GREATEST_LEVEL))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def statistic_id(program, statistic, levels, ids):  # type: ignore[no-untyped-def]
     """Return the id of one statistic, given the levels and the ids of the fields. Compiled."""
     number = program.numbers[statistic]
@@ -189,7 +190,7 @@ def with_room(memory: Memory, more: int) -> Memory:
     return grown
 
 
-@njit(cache=True, nogil=True)
+@part
 def _slot(keys, key):  # type: ignore[no-untyped-def]
     last = np.uint64(keys.shape[0] - 1)
     slot = mix(key) & last
@@ -198,7 +199,7 @@ def _slot(keys, key):  # type: ignore[no-untyped-def]
     return np.int64(slot)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy(old, new):  # type: ignore[no-untyped-def]
     for generation in range(2):
         for slot in range(old.keys.shape[1]):
@@ -206,12 +207,13 @@ def _copy(old, new):  # type: ignore[no-untyped-def]
             if key != 0:
                 to = _slot(new.keys[generation], key)
                 new.keys[generation, to] = key
-                new.levels[generation, to] = old.levels[generation, slot]
+                for k in range(old.levels.shape[2]):
+                    new.levels[generation, to, k] = old.levels[generation, slot, k]
         new.counts[generation] = old.counts[generation]
         new.state[generation] = old.state[generation]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def recall(memory, impression, levels):  # type: ignore[no-untyped-def]
     """Write the levels that were kept to `levels`; return whether there were any. Compiled."""
     key = max(impression, np.uint64(1))
@@ -219,22 +221,25 @@ def recall(memory, impression, levels):  # type: ignore[no-untyped-def]
     for generation in (younger, 1 - younger):
         slot = _slot(memory.keys[generation], key)
         if memory.keys[generation, slot] == key:
-            levels[:] = memory.levels[generation, slot]
+            for k in range(levels.shape[0]):
+                levels[k] = memory.levels[generation, slot, k]
             return True
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def keep(memory, impression, levels, shown_ms, window_ms):  # type: ignore[no-untyped-def]
     """Remember levels. The caller made room, and knows that none are kept. Compiled."""
     if shown_ms >= memory.state[1] + window_ms:
         memory.state[0] = 1 - memory.state[0]
         memory.state[1] = shown_ms
-        memory.keys[memory.state[0]] = 0
+        for slot in range(memory.keys.shape[1]):
+            memory.keys[memory.state[0], slot] = 0
         memory.counts[memory.state[0]] = 0
     younger = memory.state[0]
     key = max(impression, np.uint64(1))
     slot = _slot(memory.keys[younger], key)
     memory.keys[younger, slot] = key
-    memory.levels[younger, slot] = levels
+    for k in range(levels.shape[0]):
+        memory.levels[younger, slot, k] = levels[k]
     memory.counts[younger] += 1

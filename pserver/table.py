@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
 
+_kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)
+"""Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 _SMALLEST = 1024
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -46,7 +48,7 @@ class Columns(NamedTuple):
     values: npt.NDArray[np.float32]  # (capacity, width)
 
 
-@njit(cache=True, inline="always")
+@_kernel
 def home(slots, row_id):  # type: ignore[no-untyped-def]
     """Return the slot at which the search for a row begins. Compiled; for use inside kernels."""
     # Fibonacci hashing: ids hold their field in the low bits and their bucket in the high ones
@@ -54,7 +56,7 @@ def home(slots, row_id):  # type: ignore[no-untyped-def]
     return np.int64((mixed >> np.uint64(20)) & np.uint64(slots.shape[0] - 1))
 
 
-@njit(cache=True)
+@_kernel
 def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
     """Return the place of `row_id`, or -1. Compiled; for use inside kernels."""
     slot = home(slots, row_id)
@@ -65,7 +67,7 @@ def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
         slot = (slot + 1) & (slots.shape[0] - 1)
 
 
-@njit(cache=True)
+@_kernel
 def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
     """Return the place of `row_id`, adding an empty row if there is none.
 
@@ -87,19 +89,19 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
     return np.int64(place)
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
     for i in range(wanted.shape[0]):
         places[i] = find(slots, ids, wanted[i])
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
     for i in range(wanted.shape[0]):
         places[i] = find_or_add(columns, wanted[i])
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _index(slots, ids, count):  # type: ignore[no-untyped-def]
     for place in range(count):
         slot = home(slots, ids[place])
@@ -108,7 +110,7 @@ def _index(slots, ids, count):  # type: ignore[no-untyped-def]
         slots[slot] = np.int32(place)
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
     for i in range(places.shape[0]):
         place = places[i]

@@ -6,15 +6,14 @@ import random
 
 import numpy as np
 import pytest
+from numba import njit
 
-from ingest.slots import (
-    NOWHERE,
-    clear_slot,
-    find_place,
-    find_slot,
-    put_in,
-    slots_for,
-    too_full,
+from ingest import slots as parts
+from ingest.slots import NOWHERE, slots_for, too_full
+
+find_slot, find_place, put_in, clear_slot = (
+    njit(part.py_func)
+    for part in (parts.find_slot, parts.find_place, parts.put_in, parts.clear_slot)
 )
 
 

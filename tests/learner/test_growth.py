@@ -116,7 +116,7 @@ def _assert_refused_admitted_and_deleted(
 ) -> None:
     rows = replica.table.everything()
     rows = rows.chosen(rows.exist())
-    rare = rows.ids == rare_id(rows.ids, high_bits(BUCKETS))
+    rare = rows.ids == rare_id.py_func(rows.ids, high_bits(BUCKETS))
     admitted, refused = model.admissions
     assert rows.shows[rare].sum() > refused / 4
     guarded = {spec.fields[name].number for name in ("item", "user", "both", "tags", "words")}

@@ -61,7 +61,7 @@ def test_rows_and_scores_equal_a_slow_reference(
     assert_same_rows(bench, slow)
     for mine, view in zip(bench.gained(), bench.rows(), strict=True):
         np.testing.assert_array_equal(mine, view)
-    refused = np.count_nonzero(bench.rows().ids == rare_id(bench.rows().ids, HIGH))
+    refused = np.count_nonzero(bench.rows().ids == rare_id.py_func(bench.rows().ids, HIGH))
     assert 10 < refused < len(bench.view) / 2  # neither all nor none
 
 
@@ -186,7 +186,7 @@ def test_a_row_that_was_deleted_is_earned_again(growth: str) -> None:
     bench.learn(examples)
     numbers = [spec.fields[name].number for name in ("item", "user", "both")]
     mine = np.isin(bench.view.ids & np.uint64(1023), numbers)
-    own = mine & (bench.view.ids != rare_id(bench.view.ids, HIGH))
+    own = mine & (bench.view.ids != rare_id.py_func(bench.view.ids, HIGH))
     assert own.sum() > 40
     gone = bench.view.ids[own].copy()
     bench.gained()
@@ -251,7 +251,7 @@ def test_only_the_fields_that_the_spec_names_have_rare_rows() -> None:
     bench = Bench(spec)
     bench.learn(examples)
     rows = bench.rows()
-    rare = rows.ids == rare_id(rows.ids, HIGH)
+    rare = rows.ids == rare_id.py_func(rows.ids, HIGH)
     guarded = {spec.fields[name].number for name in ("both", "words")}
     assert set((rows.ids[rare] & np.uint64(1023)).tolist()) == guarded
     both = (rows.ids & np.uint64(1023)) == spec.fields["both"].number
@@ -266,7 +266,7 @@ def test_without_admission_there_are_no_rare_rows() -> None:
     spec = random_spec(random, "immediate", statistics=True)
     bench = Bench(spec)
     bench.learn(random_examples(random, spec, 300, closed=False))
-    assert not (bench.rows().ids == rare_id(bench.rows().ids, HIGH)).any()
+    assert not (bench.rows().ids == rare_id.py_func(bench.rows().ids, HIGH)).any()
     assert bench.model.admissions == (0, 0)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from deploy.stack.ports import free_port
 from deploy.stack.waiting import wait_until
 from pserver.address import parse_address, with_login, without_login
 from pserver.errors import StoreError, Unreachable
@@ -60,7 +61,11 @@ def test_a_cluster_is_found_and_used_over_tls(
 ) -> None:
     directory = tmp_path_factory.mktemp("tls-cluster")
     words = ("--cluster-enabled", "yes", "--tls-cluster", "yes")
-    nodes = [TlsNode(directory / str(number), certificates, *words) for number in range(2)]
+    buses = free_port(), free_port()
+    nodes = [
+        TlsNode(directory / str(number), certificates, *words, "--cluster-port", str(bus))
+        for number, bus in enumerate(buses)
+    ]
     try:
         for number, node in enumerate(nodes):
             node.wait_ready()
@@ -70,7 +75,7 @@ def test_a_cluster_is_found_and_used_over_tls(
                 )
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         with nodes[0].client() as client:
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
         assert wait_until(lambda: all(_joined(node) for node in nodes), 30)
         url = nodes[0].url.replace("rediss://", "rediss+cluster://")
         store = open_store(url, "m")
