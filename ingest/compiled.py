@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-_BARE = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
+_BARE: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 
 
 class _Part(CPUDispatcher):

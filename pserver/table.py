@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
 
-_kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)
+_kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 _SMALLEST = 1024
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
