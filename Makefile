@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 UV_VERSION := 0.9
 SECONDS_OF_DEMO ?= 180
 SEEDS ?= 1000
+WORKERS ?= 2
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA))
 
 .DEFAULT_GOAL := help
@@ -27,8 +28,8 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR)
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
-test: $(READY) ## Run the tests, with a real Kafka and a real Valkey that they start themselves
-	$(BIN)/python -m pytest
+test: $(READY) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-long: $(READY) ## Run the longer proofs too
 	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800
