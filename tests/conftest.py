@@ -1,8 +1,8 @@
 """The real servers that tests run against, started when the first test asks for one.
 
 One Kafka and one Valkey Cluster serve the whole run (of a worker, where several share the tests,
-file by file): tests keep out of each other's way by name (`fresh_name`), not by clean-up. All of them hang on leashes, so nothing is left running when the
-run ends, even by SIGKILL.
+file by file): tests keep out of each other's way by name (`fresh_name`), not by clean-up. All of
+them hang on leashes, so nothing is left running when the run ends, even by SIGKILL.
 """
 
 import itertools
