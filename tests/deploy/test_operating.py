@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 import pytest
-import typer
 
 import deploy
-from deploy.cli import app
 from deploy.operation import cluster_checks, server_checks
 from deploy.operation.finding import Severity
 from deploy.stack.leash import Leashed
@@ -24,6 +20,7 @@ from learner.errors import LearnerError
 from pserver.errors import StoreError
 from pserver.redis_store import open_store
 from pserver.survey import survey
+from tests.deploy.pages import blocks, command_of, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,19 +28,10 @@ if TYPE_CHECKING:
 PAGE = (Path(deploy.__file__).parent / "OPERATING.md").read_text()
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
-def commands() -> list[str]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("headrace ")]
-
-
 @pytest.fixture
 def configured(tmp_path: Path) -> Iterator[int]:
     """The port of a server with the page's configuration, alone in a cluster of one."""
-    [text] = blocks("conf")
+    [text] = blocks(PAGE, "conf")
     lines = [re.sub(r"\s+#.*", "", line) for line in text.splitlines()]
     (tmp_path / "page.conf").write_text("\n".join(lines) + "\n")
     port = free_port()
@@ -89,15 +77,9 @@ def test_a_server_with_this_configuration_passes_the_doctor(configured: int) -> 
     ]
 
 
-@pytest.mark.parametrize("line", commands())
+@pytest.mark.parametrize("line", commands(PAGE))
 def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    command: object = typer.main.get_command(app)
-    while isinstance(command, click.Group) or hasattr(command, "commands"):
-        word = words.pop(0)
-        assert word in command.commands, line
-        command = command.commands[word]
-    options = {name for parameter in command.params for name in parameter.opts}  # type: ignore[attr-defined]
+    options, words = command_of(line)
     used = {word for word in words if word.startswith("--")}
     assert used <= options, line
 

@@ -1,0 +1,35 @@
+"""What the pages for users hold: blocks of text, and commands of headrace among them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import typer.main
+
+from deploy.cli import app
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    """The fenced blocks of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[str]:
+    """The lines that call headrace, whatever variables they set before it."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    called = [re.sub(r"^(?:[A-Z_]+=\S+ )+", "", line) for line in lines]
+    return [line for line in called if line.startswith("headrace ")]
+
+
+def command_of(line: str) -> tuple[set[str], list[str]]:
+    """The options that the command of a line has, and the words of the line behind it."""
+    words = shlex.split(line, comments=True)[1:]
+    command: object = typer.main.get_command(app)
+    while isinstance(command, click.Group) or hasattr(command, "commands"):
+        word = words.pop(0)
+        assert word in command.commands, line
+        command = command.commands[word]
+    options = {name for parameter in command.params for name in parameter.opts}  # type: ignore[attr-defined]
+    return options, words

@@ -1,0 +1,70 @@
+"""deploy/PRODUCING.md is true: its commands, its table of refused events, its rules for Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import orjson
+import pytest
+
+import deploy
+from ingest.client import CollectorClient
+from ingest.collector.answer import TOO_LARGE
+from ingest.collector.check import check
+from ingest.collector.limits import Limits
+from ingest.events import Reason
+from tests.deploy.pages import blocks, command_of, commands
+
+PAGE = (Path(deploy.__file__).parent / "PRODUCING.md").read_text()
+NOW_MS = 1_767_225_600_000
+
+
+def refusals() -> list[tuple[str, str, str]]:
+    rows = re.findall(r"^\| `(.*)` \| `(\w+)` \| (?:`(\w+)`)? ?\|$", PAGE, re.MULTILINE)
+    assert rows
+    return rows
+
+
+@pytest.mark.parametrize("line", commands(PAGE))
+def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
+    options, words = command_of(line)
+    assert {word for word in words if word.startswith("--")} <= options, line
+
+
+@pytest.mark.parametrize(("event", "reason", "field"), refusals())
+def test_an_event_of_the_table_is_refused_for_the_reason_it_says(
+    event: str, reason: str, field: str
+) -> None:
+    [refused] = check([event.strip().encode() or b" "], NOW_MS, Limits()).refused
+    assert (refused.reason, refused.field) == (reason, field)
+    assert refused.expected
+    assert refused.found
+
+
+def test_every_reason_is_on_the_page() -> None:
+    explained = set(re.findall(r"`(\w+)`", PAGE))
+    assert {reason.name.lower() for reason in Reason} | {TOO_LARGE} <= explained
+
+
+def test_events_that_the_page_shows_are_taken() -> None:
+    shown = re.findall(r"^    topic \w+ +(\{.*\})$", PAGE, re.MULTILINE)
+    posted = [shlex.split(line)[4] for line in PAGE.splitlines() if line.startswith("curl ")]
+    checked = check([text.encode() for text in shown + posted], NOW_MS, Limits())
+    assert len(shown) == 2
+    assert len(posted) == 1
+    assert not checked.refused
+
+
+def test_its_python_uses_the_client_as_it_is() -> None:
+    [text] = blocks(PAGE, "python")
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    named = [each.func.attr for each in calls if isinstance(each.func, ast.Attribute)]
+    assert named == ["impression", "click"]
+    assert all(callable(getattr(CollectorClient, name)) for name in named)
+    events = [ast.literal_eval(each.args[0]) for each in calls if each.args[0:1] and named]
+    sent = [orjson.dumps(each) for each in events if isinstance(each, dict)]
+    assert len(sent) == 2
+    assert not check(sent, NOW_MS, Limits()).refused
