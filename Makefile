@@ -29,7 +29,7 @@ demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
 test: $(READY) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY) ## Run the longer proofs too
 	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800
