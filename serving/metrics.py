@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from serving.replicas.follower import STATES
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client import CollectorRegistry, Metric
 
-    from serving.follower import Standing
+    from serving.api.limits import Room
+    from serving.models.served import Served
+    from serving.replicas.follower import Standing
 
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -44,7 +48,22 @@ class RequestMetrics:
         self._candidates = Counter(
             "headrace_server_candidates", "Candidates scored.", ("model",), registry=registry
         )
+        self._waiting = Gauge(
+            "headrace_server_waiting_seconds",
+            "Work that is ahead of a request that comes now.",
+            registry=registry,
+        )
+        self._under_way = Gauge(
+            "headrace_server_requests_under_way",
+            "Prediction requests being read, waiting or computed.",
+            registry=registry,
+        )
         self._answered: dict[str, tuple[Counter, Histogram, Counter]] = {}
+
+    def watch(self, room: Room) -> None:
+        """Tell from now on how full `room` is."""
+        self._waiting.set_function(lambda: room.waiting_s)
+        self._under_way.set_function(lambda: room.requests)
 
     def answered(self, model: str, seconds: float, candidates: int) -> None:
         """Count a request that got its predictions."""
@@ -88,46 +107,70 @@ class FreshnessMetrics:
 
 
 class ReplicaCollector(Collector):
-    """The state of one model's replica."""
+    """The state of every model's replica."""
 
-    def __init__(
-        self, model: str, standing: Callable[[], Standing], now_ms: Callable[[], int]
-    ) -> None:
-        self._model, self._standing, self._now_ms = model, standing, now_ms
+    def __init__(self, models: Sequence[Served], now_ms: Callable[[], int]) -> None:
+        self._models, self._now_ms = models, now_ms
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand now."""
-        standing, now = self._standing(), self._now_ms()
-        yield self._gauge("complete", "1 once predictions are answered.", float(standing.complete))
-        yield self._gauge("rows", "Rows in this server's replica.", standing.rows)
-        yield self._gauge("version", "Sum of the versions of all buckets.", standing.version)
-        yield self._gauge("buckets", "Buckets of the model.", standing.buckets)
-        yield self._gauge(
-            "unreachable_buckets", "Buckets that could not be followed when last asked.",
-            standing.unreachable,
-        )  # fmt: skip
-        yield self._gauge(
-            "last_poll_timestamp_seconds", "When the logs were last read, Unix time.",
-            standing.polled_ms / 1000,
-        )  # fmt: skip
+        now = self._now_ms()
+        standings = [(each.spec.name, each.follower.standing) for each in self._models]
+        for name, text, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"headrace_server_{name}", text, labels=["model"])
+            for model, standing in standings:
+                gauge.add_metric([model], value(standing))
+            yield gauge
+        state = GaugeMetricFamily(
+            "headrace_server_state",
+            "1 for how the replica stands, 0 for the others.",
+            labels=["model", "state"],
+        )
         copies = CounterMetricFamily(
-            "headrace_server_bucket_copies", "Buckets copied, the first time included.",
+            "headrace_server_bucket_copies",
+            "Buckets copied, the first time included.",
             labels=["model"],
-        )  # fmt: skip
-        copies.add_metric([self._model], standing.copies)
-        yield copies
+        )
         age = GaugeMetricFamily(
             "headrace_server_age_seconds",
             "Now less the append time of the newest event learned, of the freshest (newest) and "
             "the stalest (oldest) bucket. Grows while no event comes.",
             labels=["model", "bucket"],
         )
-        for name, append_ms in zip(("newest", "oldest"), standing.ages, strict=True):
-            if append_ms is not None:
-                age.add_metric([self._model, name], max(0, now - append_ms) / 1000)
-        yield age
+        event = GaugeMetricFamily(
+            "headrace_server_event_timestamp_seconds",
+            "Event time of the newest event learned, of the freshest (newest) and the stalest "
+            "(oldest) bucket, Unix time.",
+            labels=["model", "bucket"],
+        )
+        for model, standing in standings:
+            for each in STATES:
+                state.add_metric([model, each], float(standing.state(now) == each))
+            copies.add_metric([model], standing.copies)
+            events = (standing.newest_event_ms, standing.oldest_event_ms)
+            for which, append_ms, event_ms in zip(
+                ("newest", "oldest"), standing.ages, events, strict=True
+            ):
+                if append_ms is not None:
+                    age.add_metric([model, which], max(0, now - append_ms) / 1000)
+                if event_ms is not None:
+                    event.add_metric([model, which], event_ms / 1000)
+        yield from (state, copies, age, event)
 
-    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"headrace_server_{name}", text, labels=["model"])
-        family.add_metric([self._model], value)
-        return family
+
+_GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+    ("complete", "1 once predictions are answered.", lambda s: float(s.complete)),
+    ("rows", "Rows in this server's replica.", lambda s: s.rows),
+    ("version", "Sum of the versions of all buckets.", lambda s: s.version),
+    ("buckets", "Buckets of the model.", lambda s: s.buckets),
+    (
+        "unreachable_buckets",
+        "Buckets that could not be followed when last asked.",
+        lambda s: s.unreachable,
+    ),
+    (
+        "last_poll_timestamp_seconds",
+        "When the logs were last read, Unix time.",
+        lambda s: s.polled_ms / 1000,
+    ),
+)

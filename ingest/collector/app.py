@@ -35,19 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ingest.collector.delivery import Delivery, Failure
+    from ingest.collector.http_server import Readiness
     from ingest.collector.limits import Limits, Room
     from ingest.collector.metrics import CollectorMetrics
     from ingest.collector.tokens import Tokens
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
-
-
-class Readiness:
-    """Whether a collector wants requests: withdrawn first when it is told to leave."""
-
-    def __init__(self) -> None:
-        self.leaving = False
 
 
 def make_app(

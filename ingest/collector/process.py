@@ -1,57 +1,41 @@
 """A collector as a process: the producer, the HTTP server, their ports, and a clean end.
 
-When told to stop it first says that it is not ready, goes on taking events for `drain_ms` so that
-whoever balances load can notice, accepts no more connections, answers the requests under way once
-Kafka has their events, and only then leaves.
+Requests under way when it is told to stop are answered once Kafka has their events.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
-import ipaddress
 import logging
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import uvicorn
-import uvloop
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    PlatformCollector,
-    ProcessCollector,
-    start_http_server,
-)
-
-from ingest.collector.app import Readiness, make_app
+from ingest.collector.app import make_app
 from ingest.collector.delivery import Delivery
-from ingest.collector.errors import AddressTaken, BadTokens
+from ingest.collector.http_server import (
+    Leaving,
+    Readiness,
+    listening_socket,
+    metrics_port,
+    new_registry,
+    rare_collections,
+    run_app,
+    tokens_for,
+)
 from ingest.collector.limits import Limits, Room
 from ingest.collector.metrics import CollectorMetrics
-from ingest.collector.tokens import Tokens
 from ingest.schema import EventKind
 from ingest.topics import EventTopics, check_co_partitioned
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
-
-    from fastapi import FastAPI
+    from collections.abc import Callable, Sequence
 
     from ingest.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 
-_STOP_POLL_S = 0.05
-_BACKLOG = 2048
-"""Connections that may wait to be accepted; the system's own limit still holds."""
-_KEEP_ALIVE_S = 75
-"""Longer than load balancers keep idle connections: the one that closes must not be us, or a
-request that is on its way at that moment is lost."""
 _COLLECT_AFTER = 50_000
 """Objects between two looks for cycles: a batch makes thousands, and none of them is in a cycle."""
 
@@ -105,148 +89,32 @@ def run_collector(
     KafkaUnreachable if no broker answers at the start, MissingTopic, TopicMismatch; and what ended
     the producer, if anything did.
     """
-    tokens = _tokens(settings)
+    tokens = tokens_for(
+        settings.tokens,
+        settings.host,
+        "--tokens / HEADRACE_COLLECT_TOKENS",
+        anyone=settings.anyone,
+    )
     topics = settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
-    registry = CollectorRegistry()
-    for collect in (ProcessCollector, PlatformCollector, GCCollector):
-        collect(registry=registry)
+    registry = new_registry()
     metrics, room, readiness = CollectorMetrics(registry), Room(settings.limits), Readiness()
     with (
-        _listening_socket(settings) as listener,
+        listening_socket(settings.host, settings.port) as listener,
         contextlib.closing(Delivery(kafka, settings.deadline_s, settings.linger_ms)) as delivery,
-        _own_metrics(settings, registry),
-        _rare_collections(),
+        metrics_port(settings.metrics_host, settings.metrics_port, registry),
+        rare_collections(_COLLECT_AFTER),
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
         app = make_app(targets, delivery, room, tokens, metrics, readiness, now_ms)
-        server = _Server(_configuration(app, settings))
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(server, listener, settings, delivery, readiness, stop))
+
+        def broken() -> bool:
+            return delivery.failure is not None
+
+        leaving = Leaving(stop, readiness, broken, settings.drain_ms, settings.finish_s)
+        run_app(app, listener, leaving, (delivery.run, delivery.probe))
     if delivery.failure is not None:
         raise delivery.failure
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the command line has its own, and sets `stop`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _configuration(app: FastAPI, settings: CollectorSettings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="none",  # the loop is ours: made by the runner
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=settings.finish_s,
-    )
-
-
-async def _serve(
-    server: uvicorn.Server,
-    listener: socket.socket,
-    settings: CollectorSettings,
-    delivery: Delivery,
-    readiness: Readiness,
-    stop: threading.Event,
-) -> None:
-    following = [asyncio.create_task(each) for each in (delivery.run(), delivery.probe())]
-
-    def broken() -> bool:
-        return delivery.failure is not None or any(task.done() for task in following)
-
-    async def leave() -> None:
-        # asked rather than awaited: an event of threads cannot wake an event loop
-        while not stop.is_set() and not broken():
-            await asyncio.sleep(_STOP_POLL_S)
-        readiness.leaving = True
-        if not broken():
-            await asyncio.sleep(settings.drain_ms / 1000)
-        server.should_exit = True
-
-    tasks = [*following, asyncio.create_task(leave())]
-    try:
-        await server.serve([listener])
-    finally:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-    for error in ended:
-        if isinstance(error, Exception):
-            raise error
-
-
-def _tokens(settings: CollectorSettings) -> Tokens:
-    tokens = Tokens(settings.tokens)
-    if not tokens and not settings.anyone and not _is_this_machine(settings.host):
-        raise BadTokens(
-            f"expected tokens to listen on {settings.host}, which other machines reach, found "
-            "none: --tokens / HEADRACE_COLLECT_TOKENS, or --anyone if something in front checks"
-        )
-    return tokens
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@contextlib.contextmanager
-def _listening_socket(settings: CollectorSettings) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.host, settings.port))
-        except OSError as error:
-            taken = "--port / HEADRACE_PORT"
-            raise AddressTaken(settings.host, settings.port, taken, str(error.strerror)) from error
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-        yield listener
-
-
-@contextlib.contextmanager
-def _own_metrics(settings: CollectorSettings, registry: CollectorRegistry) -> Iterator[None]:
-    if not settings.metrics_port:
-        yield
-        return
-    host, port = settings.metrics_host, settings.metrics_port
-    try:
-        server, thread = start_http_server(port, host, registry=registry)
-    except OSError as error:
-        taken = "--metrics-port / HEADRACE_METRICS_PORT"
-        raise AddressTaken(host, port, taken, str(error.strerror)) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Look for cycles rarely, as long as this lasts."""
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()

@@ -36,8 +36,8 @@ from learner.spec import load_spec
 from pserver.gains import Gains, Header, Reached, pack
 from pserver.memory_store import MemoryStore
 from pserver.store import Push, Shape, Span
-from serving.openapi import examples
-from serving.process import ServerSettings, now_ms, run_server
+from serving.api.openapi import examples
+from serving.process import ModelAt, ServerSettings, now_ms, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -151,7 +151,7 @@ def serve(parent: Connection) -> None:
     pusher = threading.Thread(target=pushing.keep_pushing, args=(stop,))
     threading.Thread(target=obey, daemon=True).start()
     pusher.start()
-    run_server(ServerSettings(port=0), spec, store, stop, parent.send)
+    run_server(ServerSettings(port=0), [ModelAt(spec, store)], stop, parent.send)
     pusher.join()
 
 
@@ -161,7 +161,7 @@ def serve(parent: Connection) -> None:
 def requests(spec: ModelSpec, candidates: int) -> list[bytes]:
     """Return HTTP requests for so many candidates, different from each other."""
     dice = np.random.default_rng(12)
-    example = examples(spec.fields)["candidates"]["value"]  # type: ignore[index]
+    example = examples(spec.fields)["candidates"]["value"]
     [own, *_] = example["candidates"]
     name = next(iter(own))
     made = []

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ingest.collector.app import Readiness, make_app
+from ingest.collector.app import make_app
 from ingest.collector.delivery import Delivery
 from ingest.collector.fakes import ListKafka
+from ingest.collector.http_server import Readiness
 from ingest.collector.limits import Limits, Room
 from ingest.collector.metrics import CollectorMetrics
 from ingest.collector.tokens import Tokens

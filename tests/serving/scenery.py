@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from ingest.collector.http_server import Readiness
+from ingest.collector.tokens import Tokens
 from ingest.encode import Encoder
 from learner.logistic import LogisticRegression
 from learner.spec import parse_spec
@@ -18,11 +20,14 @@ from pserver.gains import Gains, Header, Reached, pack
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica
 from pserver.store import Push, Shape, Span
-from serving.app import Readiness, Served, make_app
-from serving.follower import Follower, Following
+from serving.api.app import Parts, make_app
+from serving.api.limits import Limits
+from serving.api.request import RequestDecoder
 from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
-from serving.predictor import Predictor
-from serving.request import Limits, RequestDecoder
+from serving.models.aliases import Aliases
+from serving.models.predictor import Predictor
+from serving.models.served import Models, Served
+from serving.replicas.follower import Follower, Following
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,8 +200,11 @@ class Clock:
 class Serving:
     """A server without its thread and port: `follow` is one poll."""
 
-    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+    def __init__(
+        self, store: Store, limits: Limits | None = None, tokens: Sequence[str] = ()
+    ) -> None:
         self.spec, self.clock, self.limits = news(), Clock(), limits or Limits()
+        self.tokens = Tokens(tokens)
         self.registry = CollectorRegistry()
         self.readiness = Readiness()
         self.model = LogisticRegression(self.spec, store.shape().buckets)
@@ -207,21 +215,23 @@ class Serving:
             self.clock,
             FreshnessMetrics(self.registry).of(self.spec.name),
         )
-        self.registry.register(
-            ReplicaCollector(self.spec.name, lambda: self.follower.standing, self.clock)
-        )
+        decoder = RequestDecoder(self.spec.fields, self.limits)
+        self.served = Served(self.spec, decoder, self.predictor, self.follower)
+        self.registry.register(ReplicaCollector([self.served], self.clock))
 
     @cached_property
     def app(self) -> FastAPI:
-        decoder = RequestDecoder(self.spec.fields, self.limits)
-        served = Served(self.spec, decoder, self.predictor, self.follower)
+        models = Models([self.served], Aliases([self.spec.name], {}, self.clock))
         return make_app(
-            {self.spec.name: served},
-            RequestMetrics(self.registry),
-            self.registry,
-            self.readiness,
-            self.clock,
-            self.limits,
+            Parts(
+                models,
+                RequestMetrics(self.registry),
+                self.registry,
+                self.clock,
+                self.limits,
+                self.readiness,
+                self.tokens,
+            )
         )
 
     def follow(self) -> None:

@@ -12,7 +12,8 @@ from learner.pending import Pending
 from learner.spec import parse_spec
 from pserver.store import Shape
 from pserver.table import RowTable
-from serving.predictor import Predictor
+from serving.models.candidates import EventCandidates
+from serving.models.predictor import Predictor, TableRows
 
 SPEC = """
 [model]
@@ -82,7 +83,8 @@ class Trained:
     def answer(self, event: dict[str, object]) -> float:
         """What a request would be answered: who and when in the context, one candidate."""
         context = {name: event[name] for name in ("user", "timestamp_ms")}
-        [score] = self.predictor.predict(self.view, context, [{"item": event["item"]}], 0)
+        asked = EventCandidates(context, [{"item": event["item"]}])
+        [score] = self.predictor.predict(TableRows(self.view), asked, 0)
         return float(score)
 
     def learn(self, event: dict[str, object], kind: Kind, at_ms: int) -> float:

@@ -10,7 +10,7 @@ from learner.logistic import LogisticRegression
 from pserver.errors import MissingBucket
 from pserver.replica import Replica
 from pserver.table import RowTable
-from serving.follower import Follower, Following
+from serving.replicas.follower import Follower, Following
 from tests.serving.scenery import (
     NOW_MS,
     Clock,
@@ -80,7 +80,7 @@ def test_an_error_before_the_first_copy_ends_following_and_is_kept() -> None:
 def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("serving.follower._RETRY_S", 0.002)
+    monkeypatch.setattr("serving.replicas.follower._RETRY_S", 0.002)
     store = Fallible(memory_store(news()))
     follower = follower_of(store)
     follower.start()

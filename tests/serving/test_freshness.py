@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pserver.gains import Header, Reached
-from serving import freshness
-from serving.freshness import Freshness
+from serving.replicas import freshness
+from serving.replicas.freshness import Freshness
 
 
 def header(

@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from ingest.collector.errors import AddressTaken
 from learner.spec import parse_spec
 from pserver.errors import MissingBucket, WrongModel
 from pserver.memory_store import MemoryStore
-from serving.errors import AddressTaken
-from serving.follower import Following
-from serving.process import ServerSettings, run_server
+from serving.process import ModelAt, ServerSettings, run_server
+from serving.replicas.follower import Following
 from tests.serving.scenery import (
     SPEC,
     Fallible,
@@ -27,6 +27,10 @@ from tests.serving.scenery import (
 )
 
 SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
+
+
+def at(store: Any) -> list[ModelAt]:
+    return [ModelAt(news(), store)]
 
 
 class Running:
@@ -42,7 +46,7 @@ class Running:
 
     def _run(self, store: Any, settings: ServerSettings) -> None:
         try:
-            run_server(settings, news(), store, self.stop, self._ports.append)
+            run_server(settings, [ModelAt(news(), store)], self.stop, self._ports.append)
         except BaseException as error:  # noqa: BLE001 - handed to the test, which raises it
             self._ended.append(error)
         else:
@@ -128,23 +132,23 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
         port = taken.getsockname()[1]
         stop = threading.Event()
         with pytest.raises(AddressTaken, match=rf"127\.0\.0\.1:{port}.*--port"):
-            run_server(replace(SETTINGS, port=port), news(), memory_store(news()), stop)
+            run_server(replace(SETTINGS, port=port), at(memory_store(news())), stop)
 
 
 def test_another_spec_than_the_stores_is_refused() -> None:
     other = parse_spec(SPEC.replace("alpha = 0.5", "alpha = 0.1"), "news.toml")
     with pytest.raises(WrongModel, match=r"\+alpha = 0\.1"):
-        run_server(SETTINGS, other, memory_store(news()), threading.Event())
+        run_server(SETTINGS, [ModelAt(other, memory_store(news()))], threading.Event())
 
 
 def test_a_bucket_that_is_missing_at_the_start_stops_the_server() -> None:
     store = Fallible(memory_store(news()))
     store.failure = MissingBucket("bucket 1 of news is empty")
     with pytest.raises(MissingBucket, match="bucket 1"):
-        run_server(SETTINGS, news(), store, threading.Event())  # type: ignore[arg-type]
+        run_server(SETTINGS, at(store), threading.Event())
 
 
 def test_no_model_in_the_store_stops_the_server() -> None:
     empty = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"12345678")
     with pytest.raises(Exception, match="no model"):
-        run_server(SETTINGS, news(), empty, threading.Event())
+        run_server(SETTINGS, at(empty), threading.Event())

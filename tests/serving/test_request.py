@@ -5,8 +5,10 @@ import random
 
 import pytest
 
-from serving.errors import Refused
-from serving.request import Limits, RequestDecoder
+from serving.api.limits import Limits
+from serving.api.refusal import Refused
+from serving.api.request import RequestDecoder
+from serving.models.candidates import Asked, EventCandidates
 from tests.serving.scenery import NOW_MS, news
 
 
@@ -19,6 +21,11 @@ def body(**parts: object) -> bytes:
     return json.dumps({"candidates": [{}], **parts}).encode()
 
 
+def shown(asked: Asked) -> EventCandidates:
+    assert isinstance(asked.candidates, EventCandidates)
+    return asked.candidates
+
+
 def test_what_the_model_does_not_read_is_dropped(decoder: RequestDecoder) -> None:
     asked = decoder.decode(
         body(
@@ -28,15 +35,15 @@ def test_what_the_model_does_not_read_is_dropped(decoder: RequestDecoder) -> Non
             candidates=[{"article_id": "a", "topics": [1, "b", None], "impression_id": "i"}],
         )
     )
-    assert (asked.request_id, asked.timestamp_ms) == ("r", NOW_MS)
-    assert asked.context == {"user_id": 7}
-    assert asked.candidates == [{"article_id": "a", "topics": [1, "b", None], "impression_id": "i"}]
+    assert (asked.request_id, shown(asked).timestamp_ms) == ("r", NOW_MS)
+    assert shown(asked).context == {"user_id": 7}
+    assert shown(asked).own == [{"article_id": "a", "topics": [1, "b", None], "impression_id": "i"}]
 
 
 def test_instances_are_candidates_without_a_context(decoder: RequestDecoder) -> None:
     asked = decoder.decode(json.dumps({"instances": [{"user_id": 1}, {"user_id": 2}]}).encode())
-    assert asked.context == {}
-    assert asked.candidates == [{"user_id": 1}, {"user_id": 2}]
+    assert shown(asked).context == {}
+    assert shown(asked).own == [{"user_id": 1}, {"user_id": 2}]
 
 
 @pytest.mark.parametrize(
@@ -44,13 +51,13 @@ def test_instances_are_candidates_without_a_context(decoder: RequestDecoder) -> 
 )
 def test_any_scalar_is_an_id(decoder: RequestDecoder, value: object) -> None:
     asked = decoder.decode(body(candidates=[{"article_id": value}]))
-    assert asked.candidates == [{"article_id": value}]
+    assert shown(asked).own == [{"article_id": value}]
 
 
 @pytest.mark.parametrize("value", [3, 3.5, "3.5", None])
 def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: object) -> None:
     asked = decoder.decode(body(context={"price": value}, candidates=[{"price": value}]))
-    assert asked.candidates == [{"price": value}]
+    assert shown(asked).own == [{"price": value}]
 
 
 @pytest.mark.parametrize(

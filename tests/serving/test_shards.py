@@ -12,8 +12,8 @@ from learner.spec import parse_spec
 from pserver.nodes import Waiting
 from pserver.redis_store import StoreSettings, open_store
 from pserver.store import Shape
-from serving.follower import Following
-from serving.process import ServerSettings, now_ms, run_server
+from serving.process import ModelAt, ServerSettings, now_ms, run_server
+from serving.replicas.follower import Following
 from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
 
 WAITING = StoreSettings(Waiting(connect_timeout_ms=500, answer_timeout_ms=300))
@@ -30,7 +30,9 @@ def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
     assert len(nodes) == 2
     pusher, stop, ports = Pusher(store), threading.Event(), list[int]()
     settings = ServerSettings(port=0, following=Following(poll_interval_ms=5))
-    server = threading.Thread(target=run_server, args=(settings, spec, store, stop, ports.append))
+    server = threading.Thread(
+        target=run_server, args=(settings, [ModelAt(spec, store)], stop, ports.append)
+    )
     server.start()
     try:
         eventually(lambda: ports)

@@ -13,26 +13,27 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
 from ingest.fields import TIME, Transform
-from serving.errors import Refusal, Refused
+from serving.api.limits import too_large
+from serving.api.refusal import Refused
+from serving.models.candidates import ID, REQUEST_ID, Asked, EventCandidates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from ingest.fields import Field, FieldSet
-
-ID = "impression_id"
-REQUEST_ID = "request_id"
+    from serving.api.limits import Limits
 
 Scalar = str | int | float | bool | None
 Number = int | float | str | None  # the text of a number is that number, as in an event
 Milliseconds = Annotated[int, msgspec.Meta(ge=946_684_800_000, le=32_503_680_000_000)]
 """Of the years 2000 to 3000: seconds or microseconds by mistake are refused."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+TopK = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 _NARROWNESS = {
     Transform.HOUR: 0,
@@ -49,96 +50,96 @@ _STEP = re.compile(r"\[(\d+)\]|\.([^.\[]+)")
 _LONGEST_SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request may ask for."""
-
-    body_bytes: int = 4 << 20
-    """A thousand candidates of a hundred fields; more is a mistake or an attack."""
-    candidates: int = 5_000
-    """A request is answered in one piece, and the others wait: this bounds the wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that passed its checks."""
-
-    request_id: str | None
-    timestamp_ms: int | None
-    context: Mapping[str, object]
-    """Fields that all candidates share; empty for instances."""
-    candidates: Sequence[Mapping[str, object]]
-
-
 class RequestDecoder:
-    """Decodes requests for one model."""
+    """Decodes requests for one model: to predict, or to rank."""
 
     def __init__(self, fields: FieldSet, limits: Limits) -> None:
         self.limits = limits
         row = _row_type(fields)
+        common: list[tuple[str, Any, Any]] = [
+            (REQUEST_ID, str | None, None),
+            (TIME, Milliseconds | None, None),
+            ("max_age_ms", Count | None, None),
+            ("min_version", Count | None, None),
+            ("context", row | None, None),
+        ]
+        candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
+        instances = ("instances", list[row] | None, None)  # type: ignore[valid-type]
         self.type = msgspec.defstruct(
-            "PredictRequest",
-            [
-                (REQUEST_ID, str | None, None),
-                (TIME, Milliseconds | None, None),
-                ("context", row | None, None),
-                ("candidates", list[row] | None, None),  # type: ignore[valid-type]
-                ("instances", list[row] | None, None),  # type: ignore[valid-type]
-            ],
+            "PredictRequest", [*common, candidates, instances], forbid_unknown_fields=True
+        )
+        self.rank_type = msgspec.defstruct(
+            "RankRequest",
+            [*common, ("top_k", TopK | None, None), candidates, instances],
             forbid_unknown_fields=True,
         )
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.type).decode
+        self._decode_rank: Callable[[bytes], Any] = msgspec.json.Decoder(self.rank_type).decode
         self._numeric = tuple(
             {each.source for each in _sources(fields) if _NARROWNESS.get(each.transform, 3) < 2}
             - {TIME}
         )
 
     def decode(self, body: bytes) -> Asked:
-        """Return what the body asks for. Raises Refused (413, 422)."""
+        """Return what the body asks for, all in its order. Raises Refused (413, 422)."""
+        request, candidates = self._decoded(body, self._decode, self.type)
+        return Asked(
+            candidates,
+            request.request_id,
+            None,
+            request.max_age_ms,
+            request.min_version,
+        )
+
+    def decode_rank(self, body: bytes) -> Asked:
+        """Return what the body asks for, the likeliest first. Raises Refused (413, 422)."""
+        request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
+        top_k = len(candidates) if request.top_k is None else request.top_k
+        return Asked(
+            candidates,
+            request.request_id,
+            top_k,
+            request.max_age_ms,
+            request.min_version,
+        )
+
+    def _decoded(
+        self, body: bytes, decode: Callable[[bytes], Any], kind: type[msgspec.Struct]
+    ) -> tuple[Any, EventCandidates]:
         if len(body) > self.limits.body_bytes:
             raise too_large(self.limits)
         try:
-            request = self._decode(body)
+            request = decode(body)
         except msgspec.ValidationError as error:
-            raise Refused(422, _explain(str(error), body)) from error
+            raise _explain(str(error), body, kind) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             found = f"{len(body)} bytes that are not: {error}"
-            raise _refused("", "a JSON object in UTF-8", found) from error
+            raise Refused(422, "", "a JSON object in UTF-8", found) from error
         except RecursionError as error:
-            raise _refused("", "a flat JSON object", "one too deeply nested") from error
+            raise Refused(422, "", "a flat JSON object", "one too deeply nested") from error
         rows, name = self._rows(request)
         for source in self._numeric:
             if request.context is not None:
-                _check_number(request.context.get(source), f"context.{source}")
+                check_number(request.context.get(source), f"context.{source}")
             for i, row in enumerate(rows):
                 value = row.get(source)
                 if type(value) is str:
-                    _check_number(value, f"{name}[{i}].{source}")
-        return Asked(request.request_id, request.timestamp_ms, request.context or {}, rows)
+                    check_number(value, f"{name}[{i}].{source}")
+        return request, EventCandidates(request.context or {}, rows, request.timestamp_ms)
 
     def _rows(self, request: Any) -> tuple[list[dict[str, object]], str]:
         candidates, instances = request.candidates, request.instances
         if (candidates is None) == (instances is None):
             found = "neither" if candidates is None else "both"
-            raise _refused("candidates", "either candidates or instances", found)
+            raise Refused(422, "candidates", "either candidates or instances", found)
         name = "instances" if candidates is None else "candidates"
         rows = instances if candidates is None else candidates
         if name == "instances" and request.context is not None:
-            raise _refused("context", "no context beside instances", "one")
+            raise Refused(422, "context", "no context beside instances", "one")
         if not 1 <= len(rows) <= self.limits.candidates:
             expected = f"from 1 to {self.limits.candidates} of them"
-            raise _refused(name, expected, f"{len(rows)}")
+            raise Refused(422, name, expected, f"{len(rows)}")
         return rows, name
-
-
-def too_large(limits: Limits) -> Refused:
-    """Return the refusal of a body that is too long."""
-    expected = f"at most {limits.body_bytes} bytes"
-    return Refused(413, Refusal(field="", expected=expected, found="more"))
-
-
-def _refused(field: str, expected: str, found: str) -> Refused:
-    return Refused(422, Refusal(field=field, expected=expected, found=found))
 
 
 def _sources(fields: FieldSet) -> Iterator[Field]:
@@ -161,17 +162,18 @@ def _row_type(fields: FieldSet) -> type:
     return TypedDict("Fields", types, total=False)  # type: ignore[operator,no-any-return]
 
 
-def _check_number(value: object, field: str) -> None:
+def check_number(value: object, field: str) -> None:
+    """Return unless the value is a text that is no number. Raises Refused (422)."""
     if type(value) is str:
         try:
             if math.isfinite(float(value)):
                 return
         except ValueError:
             pass
-        raise _refused(field, "a number, or text that is one", _shown(value))
+        raise Refused(422, field, "a number, or text that is one", shown(value))
 
 
-def _explain(message: str, body: bytes) -> Refusal:
+def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> Refused:
     """Turn msgspec's message into a refusal that also shows what was found."""
     parts = _PATH.match(message)
     assert parts is not None  # the pattern matches any text
@@ -179,15 +181,16 @@ def _explain(message: str, body: bytes) -> Refusal:
     field = path.removeprefix(".")
     unknown = _UNKNOWN.match(what)
     if unknown is not None:
-        known = "request_id, timestamp_ms, context, candidates or instances"
-        return Refusal(field=unknown["name"], expected=known, found="a key that is none of them")
+        *others, last = kind.__struct_fields__
+        known = f"{', '.join(others)} or {last}"
+        return Refused(422, unknown["name"], known, "a key that is none of them")
     expected = _EXPECTED.match(what)
     try:
-        found = _shown(_at(json.loads(body), path))
+        found = shown(_at(json.loads(body), path))
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         found = "another value"
     said = expected["expected"].replace("`", "") if expected else what
-    return Refusal(field=field, expected=said, found=found)
+    return Refused(422, field, said, found)
 
 
 def _at(value: object, path: str) -> object:
@@ -196,6 +199,7 @@ def _at(value: object, path: str) -> object:
     return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as JSON, or the beginning of it."""
     text = json.dumps(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

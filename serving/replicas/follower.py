@@ -1,8 +1,8 @@
 """The thread that keeps a server's replica fresh, and says how it stands.
 
 Every few milliseconds it polls the logs and folds what is new. Requests read the same table without
-a lock (see `predictor`), so nothing here can make one wait but the interpreter's own lock, which
-kernels and sockets release.
+a lock (see `models.predictor`), so nothing here can make one wait but the interpreter's own lock,
+which kernels and sockets release.
 
 What others need to know is published as one immutable `Standing` after every poll: readers take the
 reference and see one moment, whole.
@@ -17,16 +17,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pserver.errors import StoreError
 from pserver.replica import Copied, Folded, Stale
-from serving.freshness import Ages, Freshness, Summary
+from serving.replicas.freshness import Ages, Freshness, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import numpy as np
+    import numpy.typing as npt
+
+    from ingest.examples import Encoded
     from pserver.replica import Replica
     from pserver.table import RowTable
 
@@ -35,6 +40,12 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 """After an error that an operator has to mend: often enough to notice that he did."""
 _JOIN_S = 10.0
+LATE_MS = 1_000
+"""Logs that were not read for so long are not followed, whatever the reason."""
+STATES = ("incomplete", "trouble", "unreachable", "starting", "behind", "fresh")
+"""How a replica may stand, the worst first: not complete yet; something that an operator has to
+mend; buckets that do not answer; complete, and not yet at the end of the logs; not at their end any
+more; and as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +74,34 @@ class Standing:
     """Sum of the versions of all buckets: grows with every push that was folded."""
     rows: int
     ages: Ages
+    newest_event_ms: int | None
+    """Greatest event time learned from, of the bucket that is ahead; None if none is known."""
+    oldest_event_ms: int | None
+    """Of the bucket that is behind."""
+    behind: bool
+    """The last poll did not come to the end of some bucket's log."""
+    caught_up: bool
+    """Some poll has, since the replica is complete."""
     polled_ms: int
     """Wall clock when the logs were last read; 0 if never."""
     copies: int
     """Buckets copied since the start."""
     trouble: str = ""
     """What the parameter server said that an operator has to mend; empty if nothing."""
+
+    def state(self, now_ms: int) -> str:
+        """Return one of STATES: the worst that is true at `now_ms`."""
+        if not self.complete:
+            return "incomplete"
+        if self.trouble:
+            return "trouble"
+        if self.unreachable:
+            return "unreachable"
+        if not self.caught_up:
+            return "starting"
+        if self.behind or now_ms - self.polled_ms > LATE_MS:
+            return "behind"
+        return "fresh"
 
 
 class Follower:
@@ -88,6 +121,7 @@ class Follower:
         self._copies = 0
         self._polled_ms = 0
         self._stale: frozenset[int] = frozenset()
+        self._behind, self._caught_up = True, False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.failure: StoreError | None = None
@@ -97,6 +131,10 @@ class Follower:
     @property
     def table(self) -> RowTable:
         """The rows, to be read only."""
+        return self._replica.table
+
+    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:  # noqa: ARG002
+        """Return the rows, to be read only: all of them are here."""
         return self._replica.table
 
     def freshness(self) -> Summary:
@@ -117,16 +155,20 @@ class Follower:
         """Poll and fold once, note what has arrived, publish how it stands. Raises StoreError."""
         was_complete = self._replica.complete
         stale: dict[int, StoreError] = {}
+        entries: Counter[int] = Counter()
         for change in self._replica.poll(self._following.entries_a_poll):
             match change:
                 case Folded(bucket=bucket, header=header) if was_complete:
                     self._freshness.folded(bucket, header)
+                    entries[bucket] += 1
                 case Folded(bucket=bucket) | Copied(bucket=bucket):
                     self._note_position(bucket)
                     self._copies += isinstance(change, Copied)
                 case Stale(bucket=bucket, error=error):
                     stale[bucket] = error
         self._replica.compact()  # requests hold the columns they began with
+        self._behind = max(entries.values(), default=0) >= self._following.entries_a_poll
+        self._caught_up |= was_complete and not (self._behind or stale)
         self._polled_ms = now = self._now_ms()
         self._tell_stale(stale)
         self._arrived(self._freshness.arrived(now))
@@ -148,6 +190,7 @@ class Follower:
     def _stand(self) -> Standing:
         replica = self._replica
         copied = [bucket for bucket in replica.buckets if replica.copied(bucket)]
+        events = [replica.position(bucket).event_ms for bucket in copied]
         return Standing(
             complete=replica.complete,
             buckets=replica.shape.buckets,
@@ -156,6 +199,10 @@ class Follower:
             version=sum(replica.position(bucket).version for bucket in copied),
             rows=len(replica.table),
             ages=self._freshness.ages(),
+            newest_event_ms=max(events, default=0) or None,
+            oldest_event_ms=min(events, default=0) or None if replica.complete else None,
+            behind=self._behind,
+            caught_up=self._caught_up,
             polled_ms=self._polled_ms,
             copies=self._copies,
         )

@@ -1,0 +1,164 @@
+"""What a server says: predictions, rankings, the status of a model.
+
+Every answer carries the version and how old its information is: the freshest and the stalest
+bucket, so that a shard that stopped answering shows in the numbers of every answer, and a word for
+how the replica stands (`state`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from serving.models.served import Served
+    from serving.replicas.follower import Standing
+
+
+class Age(msgspec.Struct, frozen=True, gc=False):
+    """Now less the append time of the newest event learned; null if none is known. In ms."""
+
+    newest: int | None
+    """Of the bucket that is ahead."""
+    oldest: int | None
+    """Of the bucket that is behind. Both grow while no event comes."""
+
+
+class EventTime(msgspec.Struct, frozen=True, gc=False):
+    """Event time of the newest event learned, Unix time in ms; null if none is known."""
+
+    newest: int | None
+    """Of the bucket that is ahead."""
+    oldest: int | None
+    """Of the bucket that is behind."""
+
+
+class Prediction(msgspec.Struct, frozen=True, gc=False):  # hundreds an answer, never in a cycle
+    """One candidate."""
+
+    impression_id: str
+    """As given, else made: log the impression and its click under it."""
+    score: float
+    """Probability of a click."""
+
+
+class Ranked(msgspec.Struct, frozen=True, gc=False):
+    """One of the likeliest candidates."""
+
+    index: int
+    """Its place among the candidates, from 0."""
+    impression_id: str
+    """As given, else made: log the impression and its click under it."""
+    score: float
+    """Probability of a click."""
+
+
+class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What every answer says of the information that it came from."""
+
+    model: str
+    alias: str = ""
+    """The alias that was asked; left out if the model was asked by its name."""
+    version: int
+    """Sum of the versions of the model's buckets: grows with every push that was folded."""
+    state: str
+    """`fresh`, or why not: `starting`, `behind` the logs, `unreachable` buckets, `trouble`."""
+    age_ms: Age
+    event_ms: EventTime
+    event_age_ms: Age
+    """Now less `event_ms`: of events that are replayed, their real age."""
+    request_id: str | None = None
+    """As given."""
+
+
+class Answer(Learned, frozen=True, omit_defaults=True, kw_only=True):
+    """Predictions, in the order of the candidates."""
+
+    predictions: list[Prediction]
+
+
+class Ranking(Learned, frozen=True, omit_defaults=True, kw_only=True):
+    """The likeliest candidates, the likeliest first; of equal ones the earlier first."""
+
+    ranking: list[Ranked]
+
+
+class Buckets(msgspec.Struct, frozen=True):
+    """The model's parts, as this server has them."""
+
+    total: int
+    complete: int
+    unreachable: int
+
+
+class FreshnessMs(msgspec.Struct, frozen=True):
+    """From a click's append to Kafka to its arrival in this replica, of recent clicks."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+    count: int
+    """Clicks since the server was complete."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a model stands on this server."""
+
+    model: str
+    architecture: str
+    fingerprint: str
+    """Of the spec: the parameter server has the same."""
+    ready: bool
+    state: str
+    """`incomplete` (no answers yet), `trouble`, `unreachable`, `starting`, `behind`, `fresh`."""
+    version: int
+    age_ms: Age
+    event_ms: EventTime
+    event_age_ms: Age
+    rows: int
+    buckets: Buckets
+    freshness: FreshnessMs
+    trouble: str
+    """What the parameter server said that an operator has to mend; empty if nothing."""
+
+
+def age(standing: Standing, now_ms: int) -> Age:
+    """Return how old the information is at `now_ms`, by append time."""
+    return _age(*standing.ages, now_ms)
+
+
+def event_time(standing: Standing) -> EventTime:
+    """Return the event times learned."""
+    return EventTime(standing.newest_event_ms, standing.oldest_event_ms)
+
+
+def event_age(standing: Standing, now_ms: int) -> Age:
+    """Return how old the information is at `now_ms`, by event time."""
+    return _age(standing.newest_event_ms, standing.oldest_event_ms, now_ms)
+
+
+def _age(newest: int | None, oldest: int | None, now_ms: int) -> Age:
+    return Age(
+        None if newest is None else max(0, now_ms - newest),
+        None if oldest is None else max(0, now_ms - oldest),
+    )
+
+
+def status(served: Served, now_ms: int) -> Status:
+    """Return how a model stands at `now_ms`."""
+    standing, summary = served.follower.standing, served.follower.freshness()
+    return Status(
+        model=served.spec.name,
+        architecture=served.spec.architecture,
+        fingerprint=served.spec.fingerprint,
+        ready=standing.complete,
+        state=standing.state(now_ms),
+        version=standing.version,
+        age_ms=age(standing, now_ms),
+        event_ms=event_time(standing),
+        event_age_ms=event_age(standing, now_ms),
+        rows=standing.rows,
+        buckets=Buckets(standing.buckets, standing.copied, standing.unreachable),
+        freshness=FreshnessMs(summary.p50_ms, summary.p99_ms, summary.count),
+        trouble=standing.trouble,
+    )

@@ -1,0 +1,282 @@
+"""The hot path: from a request to its answer, whatever protocol it came in.
+
+Bodies are raw bytes, decoded and checked by a type made from the model spec; no validation library
+or middleware stands here. A short request is computed on the event loop: it takes a fraction of a
+millisecond for a hundred candidates, less than handing it to another thread and back would cost the
+p99. A long one, or one of a model that is costly, is computed on one thread beside it.
+
+What others do with an answer (the log of predictions, shadow models) gets it afterwards, by
+reference, and must not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from fastapi import Response
+from starlette.requests import ClientDisconnect
+
+from serving.api.answer import (
+    Answer,
+    Prediction,
+    Ranked,
+    Ranking,
+    age,
+    event_age,
+    event_time,
+)
+from serving.api.limits import read_body
+from serving.api.refusal import JSON, Refused, as_response, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy.typing as npt
+    from fastapi import Request
+
+    from ingest.collector.tokens import Tokens
+    from serving.api.limits import Room
+    from serving.metrics import RequestMetrics
+    from serving.models.candidates import Asked, Candidates
+    from serving.models.served import Models, Served, Target
+    from serving.replicas.follower import Standing
+
+_NO_HEADERS: Mapping[str, str] = {}
+_CLIENT_GONE = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A request with its scores."""
+
+    target: Target
+    asked: Asked
+    standing: Standing
+    """Of the replica, as of just before."""
+    now_ms: int
+    names: Sequence[str]
+    """Impression ids, given or made; of all candidates."""
+    scores: npt.NDArray[np.float64]
+    chosen: npt.NDArray[np.int64] | None
+    """Places of the candidates that the answer has, in its order; None: all of them."""
+
+
+class Written(NamedTuple):
+    """An answer as bytes."""
+
+    body: bytes
+    headers: Mapping[str, str] = _NO_HEADERS
+
+
+class Face(Protocol):
+    """How one protocol reads requests and writes answers."""
+
+    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:
+        """Return what is asked of this model. Raises Refused."""
+
+    def write(self, scored: Scored) -> Written:
+        """Return the answer."""
+
+    def refuse(self, refused: Refused) -> Response:
+        """Return the answer to a request that has none."""
+
+
+class Beside(Protocol):
+    """Somebody who is told of every answer, and never makes it wait."""
+
+    def answered(self, scored: Scored, read: Callable[[Served], Asked]) -> None:
+        """Take note; `read` gives the request as another model reads it. Called on any thread."""
+
+
+class Answering:
+    """Answers requests; `close` ends its thread."""
+
+    def __init__(
+        self,
+        models: Models,
+        room: Room,
+        tokens: Tokens,
+        metrics: RequestMetrics,
+        now_ms: Callable[[], int],
+        beside: Sequence[Beside] = (),
+    ) -> None:
+        self._models, self._room, self._tokens = models, room, tokens
+        self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
+        self._aside = ThreadPoolExecutor(1, "aside")
+
+    def close(self) -> None:
+        """Wait for what is computed aside."""
+        self._aside.shutdown()
+
+    async def answer(self, request: Request, name: str, face: Face) -> Response:
+        """Answer one request to the model or alias `name`, and count it.
+
+        1. who      a good token, else 401; a model, else 404
+        2. body     read, within its bounds, else 408, 413 or 415
+        3. room     so much work ahead and no more, else 503
+        4. compute  decode, check, encode, score, write
+        """
+        model, room = "", self._room
+        try:
+            self._tokens.check(request.headers.get("authorization"))
+            target = self._models.find(name)
+            model = target.served.spec.name
+            room.arrive()
+            try:
+                body = await read_body(request, room.limits)
+                written, seconds, candidates = await self._in_turn(
+                    target, body, request.headers, face
+                )
+            finally:
+                room.depart()
+        except Refused as refused:
+            self._metrics.refused(model, refused.status)
+            return face.refuse(refused)
+        except ClientDisconnect:
+            self._metrics.refused(model, _CLIENT_GONE)
+            return Response(status_code=_CLIENT_GONE)  # nobody reads it
+        self._metrics.answered(model, seconds, candidates)
+        return Response(written.body, headers=dict(written.headers) or None, media_type=JSON)
+
+    async def _in_turn(
+        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face
+    ) -> tuple[Written, float, int]:
+        size = len(body)
+        self._room.take(size)
+        busy_s = None
+        try:
+            # those who arrived together are all counted before the first of them is computed
+            await asyncio.sleep(0)
+            began_s = time.perf_counter()
+            if target.served.costly or size > self._room.limits.aside_bytes:
+                loop = asyncio.get_running_loop()
+                waited_s = self._room.waiting_s
+                written, candidates = await loop.run_in_executor(
+                    self._aside, self.compute, target, body, headers, face
+                )
+                seconds = time.perf_counter() - began_s
+                busy_s = min(seconds, max(seconds - waited_s, seconds / 2))
+            else:
+                written, candidates = self.compute(target, body, headers, face)
+                busy_s = seconds = time.perf_counter() - began_s
+        finally:
+            self._room.done(size, busy_s)
+        return written, seconds, candidates
+
+    def compute(
+        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face
+    ) -> tuple[Written, int]:
+        """Return the answer to a body, and how many candidates it has. Raises Refused."""
+        served = target.served
+        standing, now_ms = served.follower.standing, self._now_ms()
+        check_complete(standing)
+        asked = face.read(served, body, headers)
+        check_fresh(asked, standing, now_ms)
+        scored = score(target, asked, standing, now_ms, names_of(asked.candidates))
+        written = face.write(scored)
+        for each in self._beside:
+            each.answered(scored, lambda other: face.read(other, body, headers))
+        return written, len(asked.candidates)
+
+
+def score(
+    target: Target, asked: Asked, standing: Standing, now_ms: int, names: Sequence[str]
+) -> Scored:
+    """Return a request's scores."""
+    served = target.served
+    scores = served.predictor.predict(served.follower, asked.candidates, now_ms)
+    chosen = None
+    if asked.top_k is not None:
+        chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
+    return Scored(target, asked, standing, now_ms, names, scores, chosen)
+
+
+def check_complete(standing: Standing) -> None:
+    """Return if there is something to answer from. Raises Refused (503)."""
+    if not standing.complete:
+        raise Refused(
+            503,
+            "",
+            f"all {standing.buckets} buckets of the model copied",
+            f"{standing.copied}: ask again in a moment",
+        )
+
+
+def check_fresh(asked: Asked, standing: Standing, now_ms: int) -> None:
+    """Return if the request's demands are met. Raises Refused (412)."""
+    least, most = asked.min_version, asked.max_age_ms
+    if least is not None and standing.version < least:
+        raise Refused(412, "min_version", f"version {least} or later here", f"{standing.version}")
+    if most is not None:
+        oldest = age(standing, now_ms).oldest
+        if oldest is None or oldest > most:
+            found = "nothing learned yet" if oldest is None else f"{oldest} ms"
+            expected = f"information at most {most} ms old in every bucket of the model"
+            raise Refused(412, "max_age_ms", expected, f"{found} ({standing.state(now_ms)})")
+
+
+def names_of(candidates: Candidates) -> list[str]:
+    """Return an impression id for each candidate, made where it has none."""
+    drawn = secrets.token_hex(12)  # one draw a request, for all that have no name
+    return [name or f"{drawn}-{i}" for i, name in enumerate(candidates.names())]
+
+
+class _Json:
+    """What our own two routes have in common."""
+
+    def refuse(self, refused: Refused) -> Response:
+        return as_response(refused)
+
+
+class PredictFace(_Json):
+    """`:predict`: all candidates, in their order."""
+
+    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:  # noqa: ARG002
+        """Return what is asked. Raises Refused (413, 422)."""
+        return served.decoder.decode(body)
+
+    def write(self, scored: Scored) -> Written:
+        """Return the predictions."""
+        named = zip(scored.names, scored.scores.tolist(), strict=True)
+        predictions = [Prediction(name, each) for name, each in named]
+        return Written(encode(Answer(**learned(scored), predictions=predictions)))
+
+
+class RankFace(_Json):
+    """`:rank`: the likeliest candidates, the likeliest first."""
+
+    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:  # noqa: ARG002
+        """Return what is asked. Raises Refused (413, 422)."""
+        return served.decoder.decode_rank(body)
+
+    def write(self, scored: Scored) -> Written:
+        """Return the ranking."""
+        assert scored.chosen is not None  # a request to rank has a top_k
+        places = scored.chosen.tolist()
+        scores = scored.scores[scored.chosen].tolist()
+        ranking = [
+            Ranked(place, scored.names[place], each)
+            for place, each in zip(places, scores, strict=True)
+        ]
+        return Written(encode(Ranking(**learned(scored), ranking=ranking)))
+
+
+def learned(scored: Scored) -> dict[str, Any]:
+    """Return what every answer says of the information that it came from, by name."""
+    standing, now_ms = scored.standing, scored.now_ms
+    return {
+        "model": scored.target.served.spec.name,
+        "alias": scored.target.alias,
+        "version": standing.version,
+        "state": standing.state(now_ms),
+        "age_ms": age(standing, now_ms),
+        "event_ms": event_time(standing),
+        "event_age_ms": event_age(standing, now_ms),
+        "request_id": scored.asked.request_id,
+    }

@@ -1,0 +1,96 @@
+"""The HTTP face of a server, put together.
+
+What is asked thousands of times a second are plain Starlette routes on raw bytes, the first that
+are tried; the rest is plain FastAPI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from ingest.collector.http_server import Readiness
+from ingest.collector.tokens import Tokens
+from serving.api.answering import Answering, PredictFace, RankFace
+from serving.api.inference import add_inference, error_of
+from serving.api.limits import Limits, Room
+from serving.api.openapi import document
+from serving.api.refusal import Refused, as_response
+from serving.api.status import add_health, add_metrics, add_status
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from serving.api.answering import Beside, Face
+    from serving.metrics import RequestMetrics
+    from serving.models.served import Models
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an application is made of."""
+
+    models: Models
+    metrics: RequestMetrics
+    registry: CollectorRegistry
+    now_ms: Callable[[], int]
+    limits: Limits = field(default_factory=Limits)
+    readiness: Readiness = field(default_factory=Readiness)
+    tokens: Tokens = field(default_factory=Tokens)
+    """Of those who may ask for predictions."""
+    beside: Sequence[Beside] = ()
+    """Who is told of every answer."""
+
+
+def make_app(parts: Parts) -> FastAPI:
+    """Return the application."""
+    app = FastAPI(
+        title="headrace",
+        description="Predictions from a model that has learned from what happened a moment ago.",
+        openapi_url="/openapi.json",
+        redoc_url=None,
+    )
+    models, room = parts.models, Room(parts.limits)
+    parts.metrics.watch(room)
+    answering = Answering(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside)
+    faces: dict[str, Face] = {"predict": PredictFace(), "rank": RankFace()}
+    for verb, face in faces.items():
+        # a Starlette route, for FastAPI's own would resolve dependencies that this one has not;
+        # and the first, for routes are tried in turn
+        path = f"/v1/models/{{name}}:{verb}"
+        app.router.routes.insert(0, Route(path, _asking(answering, face), methods=["POST"]))
+    add_inference(app, models, answering, parts.readiness, parts.limits)
+    add_status(app, models, parts.now_ms)
+    add_health(app, models, parts.readiness)
+    add_metrics(app, parts.registry)
+
+    @app.exception_handler(HTTPException)
+    async def refuse_path(request: Request, error: HTTPException) -> Response:
+        found = f"{request.method} {request.url.path}"
+        expected = "a path of /docs" if error.status_code == 404 else "another method"
+        refused = Refused(error.status_code, "", expected, found)
+        answer = (error_of if request.url.path.startswith("/v2") else as_response)(refused)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    def openapi() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = document(app, models, asks_token=bool(parts.tokens))
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    app.state.answering = answering
+    return app
+
+
+def _asking(answering: Answering, face: Face) -> Callable[[Request], Awaitable[Response]]:
+    async def ask(request: Request) -> Response:
+        return await answering.answer(request, request.path_params["name"], face)
+
+    return ask

@@ -1,0 +1,220 @@
+"""The part of the OpenAPI document that FastAPI cannot derive: predictions, whose bodies are bytes.
+
+Schemas come from the types that bodies are decoded into, so the page cannot promise what the
+decoder refuses. The examples are made from the model's own fields and can be sent as they stand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fastapi.openapi.utils import get_openapi
+
+from ingest.fields import Transform
+from serving.api.answer import Answer, Ranking, Status
+from serving.api.inference import InferRequest
+from serving.api.refusal import RefusalBody
+from serving.api.tensors import inputs_of
+from serving.models.candidates import ID, REQUEST_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fastapi import FastAPI
+
+    from ingest.fields import FieldSet
+    from serving.models.served import Models, Served
+
+    Schemas = dict[str, object]
+
+_REFUSALS = {
+    "401": "A token is asked for, and none that is good here was given.",
+    "404": "No such model or alias.",
+    "408": "The body did not come in time.",
+    "412": "The request demands fresher information than this server has.",
+    "413": "The body is too long.",
+    "415": "The body is packed.",
+    "422": "The request is wrong: which field, what was expected, what was found.",
+    "503": "Not now: the replica is not complete, or there is too much to do. See Retry-After.",
+}
+_TENSOR_REFUSALS = {"400" if code == "422" else code: text for code, text in _REFUSALS.items()}
+
+
+def document(app: FastAPI, models: Models, *, asks_token: bool) -> dict[str, object]:
+    """Return the OpenAPI document of the app, with predictions for each of its models."""
+    made = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+    )
+    components = made.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    paths = made["paths"]
+    refusal = _component(RefusalBody, schemas, "")
+    for served in models:
+        name = served.spec.name
+        prefix = "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
+        asked = examples(served.spec.fields)
+        paths[f"/v1/models/{name}:predict"] = _post(
+            ("predict", name, f"Probability of a click for each candidate, from model {name}"),
+            _component(served.decoder.type, schemas, prefix),
+            asked,
+            _component(Answer, schemas, ""),
+            (_REFUSALS, refusal),
+        )
+        paths[f"/v1/models/{name}:rank"] = _post(
+            ("rank", name, f"The likeliest candidates, the likeliest first, by model {name}"),
+            _component(served.decoder.rank_type, schemas, prefix),
+            {key: _with(value, top_k=1) for key, value in asked.items()},
+            _component(Ranking, schemas, ""),
+            (_REFUSALS, refusal),
+        )
+        _add_inference(made, served)
+    _add_statuses(paths, _component(Status, schemas, ""), refusal)
+    if asks_token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, methods in paths.items():
+            if path.endswith((":predict", ":rank", "/infer")):
+                methods["post"]["security"] = [{"token": []}]
+    return made
+
+
+def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
+    """Return requests that the model answers as they stand."""
+    event: dict[str, object] = {}
+    for each in (*fields.singles, *fields.bags, *fields.numbers):
+        match each.transform:
+            case Transform.CROSS | Transform.HOUR | Transform.PERIOD:
+                pass  # made of other fields; of the time of the request
+            case Transform.BAG:
+                event[each.source] = ["a", "b"]
+            case Transform.NUMBER | Transform.LOG_BUCKET:
+                event[each.source] = 3
+            case _:
+                event.setdefault(each.source, "1")
+    own = dict(list(event.items())[:1])
+    context = dict(list(event.items())[1:])
+    candidates: Sequence[object] = [own, {**own, ID: "shown-2"}]
+    return {
+        "candidates": {
+            "summary": "What candidates share stands once, in the context",
+            "value": {"context": context, "candidates": candidates},
+        },
+        "instances": {
+            "summary": "Complete impressions, each by itself",
+            "value": {"instances": [event], REQUEST_ID: "page-1"},
+        },
+    }
+
+
+def tensor_examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
+    """Return requests of the Open Inference Protocol that the model answers as they stand."""
+    values: dict[str, list[object]] = {"BYTES": ["1", "2"], "FP64": [3.0, 4.0]}
+    inputs = [
+        {
+            "name": name,
+            "datatype": datatype,
+            "shape": [2] if len(shape) == 1 else [2, 1],
+            "data": values[datatype],
+        }
+        for name, datatype, shape in inputs_of(fields)
+        if name != ID and datatype in values
+    ]
+    return {
+        "tensors": {
+            "summary": "Two candidates, a column for each field",
+            "value": {"id": "page-1", "inputs": inputs, "outputs": [{"name": "score"}]},
+        }
+    }
+
+
+def _with(example: Mapping[str, Any], **more: object) -> dict[str, Any]:
+    return {**example, "value": {**example["value"], **more}}
+
+
+def _post(
+    what: tuple[str, str, str],
+    request: object,
+    asked: Mapping[str, object],
+    answer: object,
+    refusals: tuple[Mapping[str, str], object],
+) -> dict[str, Any]:
+    verb, name, summary = what
+    answers: dict[str, object] = {"200": {"description": "The answer.", **_json(answer)}}
+    for code, text in refusals[0].items():
+        answers[code] = {"description": text, **_json(refusals[1])}
+        if code == "503":
+            answers[code]["headers"] = {  # type: ignore[index]
+                "Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}
+            }
+    return {
+        "post": {
+            "summary": summary,
+            "operationId": f"{verb}_{name}",
+            "tags": [verb],
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": request, "examples": asked}},
+            },
+            "responses": answers,
+        }
+    }
+
+
+def _add_inference(made: dict[str, Any], served: Served) -> None:
+    name, schemas = served.spec.name, made["components"]["schemas"]
+    error: dict[str, object] = {
+        "type": "object",
+        "properties": {"error": {"type": "string"}},
+        "required": ["error"],
+    }
+    infer = _post(
+        ("infer", name, f"Open Inference Protocol: scores of tensors, from model {name}"),
+        _component(InferRequest, schemas, ""),
+        tensor_examples(served.spec.fields),
+        {"type": "object", "required": ["model_name", "model_version", "outputs"]},
+        (_TENSOR_REFUSALS, error),
+    )
+    described = {
+        "200": {"description": "The answer.", **_json({"type": "object"})},
+        "404": {"description": _REFUSALS["404"], **_json(error)},
+    }
+    version = served.spec.fingerprint
+    for path, suffix in ((f"/v2/models/{name}", ""), (f"/v2/models/{name}/versions/{version}",
+                                                      "_versioned")):  # fmt: skip
+        post = {**infer["post"], "operationId": f"infer{suffix}_{name}"}
+        made["paths"][f"{path}/infer"] = {"post": post}
+        for route, what in ((path, "Its inputs and outputs"), (f"{path}/ready", "If it answers")):
+            unready = {"503": {"description": _REFUSALS["503"], **_json(error)}}
+            made["paths"][route] = {
+                "get": {
+                    "summary": f"Open Inference Protocol: {what.lower()}, of model {name}",
+                    "operationId": f"{'ready' if route != path else 'metadata'}{suffix}_{name}",
+                    "tags": ["Open Inference Protocol"],
+                    "responses": described | (unready if route != path else {}),
+                }
+            }
+
+
+def _add_statuses(paths: dict[str, Any], status: object, refusal: object) -> None:
+    one = paths["/v1/models/{name}"]["get"]["responses"]
+    one["200"] = {"description": "How it stands.", **_json(status)}
+    one["404"] = {"description": _REFUSALS["404"], **_json(refusal)}
+    paths["/health/ready"]["get"]["responses"]["503"] = {"description": "Not now."}
+    paths["/v2/health/ready"]["get"]["responses"]["400"] = {"description": "Not now."}
+
+
+def _json(schema: object) -> dict[str, object]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _component(kind: type, schemas: Schemas, prefix: str) -> dict[str, object]:
+    """Add a type and what it is made of to the schemas; return the reference to it."""
+    (made,), parts = msgspec.json.schema_components(
+        [kind], ref_template=f"#/components/schemas/{prefix}{{name}}"
+    )
+    for name, schema in parts.items():
+        schemas[f"{prefix}{name}"] = schema
+    return made

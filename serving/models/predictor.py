@@ -1,0 +1,69 @@
+"""A request's fields to probabilities: the encoder and the forward pass that training uses.
+
+Pure: the rows and the time come from the caller. Rows may be folded by another thread meanwhile.
+That is safe without a lock, and so no request ever waits for one: a table's arrays never shrink or
+move under a reader (when it grows or is compacted, new arrays are filled aside and take their place
+at once), and a slot never points beyond them. What a reader can see is a row that one log entry has
+half reached, which differs from the row before or after by a fraction of one step: the same as
+asking a millisecond earlier or later.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ingest.encode import Encoder
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ingest.examples import Encoded
+    from ingest.fields import FieldSet
+    from pserver.table import RowTable
+    from serving.models.candidates import Candidates
+
+    Scores = npt.NDArray[np.float64]
+
+
+class Scorer(Protocol):
+    """What serving needs of a model."""
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return n probabilities of a click; never adds a row."""
+
+
+class Rows(Protocol):
+    """Where the rows come from that a prediction reads."""
+
+    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
+        """Return a table that has them."""
+
+
+class TableRows:
+    """All rows in one table."""
+
+    def __init__(self, table: RowTable) -> None:
+        self._table = table
+
+    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:  # noqa: ARG002
+        """Return the table."""
+        return self._table
+
+
+class Predictor:
+    """Scores the candidates of a request."""
+
+    def __init__(self, fields: FieldSet, model: Scorer) -> None:
+        self._encoder = Encoder(fields)
+        self._model = model
+
+    def predict(self, rows: Rows, candidates: Candidates, now_ms: int) -> Scores:
+        """Return the probability of a click of each candidate, shown at `now_ms` unless it says
+        otherwise; shape (n,).
+        """
+        features = candidates.encode(self._encoder, now_ms)
+        event_ms = candidates.times(now_ms)
+        return self._model.predict(rows.table_for(features, event_ms), features, event_ms)

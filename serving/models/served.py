@@ -1,0 +1,77 @@
+"""The models of a server by name, and the names that stand for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from serving.api.refusal import Refused
+from serving.models.aliases import SHADOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from learner.spec import ModelSpec
+    from serving.api.request import RequestDecoder
+    from serving.models.aliases import Aliases
+    from serving.models.predictor import Predictor
+    from serving.replicas.follower import Follower
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model with all that answers for it."""
+
+    spec: ModelSpec
+    decoder: RequestDecoder
+    predictor: Predictor
+    follower: Follower
+    costly: bool = False
+    """Whether it is computed on a thread beside the event loop, however small the request."""
+
+
+class Target(NamedTuple):
+    """Whom a request is for."""
+
+    served: Served
+    alias: str
+    """As the request named it; empty if it named the model itself."""
+
+
+class Models:
+    """All models of a server."""
+
+    def __init__(self, served: Iterable[Served], aliases: Aliases) -> None:
+        self._served = {each.spec.name: each for each in served}
+        self.aliases = aliases
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._served
+
+    def names(self) -> list[str]:
+        """Return the names of the models, sorted."""
+        return sorted(self._served)
+
+    def find(self, name: str) -> Target:
+        """Return the model of this name or alias. Raises Refused (404)."""
+        served = self._served.get(name)
+        if served is not None:
+            return Target(served, "")
+        alias = self.aliases.table.get(name)
+        if alias is None:
+            known = ", ".join([*self.names(), *sorted(self.aliases.table)])
+            raise Refused(404, "model", f"one of the models and aliases here: {known}", name)
+        return Target(self._served[alias.model], name)
+
+    def shadows(self, target: Target) -> list[Target]:
+        """Return who scores beside `target`: the shadows' models, if it was named by an alias."""
+        if not target.alias or target.alias.startswith(SHADOW):
+            return []
+        return [
+            Target(self._served[each.model], name)
+            for name, each in self.aliases.table.items()
+            if name.startswith(SHADOW) and each.model != target.served.spec.name
+        ]
