@@ -22,7 +22,7 @@ from ingest.examples import unpack as unpack_examples
 from ingest.kafka import KafkaReader
 from ingest.stream import Gained, Record
 from ingest.topics import examples_topic, scores_topic
-from learner.logistic import LogisticRegression
+from learner.models import open_model
 from learner.scores import unpack as unpack_scores
 from pserver.replica import Replica, Stale
 
@@ -136,7 +136,7 @@ class Observer:
 
     def freeze(self, rows: RowTable, buckets: int) -> None:
         """From now on compare with a model that has these rows, of so many buckets, for ever."""
-        self.race.frozen = partial(LogisticRegression(self._spec, buckets).predict, rows)
+        self.race.frozen = partial(open_model(self._spec, buckets).predict, rows)
 
     def close(self) -> None:
         """Disconnect from Kafka."""

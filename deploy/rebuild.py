@@ -26,8 +26,8 @@ from ingest.bounded import BoundedReader, offsets_at
 from ingest.kafka import KafkaReader
 from ingest.topics import examples_topic, scores_topic
 from learner.agreement import check_agreement, check_copy
-from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
+from learner.models import open_model
 from learner.spec import parse_spec
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore
@@ -244,7 +244,7 @@ def _replay(
         store=store,
         exchange=_DirectExchange(store),
         replica=replica,
-        model=LogisticRegression(spec, shape.buckets),
+        model=open_model(spec, shape.buckets),
         fields=spec.fields,
         pace=_PACE,
         now_ms=_now_ms,

@@ -20,8 +20,8 @@ from ingest.joiner_loop import Joiner
 from ingest.joiner_loop import Pace as JoinerPace
 from ingest.stream import Source
 from ingest.topics import EventTopics, examples_topic, scores_topic
-from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
+from learner.models import open_model
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica
 from pserver.store import Shape
@@ -111,7 +111,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         store=store,
         exchange=_AtOnce(store),
         replica=replica,
-        model=LogisticRegression(spec, replica.shape.buckets),
+        model=open_model(spec, replica.shape.buckets),
         fields=spec.fields,
         pace=Pace(push_interval_ms=0),
         now_ms=_now_ms,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ingest.fields import FieldSet
     from ingest.stream import Reader, Writer
     from learner.intake import Batch
-    from learner.pending import Gaining
+    from learner.models import Learning
     from learner.pushes import Exchange
     from pserver.replica import Replica
     from pserver.store import Store
@@ -70,22 +70,6 @@ class Pace:
     """Before the same push is sent again to a bucket that did not answer."""
 
 
-class Model(Protocol):
-    """What the loop needs of a model."""
-
-    def rows_needed(self, examples: Examples) -> int:
-        """Upper bound of the rows that `learn` may add."""
-
-    def learn(
-        self,
-        view: RowTable,
-        gaining: Gaining,
-        active: npt.NDArray[np.bool_],
-        examples: Examples,
-    ) -> npt.NDArray[np.float64]:
-        """Score, then learn, example by example; NaN where an example is not scored."""
-
-
 @dataclass(slots=True)
 class Figures:
     """Running totals of what one learner learned, for its metrics."""
@@ -112,7 +96,7 @@ class Learner:
         store: Store,
         exchange: Exchange,
         replica: Replica,
-        model: Model,
+        model: Learning,
         fields: FieldSet,
         pace: Pace,
         now_ms: Callable[[], int],

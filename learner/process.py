@@ -21,9 +21,9 @@ from ingest.topics import examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
 from learner.errors import WrongExamples
-from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
 from learner.metrics import LearnerCollector
+from learner.models import open_model
 from pserver.replica import Replica
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def run_learner(
         instance=settings.instance or None,
     )
     scores = KafkaWriter(kafka)
-    model = LogisticRegression(spec, shape.buckets)
+    model = open_model(spec, shape.buckets)
     if spec.admission is not None:
         log.info(described(spec.admission))
     learner = Learner(

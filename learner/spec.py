@@ -1,8 +1,9 @@
 """The model spec as a whole: what joiner, learners, parameter server and servers must agree on.
 
 One TOML file. `ingest.fields` reads what makes an example (`[fields.*]`, `[label]`, `[examples]`),
-`learner.growth` how far the model may grow (`[admission]`, `[expiry]`), this file the rest:
-`[model]`, `[statistics.*]` and `[optimizer]`. The fingerprint is of what was read, not of the text,
+`learner.architecture` what model it is (`[model]`), `learner.optimizer_spec` how it is stepped
+(`[optimizer]`), `learner.growth` how far it may grow (`[admission]`, `[expiry]`), this file
+`[statistics.*]` and the whole. The fingerprint is of what was read, not of the text,
 so a comment may change and a default may be written out. Whatever is not known is refused, naming
 the line: a misspelt key would else be a default in silence.
 """
@@ -11,14 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
 from ingest.spec_text import SpecError, SpecText, one_of
+from learner.architecture import Structure, parse_model
 from learner.growth import Admission, parse_admission, parse_expiry
+from learner.optimizer_spec import Optimizer, Optimizers, parse_optimizers
+from learner.optimizers import floats
 from learner.spec_tables import only, real, shown, table_of
 from learner.statistics import KINDS, Crossing, Program, Reading, program
 from pserver.expiry import Expiry
@@ -28,14 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "parse_spec"]
 
-LOGISTIC_REGRESSION = "logistic_regression"
-FTRL = "ftrl"
-_MODEL_NAME = re.compile(r"[a-z0-9_-]+")
 _SECTIONS = (
     *("model", "label", "examples", "fields", "statistics", "optimizer"),
     *("admission", "expiry"),
 )
-_WIDTHS = {(LOGISTIC_REGRESSION, FTRL): 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +58,15 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
-class Optimizer:
-    """FTRL-Proximal and its constants (McMahan et al. 2013)."""
-
-    name: str = FTRL
-    alpha: float = 0.05
-    """Learning rate of a coordinate that was never stepped, times beta."""
-    beta: float = 1.0
-    """Gradient (root of the summed squares) at which the rate has halved."""
-    l1: float = 0.0
-    """Sum of gradients below which a weight is exactly zero."""
-    l2: float = 1.0
-    """Pull to zero; with few examples a weight stays small."""
-
-
-@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model: its name, what it reads, how it learns."""
 
     name: str
-    architecture: str
+    structure: Structure
     fields: FieldSet
     statistics: tuple[Statistic, ...]
     """In ascending order of number."""
-    optimizer: Optimizer
+    optimizers: Optimizers
     admission: Admission | None
     """None: every id gets a row when it is first seen."""
     expiry: Expiry
@@ -95,7 +79,20 @@ class ModelSpec:
     @property
     def width(self) -> int:
         """Floats a row."""
-        return _WIDTHS[self.architecture, self.optimizer.name]
+        width = floats(self.optimizers.weights, 1)
+        if self.optimizers.embeddings is not None:
+            width += floats(self.optimizers.embeddings, self.structure.dimensions)
+        return width
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture."""
+        return self.structure.architecture
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What steps the weights."""
+        return self.optimizers.weights
 
     @property
     def program(self) -> Program:
@@ -144,15 +141,16 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     where = SpecText(path, text)
     tables = where.tables()
     only(tables, _SECTIONS, where)
-    name, architecture = _model(table_of(tables, where, "model"), where)
+    name, structure = parse_model(table_of(tables, where, "model"), where)
     fields = parse_fields(tables, where)
     statistics = _statistics(table_of(tables, where, "statistics"), fields, where)
-    optimizer = _optimizer(table_of(tables, where, "optimizer"), where)
+    section = table_of(tables, where, "optimizer")
+    optimizers = parse_optimizers(section, structure.groups, where)
     agreed: dict[str, object] = {
-        "model": {"name": name, "architecture": architecture},
+        "model": {"name": name, "architecture": structure.architecture} | structure.agreed(),
         "fields": fields.fingerprint,
         "statistics": [asdict(each) for each in statistics],
-        "optimizer": asdict(optimizer),
+        "optimizer": optimizers.agreed(),
     }
     # only where they are declared: a model without them keeps the fingerprint that it had before
     # there were such sections
@@ -167,28 +165,15 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     canonical = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
     return ModelSpec(
         name=name,
-        architecture=architecture,
+        structure=structure,
         fields=fields,
         statistics=statistics,
-        optimizer=optimizer,
+        optimizers=optimizers,
         admission=admission,
         expiry=expiry,
         fingerprint=hashlib.sha256(canonical.encode()).hexdigest()[:16],
         text=text,
     )
-
-
-def _model(table: Table, where: SpecText) -> tuple[str, str]:
-    only(table, ("name", "architecture"), where, "model")
-    name = table.get("name")
-    if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
-        raise where.error(("model", "name"), "name of a-z, 0-9, _ and -", shown(name))
-    architecture = table.get("architecture", LOGISTIC_REGRESSION)
-    if architecture != LOGISTIC_REGRESSION:
-        raise where.error(
-            ("model", "architecture"), f"architecture {LOGISTIC_REGRESSION}", shown(architecture)
-        )
-    return name, LOGISTIC_REGRESSION
 
 
 def _statistics(named: Table, fields: FieldSet, where: SpecText) -> tuple[Statistic, ...]:
@@ -265,19 +250,3 @@ def _crossed(found: object, where: SpecText, name: str) -> tuple[str, ...]:
         expected = "cross listing two or more names of statistics and fields"
         raise where.error(("statistics", name, "cross"), expected, shown(found))
     return tuple(names)
-
-
-def _optimizer(table: Table, where: SpecText) -> Optimizer:
-    only(table, ("name", "alpha", "beta", "l1", "l2"), where, "optimizer")
-    name = table.get("name", FTRL)
-    if name != FTRL:
-        raise where.error(("optimizer", "name"), f"name {FTRL}", shown(name))
-    default = Optimizer()
-    keys = ("optimizer",)
-    return Optimizer(
-        FTRL,
-        real(table, where, keys, "alpha", default.alpha, (1e-6, 1e3)),
-        real(table, where, keys, "beta", default.beta, (1e-6, 1e6)),
-        real(table, where, keys, "l1", default.l1, (0.0, 1e6)),
-        real(table, where, keys, "l2", default.l2, (0.0, 1e6)),
-    )

@@ -20,7 +20,7 @@ from ingest.collector.http_server import (
     tokens_for,
 )
 from learner.agreement import check_agreement
-from learner.logistic import LogisticRegression
+from learner.models import open_model
 from pserver.replica import Replica
 from pserver.table import RowTable
 from serving.api.app import Parts, make_app
@@ -165,7 +165,7 @@ def _served(
         follower = Follower(
             Replica(store, shape), settings.following, now_ms, freshness.of(spec.name)
         )
-        predictor = Predictor(spec.fields, LogisticRegression(spec, shape.buckets))
+        predictor = Predictor(spec.fields, open_model(spec, shape.buckets))
         # compiles the kernels, or loads them: the first request is not to pay for it
         nothing = TableRows(RowTable(spec.width))
         predictor.predict(nothing, EventCandidates({}, [{}]), now_ms())

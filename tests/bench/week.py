@@ -31,7 +31,7 @@ from ingest.encode import Encoder
 from ingest.examples import Encoded, Examples, Kind
 from ingest.fields import Policy
 from ingest.values import hash_strings
-from learner.logistic import LogisticRegression
+from learner.models import open_model
 from learner.pending import Pending
 from learner.progressive import Progressive, progressive
 from learner.spec import ModelSpec, load_spec
@@ -110,7 +110,7 @@ def learn(
     which, kinds, labels, times = _join(spec, events)
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
-    model, view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
+    model, view = open_model(spec, _BUCKETS), RowTable(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)

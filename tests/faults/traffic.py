@@ -18,7 +18,7 @@ from ingest.encode import Encoder
 from ingest.examples import Encoded, Examples, Kind, pack
 from ingest.kafka import KafkaReader, KafkaWriter
 from ingest.stream import Source
-from learner.logistic_kernels import INTERCEPT
+from learner.inputs import INTERCEPT
 from learner.spec import ModelSpec, parse_spec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from ingest.examples import Kind
-from learner.logistic_kernels import INTERCEPT
+from learner.inputs import INTERCEPT
 
 if TYPE_CHECKING:
     from ingest.examples import Examples
@@ -44,6 +44,22 @@ class Row:
     clicks: int = 0
     first_seen: int = 0xFFFFFFFF
     last_seen: int = 0
+
+
+@dataclass
+class Seen:
+    """An example, as a model sees it."""
+
+    kind: Kind
+    label: int
+    second: int
+    name: str
+    inputs: list[tuple[int, float]]
+    """Ids and values."""
+    reads: list[int]
+    """Ids of the rows that it is predicted from."""
+    strangers: set[int]
+    """Ids that have to earn a row and have none."""
 
 
 @dataclass
@@ -104,6 +120,17 @@ class SlowLogistic:
         return [self._learn_one(examples, i, inactive) for i in range(len(examples))]
 
     def _learn_one(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> float:
+        seen = self.seen(examples, i, inactive)
+        weights = [self.weight(self.rows.get(row_id, Row())) for row_id in seen.reads]
+        total = sum(weight * x for weight, (_, x) in zip(weights, seen.inputs, strict=True))
+        p = 1.0 / (1.0 + math.exp(-total))
+        for k in self.place(seen, inactive):
+            weights[k] = 0.0
+        self._step(seen, weights, self.slope(seen.kind, seen.label, p), inactive)
+        return math.nan if seen.kind is Kind.CLICKED else p
+
+    def seen(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> Seen:
+        """Return what an example is to a model, statistics included; keep its levels."""
         features, kind = examples.features, Kind(int(examples.kinds[i]))
         label, second = int(examples.labels[i]), int(examples.event_ms[i]) // 1000
         ids = [int(each) for each in features.ids[i]]
@@ -123,19 +150,21 @@ class SlowLogistic:
                 self.kept[name] = levels
         inputs += [(self._id(each, levels, ids), 1.0) for each in self.spec.statistics]
         reads = [self.rare(each) if each in strangers else each for each, _ in inputs]
-        weights = [self.weight(self.rows.get(row_id, Row())) for row_id in reads]
-        total = sum(weight * x for weight, (_, x) in zip(weights, inputs, strict=True))
-        p = 1.0 / (1.0 + math.exp(-total))
-        for k, (row_id, x) in enumerate(inputs):
-            if row_id in strangers and self.bucket(row_id) not in inactive:
-                if kind is not Kind.CLICKED and self._admits(row_id, name):
-                    weights[k] = 0.0
-                else:
-                    inputs[k] = self.rare(row_id), x
-        self._step(inputs, weights, self._slope(kind, label, p), kind, label, second, inactive)
-        return math.nan if kind is Kind.CLICKED else p
+        return Seen(kind, label, second, name, inputs, reads, strangers)
 
-    def _slope(self, kind: Kind, label: int, p: float) -> float:
+    def place(self, seen: Seen, inactive: tuple[int, ...]) -> list[int]:
+        """Give strangers their own row or the rare one; return which inputs got their own."""
+        admitted = []
+        for k, (row_id, x) in enumerate(seen.inputs):
+            if row_id in seen.strangers and self.bucket(row_id) not in inactive:
+                if seen.kind is not Kind.CLICKED and self._admits(row_id, seen.name):
+                    admitted.append(k)
+                else:
+                    seen.inputs[k] = self.rare(row_id), x
+        return admitted
+
+    def slope(self, kind: Kind, label: int, p: float) -> float:
+        """Ktena et al. 2019, or p - y."""
         if kind is Kind.CLOSED:
             return p - label
         f = min(p, 0.8)  # the weights' own p, no gradient through it
@@ -144,17 +173,10 @@ class SlowLogistic:
         return (1 - f) * (1 + f) * p
 
     def _step(
-        self,
-        inputs: list[tuple[int, float]],
-        weights: list[float],
-        slope: float,
-        kind: Kind,
-        label: int,
-        second: int,
-        inactive: tuple[int, ...],
+        self, seen: Seen, weights: list[float], slope: float, inactive: tuple[int, ...]
     ) -> None:
-        before = {row_id: self.rows.get(row_id, Row()).n for row_id, _ in inputs}
-        for (row_id, x), weight in zip(inputs, weights, strict=True):
+        before = {row_id: self.rows.get(row_id, Row()).n for row_id, _ in seen.inputs}
+        for (row_id, x), weight in zip(seen.inputs, weights, strict=True):
             if self.bucket(row_id) in inactive:
                 continue
             row = self.rows.setdefault(row_id, Row())
@@ -162,10 +184,14 @@ class SlowLogistic:
             sigma = (math.sqrt(n + gradient**2) - math.sqrt(n)) / self.spec.optimizer.alpha
             row.z += gradient - sigma * weight
             row.n += gradient**2
-            row.shows += kind is not Kind.CLICKED
-            row.clicks += label if kind is not Kind.SHOWN else 0
-            row.first_seen = min(row.first_seen, second)
-            row.last_seen = max(row.last_seen, second)
+            self.count(row, seen)
+
+    def count(self, row: Row, seen: Seen) -> None:
+        """One more example in a row."""
+        row.shows += seen.kind is not Kind.CLICKED
+        row.clicks += seen.label if seen.kind is not Kind.SHOWN else 0
+        row.first_seen = min(row.first_seen, seen.second)
+        row.last_seen = max(row.last_seen, seen.second)
 
     def _levels(
         self,

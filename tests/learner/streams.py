@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ingest.encode import Encoder
 from ingest.examples import Encoded, Examples, Kind
-from learner.logistic import LogisticRegression
+from learner.models import open_model
 from learner.pending import Pending
 from learner.spec import ModelSpec, parse_spec
 from pserver.gains import Gains
@@ -113,10 +113,17 @@ probability = 0.2
 
 
 def random_spec(
-    random: np.random.Generator, policy: str, statistics: bool, growth: str = ""
+    random: np.random.Generator,
+    policy: str,
+    statistics: bool,
+    growth: str = "",
+    model: str = "",
 ) -> ModelSpec:
-    """Return a spec with every transform, and constants drawn at random; `growth`: its sections."""
-    text = FIELDS.format(policy=policy)
+    """Return a spec with every transform, and constants drawn at random.
+
+    growth: sections about it. model: further lines of the section of that name.
+    """
+    text = FIELDS.format(policy=policy).replace("[model]", "[model]\n" + model)
     if statistics:
         text += STATISTICS.format(prior_clicks=random.uniform(0.1, 2.0))
     text += OPTIMIZER.format(
@@ -210,7 +217,7 @@ class Bench:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self.model = LogisticRegression(spec, BUCKETS)
+        self.model = open_model(spec, BUCKETS)
         self.view = RowTable(spec.width)
         self.shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, "")
         self.pending = Pending(self.view, self.shape)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ingest.examples import Kind
-from learner.logistic_kernels import INTERCEPT
+from learner.inputs import INTERCEPT
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import BUCKETS, Bench, counted, part, random_examples, random_spec
 

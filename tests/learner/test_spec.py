@@ -94,7 +94,10 @@ def test_a_good_spec_has_its_parts() -> None:
         ("alpha = 0.1", "alpha = 0", 23, "alpha"),
         ("alpha = 0.1", 'alpha = "a"', 23, "alpha"),
         ("alpha = 0.1", "alpah = 0.1", 23, "alpha"),
-        ("alpha = 0.1", 'name = "adam"', 23, "ftrl"),
+        ("alpha = 0.1", 'name = "adagard"', 23, "adagrad"),
+        ("alpha = 0.1", 'name = "sgd"\nl2 = 1.0', 24, "alpha"),
+        ("alpha = 0.1", "[optimizer.embeddings]", 23, "l1"),
+        ('name = "m"', 'name = "m"\ndimensions = 4', 3, "architecture"),
     ],
 )
 def test_what_is_wrong_is_refused_by_file_and_line(

@@ -1,0 +1,39 @@
+"""What an embedding begins with: a function of the row's id, the same everywhere, never stored.
+
+A row holds what was gained; its value is this plus that. So a row that does not exist and one that
+gained nothing are the same thing, and a push carries only gains.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ingest.compiled import part
+from learner.statistics import mix
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.uint64(1)
+_STEP = 2.0**-23
+
+
+@part
+def origin(row_id, seed):  # type: ignore[no-untyped-def]
+    """Return what all coordinates of a row begin from. Compiled."""
+    return mix(row_id ^ (seed * _GOLDEN))
+
+
+@part
+def initial(begun, coordinate, bound):  # type: ignore[no-untyped-def]
+    """Return what a coordinate of a row begins with, uniform in [-bound, bound). Compiled.
+
+    begun: the row's `origin`.
+    """
+    word = mix(begun + (np.uint64(coordinate) + _ONE) * _GOLDEN)
+    return np.float32(np.int64(word >> np.uint64(40)) * _STEP - 1.0) * np.float32(bound)
+
+
+def bound_of(scale: float) -> float:
+    """Return the bound of a uniform distribution around zero that has this standard deviation."""
+    return scale * math.sqrt(3.0)

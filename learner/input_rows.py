@@ -1,0 +1,144 @@
+"""What every model of rows prepares before its kernels run: statistics' memory, gate, arrays.
+
+A model has one `InputRows`. It knows the inputs that the spec declares, keeps what is remembered of
+impressions (learner.statistics) and of ids without a row (learner.admission), and gives kernels
+their arguments in one type each, so that they are compiled once whoever calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ingest.examples import Kind
+from ingest.values import hash_strings
+from learner.admission import Admissions, counting, gate_of
+from learner.growth import COUNT, PROBABILITY
+from learner.inputs import Features, Labelled, Scratch
+from learner.statistics import empty_memory, with_room
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ingest.examples import Encoded, Examples
+    from learner.spec import ModelSpec
+
+
+class InputRows:
+    """The inputs of a spec, as kernels take them. One thread learns; any number may predict."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Only a spec with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told.
+        """
+        if spec.admission is not None and not buckets:
+            raise ValueError(
+                f'model "{spec.name}": expected the number of its buckets, since it has an '
+                "admission: rare rows lie in the buckets of the ids they stand for; found 0"
+            )
+        self.program = spec.program
+        self.window_ms = spec.fields.label.window_ms
+        self.bags = len(spec.fields.bags)
+        self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
+        """Inputs that every example has, statistics aside."""
+        self._number_ids = read_only(spec.fields.number_ids, np.uint64)
+        self._levels = self.program.kinds.shape[0]
+        self.memory = empty_memory(self._levels)
+        self._admission, self._buckets = spec.admission, buckets
+        self.gate = gate_of(spec.admission, spec.fields, buckets)
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+        return Admissions(*self.gate.tally.tolist())
+
+    @property
+    def statistics(self) -> int:
+        """Inputs that are statistics of rows."""
+        return int(self.program.numbers.shape[0])
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that the inputs of these examples add."""
+        each = self.fixed + self.statistics
+        return len(examples) * each + int(examples.features.bag_ids.shape[0])
+
+    def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> Labelled:
+        """Make room for what will be remembered of these examples; return what they say."""
+        self._open_gate(active)
+        remembers = self._levels > 0 and bool((examples.kinds != Kind.CLOSED).any())
+        if remembers:
+            shown = int(np.count_nonzero(examples.kinds == Kind.SHOWN))
+            self.memory = with_room(self.memory, shown)
+        draws = self._admission is not None and self._admission.kind == PROBABILITY
+        impressions = np.zeros(0, np.uint64)
+        if remembers or draws:
+            impressions = hash_strings(examples.impression_ids)
+        return Labelled(
+            read_only(examples.kinds, np.uint8),
+            read_only(examples.labels, np.uint8),
+            read_only(examples.event_ms, np.int64),
+            read_only(examples.shown_ms, np.int64),
+            read_only(impressions, np.uint64),
+        )
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        self.memory = empty_memory(self._levels)
+
+    def features(self, encoded: Encoded) -> Features:
+        """Return the features as kernels take them."""
+        return Features(
+            read_only(encoded.ids, np.uint64),
+            read_only(encoded.bag_ids, np.uint64),
+            read_only(encoded.bag_offsets, np.int32),
+            read_only(encoded.numbers, np.float32),
+            self._number_ids,
+        )
+
+    def scratch(self, encoded: Encoded, block: int) -> Scratch:
+        """Return working memory for blocks of these features."""
+        inputs = self.most_inputs(encoded)
+        return Scratch(
+            np.empty((block, inputs), np.uint64),
+            np.empty((block, inputs), np.int64),
+            np.empty((block, inputs), np.bool_),
+            np.empty((block, inputs), np.float32),
+            np.empty(inputs, np.int64),
+            np.empty(inputs, np.int64),
+            np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
+            np.empty(self._levels, np.int16),
+            np.empty(block, np.int64),
+            np.ones(1, np.bool_),
+        )
+
+    def most_inputs(self, encoded: Encoded) -> int:
+        """Return how many inputs the longest of these examples has."""
+        longest = 0
+        if self.bags and len(encoded):
+            ends = encoded.bag_offsets[:: self.bags]
+            longest = int(np.diff(ends).max())
+        return self.fixed + longest + self.statistics
+
+    def _open_gate(self, active: npt.NDArray[np.bool_]) -> None:
+        if self._admission is None:
+            return
+        if active.shape[0] != self._buckets:
+            raise ValueError(f"expected {self._buckets} buckets, found {active.shape[0]}")
+        if self._admission.kind == COUNT and not self.gate.filter.counters.shape[0]:
+            # who only predicts never needs the memory
+            self.gate = counting(self.gate, self._admission)
+
+
+def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
+    """Return the array in the one type that kernels are compiled for.
+
+    What comes from a message is read-only and perhaps unaligned, what a test or a server made is
+    not.
+    """
+    plain = np.require(array, dtype, ["C", "A"]).view()
+    plain.flags.writeable = False
+    return plain

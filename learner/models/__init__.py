@@ -1,0 +1,84 @@
+"""Models: what the loop, serving and whoever else holds one needs of it, and how one is opened.
+
+A model keeps all it has learned in rows of one width, in a view that it is handed; so whatever
+holds for rows (exactly once, replicas, snapshots) holds for every model. Which one a spec means is
+decided here, and what it needs is imported only then: a logistic regression never loads the
+kernels, or the libraries, of another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from learner.optimizer_spec import FTRL
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ingest.examples import Encoded, Examples
+    from learner.admission import Admissions
+    from learner.pending import Gaining
+    from learner.spec import ModelSpec
+    from pserver.table import RowTable
+
+
+class Learning(Protocol):
+    """What the loop needs of a model."""
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that `learn` adds."""
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """Score, then learn; return the scores, shape (n,), NaN where an example is not scored.
+
+        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
+        active: (buckets,) False where the bucket already has these examples: an id there changes
+        neither view nor gains.
+        """
+
+
+class Model(Learning, Protocol):
+    """A model of rows. One thread learns; any number may predict, each from a view of its own."""
+
+    width: int
+    """Floats a row."""
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        Statistics are taken from the rows as they stand. Never adds a row.
+        """
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+
+
+def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
+    """Return the model that the spec declares.
+
+    buckets: of its store; only a spec with admission has to say. Raises ValueError if it does not.
+    """
+    if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
+        from learner.logistic import LogisticRegression
+
+        return LogisticRegression(spec, buckets)
+    if spec.architecture in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
+        # without dimensions a factorization machine is a logistic regression, of any optimizer
+        from learner.models.factorization import FactorizationMachine
+
+        return FactorizationMachine(spec, buckets)
+    raise AssertionError(f"no model of architecture {spec.architecture}")

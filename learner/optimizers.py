@@ -1,0 +1,171 @@
+"""Optimizers whose steps only add, for the coordinates of a row, compiled.
+
+A row holds, one group of parameters after the other, what each optimizer needs of them: a group of
+d coordinates lies in its components, d floats each.
+
+    sgd       w
+    adagrad   w, n      Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011
+    ftrl      z, n      McMahan et al., KDD 2013 (learner.ftrl): w is computed from them
+    adam      w, m, v, and t once    Kingma and Ba, "Adam", ICLR 2015, Algorithm 1
+
+A step computes what each of these gains from one gradient and adds it, in the view and in what is
+pending alike; so additions of several learners commute and nobody's step is overwritten. For the
+first three that is all there is to say. Adam's means are no sums: m becomes
+beta1 m + (1 - beta1) g. It gains (1 - beta1)(g - m), which is the same for one learner. Of k
+learners that step one row from the same state, each takes its share of m off: 1 - k (1 - beta1) is
+left of it instead of beta1^k, equal to first order; v, which could then pass zero, is read as zero
+below it. t counts the row's own steps, so a row that no example names keeps its means as they were
+("lazy Adam"). The price is 2 d + 1 floats beside w where Adagrad has d, in every row and push.
+
+Weight decay is lazy, and exact: what a row gained shrinks by exp(-decay) in a day of event time,
+and what it missed since it was last seen is caught up when it is read or stepped. Since
+exp(-a) exp(-b) = exp(-(a + b)), the moments at which it was read make no difference, and rows that
+no example names cost nothing. An embedding decays to what it was initialized with, not to zero.
+FTRL has l1 and l2 instead.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ingest.compiled import part, quotient_part
+from learner import optimizer_spec as spec
+from learner.ftrl import step, weight
+
+if TYPE_CHECKING:
+    from learner.optimizer_spec import Optimizer
+
+_KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3}
+_SGD, _ADAGRAD, _FTRL, _ADAM = _KINDS.values()
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_DAY_S = 86_400.0
+
+
+class Group(NamedTuple):
+    """Parameters of a row that one optimizer steps, as kernels take it."""
+
+    kind: int
+    offset: int
+    """Where in a row its components begin."""
+    coordinates: int
+    alpha: np.float32
+    inverse_alpha: np.float32
+    beta: np.float32
+    l1: np.float32
+    l2: np.float32
+    epsilon: np.float32
+    beta1: np.float32
+    beta2: np.float32
+    decay_per_s: float
+
+
+def floats(optimizer: Optimizer, coordinates: int) -> int:
+    """Return how many floats of a row so many coordinates take."""
+    if optimizer.name == spec.ADAM:
+        return 3 * coordinates + 1 if coordinates else 0
+    return coordinates * (1 if optimizer.name == spec.SGD else 2)
+
+
+def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
+    """Return the group of so many coordinates that begins at this float of a row."""
+    return Group(
+        _KINDS[optimizer.name],
+        offset,
+        coordinates,
+        np.float32(optimizer.alpha),
+        np.float32(1.0 / optimizer.alpha),
+        np.float32(optimizer.beta),
+        np.float32(optimizer.l1),
+        np.float32(optimizer.l2),
+        np.float32(optimizer.epsilon),
+        np.float32(optimizer.beta1),
+        np.float32(optimizer.beta2),
+        optimizer.decay_per_day / _DAY_S,
+    )
+
+
+@part
+def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
+    """Return what decay has left since a row was last seen, of what it had gained. Compiled."""
+    if group.decay_per_s == 0.0 or last_seen_s == 0 or now_s <= last_seen_s:
+        return _ONE
+    return np.float32(math.exp(-group.decay_per_s * (now_s - last_seen_s)))
+
+
+@quotient_part
+def gained_of(values, place, group, shrink, out):  # type: ignore[no-untyped-def]
+    """Write what each coordinate of the row has gained to `out`. Compiled."""
+    count, at = group.coordinates, group.offset
+    if group.kind == _FTRL:
+        for k in range(count):
+            root_n = math.sqrt(values[place, at + count + k])
+            out[k] = weight(values[place, at + k], root_n, group)
+    else:
+        for k in range(count):
+            out[k] = values[place, at + k] * shrink
+
+
+@quotient_part
+def _step_adam(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    count, at = group.coordinates, group.offset
+    second, third = at + count, at + 2 * count
+    steps = values[place, at + 3 * count] + _ONE
+    mean_part = np.float32(1.0 - math.pow(group.beta1, steps))
+    square_part = np.float32(1.0 - math.pow(group.beta2, steps))
+    for k in range(count):
+        gradient = gradients[k]
+        m, v = values[place, second + k], max(values[place, third + k], _ZERO)
+        m_gain = (_ONE - group.beta1) * (gradient - m)
+        v_gain = (_ONE - group.beta2) * (gradient * gradient - v)
+        root = math.sqrt((v + v_gain) / square_part)
+        gain = -group.alpha * ((m + m_gain) / mean_part) / (root + group.epsilon)
+        gain += (shrink - _ONE) * values[place, at + k]
+        values[place, at + k] += gain
+        values[place, second + k] += m_gain
+        values[place, third + k] += v_gain
+        more[place, at + k] += gain
+        more[place, second + k] += m_gain
+        more[place, third + k] += v_gain
+    values[place, at + 3 * count] += _ONE
+    more[place, at + 3 * count] += _ONE
+
+
+@quotient_part
+def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    """Add one step to the row, in the view (`values`) and in what is pending (`more`). Compiled.
+
+    gradients: (coordinates,) of the loss by each. shrink: what decay left since the last step.
+    """
+    count, at = group.coordinates, group.offset
+    second = at + count
+    if group.kind == _SGD:
+        for k in range(count):
+            gain = (shrink - _ONE) * values[place, at + k] - group.alpha * gradients[k]
+            values[place, at + k] += gain
+            more[place, at + k] += gain
+    elif group.kind == _ADAGRAD:
+        for k in range(count):
+            gradient = gradients[k]
+            squares = gradient * gradient
+            root = math.sqrt(values[place, second + k] + squares)
+            gain = -group.alpha * gradient / (root + group.epsilon)
+            gain += (shrink - _ONE) * values[place, at + k]
+            values[place, at + k] += gain
+            values[place, second + k] += squares
+            more[place, at + k] += gain
+            more[place, second + k] += squares
+    elif group.kind == _FTRL:
+        for k in range(count):
+            n = values[place, second + k]
+            root_n = math.sqrt(n)
+            w = weight(values[place, at + k], root_n, group)
+            z_gain, n_gain = step(gradients[k], w, n, root_n, group)
+            values[place, at + k] += z_gain
+            values[place, second + k] += n_gain
+            more[place, at + k] += z_gain
+            more[place, second + k] += n_gain
+    else:
+        _step_adam(values, more, place, group, shrink, gradients)
