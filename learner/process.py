@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, start_http_server
 
 from ingest.examples import UnreadableExamples
 from ingest.kafka import KafkaReader, KafkaWriter
+from ingest.status import instance_name, telling
 from ingest.topics import examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
@@ -142,10 +143,11 @@ def run_learner(
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     try:
-        while not stop.is_set():
-            learner.step(0.02)
-        if not learner.finish(now_ms() + _FINISH_MS):
-            log.warning("stopped with pushes unanswered: their examples will be read again")
+        with telling(kafka, "learner", instance_name(), REGISTRY):
+            while not stop.is_set():
+                learner.step(0.02)
+            if not learner.finish(now_ms() + _FINISH_MS):
+                log.warning("stopped with pushes unanswered: their examples will be read again")
     except UnreadableExamples as error:
         raise WrongExamples(topic, error) from error
     finally:

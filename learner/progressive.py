@@ -9,7 +9,7 @@ for lack of impressions or of one of the two labels, it is NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,8 +63,14 @@ def auc(labels: Labels, scores: Floats) -> float:
 
 def request_auc(labels: Labels, scores: Floats, requests: npt.NDArray[np.int64]) -> float:
     """Mean of the requests' own AUC, over the requests that have both labels; ties count half."""
+    each = request_aucs(labels, scores, requests)
+    return float(each.mean()) if each.shape[0] else float("nan")
+
+
+def request_aucs(labels: Labels, scores: Floats, requests: npt.NDArray[Any]) -> Floats:
+    """Return the AUC of each request that has both labels, in the order of their numbers."""
     if labels.shape[0] == 0:
-        return float("nan")
+        return np.zeros(0)
     order = np.lexsort((scores, requests))
     labels, scores, requests = labels[order], scores[order], requests[order]
     positions = np.arange(labels.shape[0])
@@ -81,11 +87,10 @@ def request_auc(labels: Labels, scores: Floats, requests: npt.NDArray[np.int64])
     positives = np.bincount(request, clicked)
     negatives = np.bincount(request) - positives
     both = (positives > 0) & (negatives > 0)
-    if not both.any():
-        return float("nan")
     rank_sums = np.bincount(request, ranks * clicked)
     wins = rank_sums - positives * (positives + 1.0) / 2.0
-    return float(np.mean(wins[both] / (positives[both] * negatives[both])))
+    aucs: Floats = wins[both] / (positives[both] * negatives[both])
+    return aucs
 
 
 def log_loss(labels: Labels, scores: Floats) -> float:

@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from learner.initial import bound_of
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
-from learner.models.factorization_kernels import Machine, Work, learn, predict
-from learner.optimizer_spec import Optimizer
-from learner.optimizers import floats, group_of
+from learner.models.factorization_kernels import Work, learn, predict
+from learner.row_values import parameters_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,15 +42,7 @@ class FactorizationMachine:
         Raises ValueError if it is not told.
         """
         self.width = spec.width
-        weights, structure = spec.optimizers.weights, spec.structure
-        self._machine = Machine(
-            group_of(weights, 0, 1),
-            group_of(
-                spec.optimizers.embeddings or Optimizer(), floats(weights, 1), structure.dimensions
-            ),
-            np.uint64(structure.seed),
-            bound_of(structure.init_scale),
-        )
+        self._machine = parameters_of(spec)
         self._inputs = InputRows(spec, buckets)
 
     @property

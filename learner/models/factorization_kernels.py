@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ingest.compiled import kernel, part, quotient_part
+from ingest.compiled import kernel, quotient_part
 from ingest.examples import Kind
-from learner.initial import initial, origin
 from learner.inputs import (
     BLOCK,
     add_rows,
@@ -26,33 +25,21 @@ from learner.inputs import (
     shift_of,
 )
 from learner.label_loss import slope_of
-from learner.optimizers import gained_of, shrink_of, step_row
-from learner.rare_rows import list_reads, list_strangers, place_strangers, rare_id
+from learner.optimizers import shrink_of, step_row
+from learner.rare_rows import list_reads, list_strangers, place_strangers
 from learner.row_counters import count_row
+from learner.row_values import read_id, read_vector, read_weight
 from learner.statistics import take_levels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from learner.optimizers import Group
-
     Floats = npt.NDArray[np.float32]
 
 _SHOWN, _CLICKED = int(Kind.SHOWN), int(Kind.CLICKED)
-_NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)
 _FARTHEST = 35.0
 """Sums are cut here: the probability is never 0 or 1, and its logarithm is finite."""
-
-
-class Machine(NamedTuple):
-    """What of the model is not in rows."""
-
-    weights: Group
-    vectors: Group
-    seed: np.uint64
-    bound: float
-    """Vectors begin uniformly within it."""
 
 
 class Work(NamedTuple):
@@ -62,40 +49,6 @@ class Work(NamedTuple):
     total: Floats  # (d,) sum of the inputs' vectors, each times its value
     gradient: Floats  # (d,)
     one: Floats  # (1,) the same of a weight
-
-
-@part
-def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
-    """Return the id of the row that is read for an input: of a stranger the rare one. Compiled."""
-    if place >= 0:
-        return columns.ids[place]
-    if gate.on and gate.guarded[row_id & _NUMBER]:
-        return rare_id(row_id, gate.high)
-    return row_id
-
-
-@part
-def read_vector(columns, machine, place, row_id, now_s, vector):  # type: ignore[no-untyped-def]
-    """Write the vector of a row, which may not exist (`place` -1), to `vector`. Compiled."""
-    dimensions = machine.vectors.coordinates
-    for f in range(dimensions):
-        vector[f] = _ZERO
-    if place >= 0:
-        shrink = shrink_of(machine.vectors, columns.last_seen[place], now_s)
-        gained_of(columns.values, place, machine.vectors, shrink, vector)
-    begun = origin(row_id, machine.seed)
-    for f in range(dimensions):
-        vector[f] += initial(begun, f, machine.bound)
-
-
-@part
-def read_weight(columns, machine, place, now_s, one):  # type: ignore[no-untyped-def]
-    """Return the weight of a row, 0 if there is none. Compiled; `one` is working memory."""
-    if place < 0:
-        return _ZERO
-    shrink = shrink_of(machine.weights, columns.last_seen[place], now_s)
-    gained_of(columns.values, place, machine.weights, shrink, one)
-    return one[0]
 
 
 @quotient_part
@@ -108,11 +61,15 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
         total[f] = _ZERO
     for k in range(count):
         place = reads[k]
-        linear += read_weight(columns, machine, place, now_s, work.one) * x[k]
+        last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
+        shrink = shrink_of(machine.weights, last_seen, now_s)
+        linear += read_weight(columns.values, machine, place, shrink, work.one) * x[k]
         if k == 0 or dimensions == 0:
             continue
         vector = work.vectors[k]
-        read_vector(columns, machine, place, read_id(columns, gate, place, ids[k]), now_s, vector)
+        shrink = shrink_of(machine.vectors, last_seen, now_s)
+        row_id = read_id(columns, gate, place, ids[k])
+        read_vector(columns.values, machine, place, row_id, shrink, vector)
         squares = 0.0
         for f in range(dimensions):
             part_of = vector[f] * x[k]

@@ -1,0 +1,76 @@
+"""What a row is worth to a model: the value of its weight and of the vector beside it, compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ingest.compiled import part
+from learner.initial import bound_of, initial, origin
+from learner.optimizer_spec import Optimizer
+from learner.optimizers import Group, floats, gained_of, group_of
+from learner.rare_rows import rare_id
+
+if TYPE_CHECKING:
+    from learner.spec import ModelSpec
+
+_NUMBER = np.uint64(1023)
+_ZERO = np.float32(0.0)
+
+
+class Parameters(NamedTuple):
+    """Where in a row weight and vector lie, and what vectors begin with."""
+
+    weights: Group
+    vectors: Group
+    seed: np.uint64
+    bound: float
+    """Vectors begin uniformly within it."""
+
+
+def parameters_of(spec: ModelSpec) -> Parameters:
+    """Return the parameters of a spec's rows."""
+    weights, structure = spec.optimizers.weights, spec.structure
+    embeddings = spec.optimizers.embeddings or Optimizer()
+    return Parameters(
+        group_of(weights, 0, 1),
+        group_of(embeddings, floats(weights, 1), structure.dimensions),
+        np.uint64(structure.seed),
+        bound_of(structure.init_scale),
+    )
+
+
+@part
+def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
+    """Return the id of the row that is read for an input: of a stranger the rare one. Compiled."""
+    if place >= 0:
+        return columns.ids[place]
+    if gate.on and gate.guarded[row_id & _NUMBER]:
+        return rare_id(row_id, gate.high)
+    return row_id
+
+
+@part
+def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ignore[no-untyped-def]
+    """Write the vector of a row, which may not exist (`place` -1), to `vector`. Compiled.
+
+    shrink: what decay left of what it gained.
+    """
+    dimensions = parameters.vectors.coordinates
+    for f in range(dimensions):
+        vector[f] = _ZERO
+    if place >= 0:
+        gained_of(values, place, parameters.vectors, shrink, vector)
+    begun = origin(row_id, parameters.seed)
+    for f in range(dimensions):
+        vector[f] += initial(begun, f, parameters.bound)
+
+
+@part
+def read_weight(values, parameters, place, shrink, one):  # type: ignore[no-untyped-def]
+    """Return the weight of a row, 0 if there is none. Compiled; `one` is working memory."""
+    if place < 0:
+        return _ZERO
+    gained_of(values, place, parameters.weights, shrink, one)
+    return one[0]
