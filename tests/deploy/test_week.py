@@ -98,7 +98,7 @@ def test_other_models_of_the_week_reach_their_accuracy(
 def test_twenty_deaths_of_the_learner_change_no_count(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
-    arguments = ["run", "--model", str(path_of("news")), "--data", str(WEEK), "--speed", "10000"]
+    arguments = ["run", "--model", str(path_of("news")), "--data", str(WEEK), "--speed", "4000"]
     report = tmp_path / "report.json"
     deaths = 0
     with running(*arguments, "--report", str(report)) as run:

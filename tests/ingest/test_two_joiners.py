@@ -146,7 +146,7 @@ def test_twenty_deaths_in_the_sample_week_at_speed_change_no_example(
     stop = threading.Event()
     sending = threading.Thread(
         target=replay,
-        args=[joined.settings, [WEEK], 1_800_000, stop],
+        args=[joined.settings, [WEEK], 5_000, stop],
         kwargs={"topics": joined.topics},
     )
     sending.start()
