@@ -20,6 +20,7 @@ from ingest.joiner_metrics import JoinerCollector
 from ingest.joiner_state import JoinerState, StateReader, read_state
 from ingest.kafka_reader import KafkaReader
 from ingest.patience import ask_again_until
+from ingest.status import instance_name, telling
 from ingest.topics import EventTopics, check_co_partitioned, examples_topic, joiner_group
 from ingest.transactions import KafkaTransactions
 
@@ -117,7 +118,7 @@ def run_joiner(
     REGISTRY.register(collector)
     server = start_http_server(settings.metrics_port) if settings.metrics_port else None
     try:
-        with rare_collections():
+        with rare_collections(), telling(kafka, "joiner", instance_name(), REGISTRY):
             while not stop.is_set():
                 joiner.step(_STEP_S)
             joiner.finish()

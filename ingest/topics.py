@@ -5,6 +5,7 @@
     dead-letters           what could not be used, with the reason
     examples.<model>       the joiner's output, partition by partition as its input
     scores.<model>         what learners would have answered, before learning
+    status                 what every process tells of itself, the last of each
 
 Made once, then only verified: a topic's partitions are fixed for the life of a model, because the
 parameter server's marks name them.
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 LARGEST_MESSAGE_BYTES = 16 << 20
 """Of a batch of examples or scores: some thousand examples of a hundred ids, before compression."""
+
+STATUS_TOPIC = "status"
 
 _DAY_MS = 24 * 3600 * 1000
 _INPUT_DAYS = 7
@@ -98,6 +101,7 @@ def topics_for(
         # what is acknowledged survives the loss of a broker, and one may be down for writing
         kept["min.insync.replicas"] = str(max(1, replicas - 1))
     week = {**kept, "retention.ms": str(_INPUT_DAYS * _DAY_MS)}
+    last = {**kept, "cleanup.policy": "compact,delete", "retention.ms": str(_DAY_MS)}
     month = {**kept, "retention.ms": str(_EXAMPLES_DAYS * _DAY_MS)}
     return (
         TopicSpec(names.impressions, partitions, stamped, week, replicas),
@@ -105,6 +109,7 @@ def topics_for(
         TopicSpec(names.dead_letters, 1, batches, week, replicas),
         TopicSpec(examples_topic(model), partitions, batches, month, replicas),
         TopicSpec(scores_topic(model), partitions, batches, month, replicas),
+        TopicSpec(STATUS_TOPIC, 1, {}, last, replicas),
     )
 
 

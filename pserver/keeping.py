@@ -6,6 +6,7 @@ import logging
 import secrets
 import socket
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from pserver.keeper_metrics import KeeperMetrics
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from pserver.store import Store
 
@@ -35,8 +38,16 @@ class KeeperSettings:
     keeping: Keeping = field(default_factory=Keeping)
 
 
-def run_keeper(settings: KeeperSettings, store: Store, stop: threading.Event) -> None:
-    """Keep buckets until `stop` is set, then give them back. Raises StoreError's kinds."""
+def run_keeper(
+    settings: KeeperSettings,
+    store: Store,
+    stop: threading.Event,
+    telling: Callable[[CollectorRegistry], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> None:
+    """Keep buckets until `stop` is set, then give them back. Raises StoreError's kinds.
+
+    telling: entered with this keeper's metrics, left when it ends.
+    """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     shape = store.shape()
@@ -54,10 +65,11 @@ def run_keeper(settings: KeeperSettings, store: Store, stop: threading.Event) ->
         server, thread = start_http_server(settings.metrics_port, registry=registry)
     log.info("keeping %r, %d buckets", shape.model, shape.buckets)
     try:
-        while not stop.is_set():
-            if not keeper.step():
-                stop.wait(settings.idle_s)
-        keeper.release()
+        with telling(registry):
+            while not stop.is_set():
+                if not keeper.step():
+                    stop.wait(settings.idle_s)
+            keeper.release()
     finally:
         if server is not None:
             server.shutdown()

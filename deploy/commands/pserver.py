@@ -31,6 +31,15 @@ HeldBy = Annotated[
         help="Kafka, to compare the marks with what it holds.",
     ),
 ]
+ToldTo = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka, to tell its topic `status` how this keeper is.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]
 
 
@@ -66,10 +75,13 @@ def keep(
         ),
     ] = "",
     metrics_port: MetricsPort = 0,
+    kafka: ToldTo = None,
+    kafka_client: KafkaClient = None,
 ) -> None:
     """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
-    from deploy.commands.building import open_store
+    from deploy.commands.building import kafka_settings, open_store
     from deploy.signals import stopped_by_signals
+    from ingest.status import instance_name, telling
     from learner.agreement import check_agreement
     from learner.spec import load_spec
     from pserver.keeping import KeeperSettings, run_keeper
@@ -82,7 +94,13 @@ def keep(
         with stopped_by_signals() as stop:
             keeping = Keeping(expiry=spec.expiry)
             settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
-            run_keeper(settings, store, stop)
+            told = kafka_settings(kafka, kafka_client) if kafka else None
+            run_keeper(
+                settings,
+                store,
+                stop,
+                lambda registry: telling(told, "keeper", instance_name(), registry),
+            )
     finally:
         store.close()
 

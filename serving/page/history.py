@@ -1,0 +1,213 @@
+"""The figures of all processes as they come, turned into curves, tiles and tables. Pure.
+
+Counters become rates, histograms quantiles, both from one message of a process to its next; gauges
+are taken as they are. Several processes of a kind are added up, or the worst of them counts. A
+process that says goodbye, or says nothing for `SILENT_MS`, is shown as gone and adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from ingest.status import Figure, Status
+
+STEP_MS = 2_000
+KEPT_MS = 3_600_000
+SILENT_MS = 10_000
+
+Labels = tuple[tuple[str, str], ...]
+Samples = dict[tuple[str, Labels], float]
+
+
+@dataclass(slots=True)
+class _Process:
+    status: Status
+    now: Samples
+    before: Samples = field(default_factory=dict)
+    before_ms: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return (self.status.time_ms - self.before_ms) / 1000 if self.before_ms else 0.0
+
+    def rates(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        """The rate a second of each sample of a counter, since the message before."""
+        if self.seconds <= 0:
+            return
+        for (each, labels), value in self.now.items():
+            if each == name:
+                gained = value - self.before.get((each, labels), 0.0)
+                # a process that was started again counts from nothing
+                yield dict(labels), (gained if gained >= 0 else value) / self.seconds
+
+    def gauges(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        for (each, labels), value in self.now.items():
+            if each == name:
+                yield dict(labels), value
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart."""
+
+    chart: str
+    name: str
+    of: Callable[[History], float | None]
+
+
+class History:
+    """What is known of every process, and the curves of the last hour."""
+
+    def __init__(self, curves: Iterable[Curve]) -> None:
+        self.curves = tuple(curves)
+        self.processes: dict[tuple[str, str], _Process] = {}
+        self.times: deque[int] = deque(maxlen=KEPT_MS // STEP_MS)
+        self.points: list[deque[float | None]] = [
+            deque(maxlen=KEPT_MS // STEP_MS) for _ in self.curves
+        ]
+        self._now_ms = 0
+
+    def take(self, status: Status) -> None:
+        """Take what one process says. An older message than the last one known is left out."""
+        key = status.process, status.instance
+        known = self.processes.get(key)
+        if known is not None and known.status.time_ms >= status.time_ms:
+            return
+        now = _samples(status.figures)
+        if known is None or status.time_ms - known.status.time_ms > SILENT_MS:
+            self.processes[key] = _Process(status, now)
+        else:
+            before, before_ms = known.now, known.status.time_ms
+            self.processes[key] = _Process(status, now, before, before_ms)
+
+    def step(self, now_ms: int) -> None:
+        """Add a point to every curve, and forget who has long gone."""
+        self._now_ms = now_ms
+        for key in [k for k, p in self.processes.items() if now_ms - p.status.time_ms > KEPT_MS]:
+            del self.processes[key]
+        self.times.append(now_ms)
+        for curve, points in zip(self.curves, self.points, strict=True):
+            points.append(curve.of(self))
+
+    def living(self) -> Iterator[_Process]:
+        """The processes that are there."""
+        for each in self.processes.values():
+            if not self._gone(each.status):
+                yield each
+
+    def _gone(self, status: Status) -> bool:
+        return status.ended or self._now_ms - status.time_ms > SILENT_MS
+
+    # -------------------------------------------------------------- what curves are made of
+
+    def rate(self, name: str, **labels: str) -> float | None:
+        """The sum of the rates of a counter over all processes, a second."""
+        return _sum(v for p in self.living() for of, v in p.rates(name) if _has(of, labels))
+
+    def total(self, name: str, **labels: str) -> float | None:
+        """The sum of a gauge or counter over all processes."""
+        return _sum(v for p in self.living() for of, v in p.gauges(name) if _has(of, labels))
+
+    def worst(self, name: str, **labels: str) -> float | None:
+        """The greatest value of a gauge over all processes."""
+        return max(
+            (v for p in self.living() for of, v in p.gauges(name) if _has(of, labels)),
+            default=None,
+        )
+
+    def quantile(self, name: str, share: float) -> float | None:
+        """The quantile of a histogram over what it counted lately, in all processes."""
+        counts: dict[float, float] = {}
+        for process in self.living():
+            for of, rate in process.rates(f"{name}_bucket"):
+                edge = float(of["le"])
+                counts[edge] = counts.get(edge, 0.0) + rate
+        edges = sorted(counts)
+        if not edges or counts[edges[-1]] <= 0:
+            return None
+        wanted, below, lower = share * counts[edges[-1]], 0.0, 0.0
+        for edge in edges:
+            if counts[edge] >= wanted:
+                inside = counts[edge] - below
+                if edge == float("inf") or inside <= 0:
+                    return lower
+                return lower + (edge - lower) * (wanted - below) / inside
+            below, lower = counts[edge], edge
+        return lower
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The values of a gauge or counter by one of its labels, added up over all processes."""
+        found: dict[str, float] = {}
+        for process in self.living():
+            for of, value in process.gauges(name):
+                if label in of:
+                    found[of[label]] = found.get(of[label], 0.0) + value
+        return found
+
+    # -------------------------------------------------------------------------- the answer
+
+    def answer(self, since_ms: int) -> dict[str, Any]:
+        """What the page shows: the points after `since_ms`, the tables, and who is there."""
+        fresh = [i for i, at in enumerate(self.times) if at > since_ms]
+        first = fresh[0] if fresh else len(self.times)
+        return {
+            "now_ms": self._now_ms,
+            "times": list(self.times)[first:],
+            "curves": [
+                {"chart": curve.chart, "name": curve.name, "points": list(points)[first:]}
+                for curve, points in zip(self.curves, self.points, strict=True)
+                if any(point is not None for point in points)
+            ],
+            "processes": sorted(
+                (self._told(process.status) for process in self.processes.values()),
+                key=lambda each: (each["process"], each["instance"]),
+            ),
+            "partitions": self._partitions(),
+            "dead_letters": self.by("headrace_joiner_dead_letters_total", "reason"),
+            "shards": self._shards(),
+        }
+
+    def _told(self, status: Status) -> dict[str, Any]:
+        state = "stopped" if status.ended else "silent" if self._gone(status) else "here"
+        return {
+            "process": status.process,
+            "instance": status.instance,
+            "state": state,
+            "seconds_ago": max(0.0, (self._now_ms - status.time_ms) / 1000),
+        }
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        reached = self.by("headrace_joiner_watermark_seconds", "partition")
+        return [
+            {"partition": int(number), "watermark_s": seconds}
+            for number, seconds in sorted(reached.items(), key=lambda each: int(each[0]))
+        ]
+
+    def _shards(self) -> dict[str, float | None]:
+        return {
+            "buckets": self.worst("headrace_server_buckets"),
+            "unreachable": self.worst("headrace_server_unreachable_buckets"),
+            "kept": self.total("headrace_keeper_buckets_held"),
+            "log_bytes": self.total("headrace_keeper_log_bytes"),
+            "rows": self.worst("headrace_server_rows"),
+            "oldest_age_s": self.worst("headrace_server_age_seconds", bucket="oldest"),
+            "newest_age_s": self.worst("headrace_server_age_seconds", bucket="newest"),
+        }
+
+
+def _samples(figures: Iterable[Figure]) -> Samples:
+    return {(each.name, tuple(sorted(each.labels.items()))): each.value for each in figures}
+
+
+def _has(of: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    return all(of.get(name) == value for name, value in labels.items())
+
+
+def _sum(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) if found else None

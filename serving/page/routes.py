@@ -1,0 +1,55 @@
+"""The routes of the page: the page itself, its library, and the figures that it asks for."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+
+if TYPE_CHECKING:
+    from serving.page.reader import StatusReader
+
+_FOR_A_DAY = {"Cache-Control": "public, max-age=86400"}
+
+
+@cache
+def _page() -> str:
+    return files("serving.page").joinpath("page.html").read_text("utf-8")
+
+
+@cache
+def _library() -> bytes:
+    return files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+
+
+@cache
+def _packed_library() -> bytes:
+    return gzip.compress(_library(), 6)
+
+
+def page_routes(reader: StatusReader) -> APIRouter:
+    """Return the routes; `reader` has the figures."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/")
+    def page() -> HTMLResponse:
+        return HTMLResponse(_page())
+
+    @router.get("/page/plotly.js")
+    def library(request: Request) -> Response:
+        kind = "text/javascript"
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers = {**_FOR_A_DAY, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+            return Response(_packed_library(), media_type=kind, headers=headers)
+        return Response(_library(), media_type=kind, headers=_FOR_A_DAY)
+
+    @router.get("/page/figures")
+    def figures(since_ms: int = 0) -> Response:
+        return Response(orjson.dumps(reader.answer(since_ms)), media_type="application/json")
+
+    return router

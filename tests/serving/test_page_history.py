@@ -1,0 +1,106 @@
+"""What the page draws follows from what processes said, and from nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ingest.status import Figure, Status, figures_of, pack, unpack
+from serving.page.curves import CURVES
+from serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
+
+T0_MS = 1_700_000_000_000
+
+
+def said(process: str, instance: str, at_ms: int, ended: bool = False, **values: float) -> Status:
+    figures = [Figure(f"headrace_{name}", {}, value) for name, value in values.items()]
+    return Status(process, instance, at_ms, figures, ended)
+
+
+def drawn(name: str) -> Curve:
+    return Curve("chart", name, lambda history: history.rate(f"headrace_{name}"))
+
+
+def test_a_counter_becomes_a_rate_added_up_over_processes_and_survives_a_restart() -> None:
+    history = History([drawn("events_total")])
+    for second, a, b in ((0, 100, 7), (2, 140, 9), (4, 10, 19)):  # a was started again at 4
+        history.take(said("joiner", "a", T0_MS + 1000 * second, events_total=a))
+        history.take(said("joiner", "b", T0_MS + 1000 * second, events_total=b))
+        history.step(T0_MS + 1000 * second)
+    [curve] = history.answer(0)["curves"]
+    assert curve["points"] == [None, (40 + 2) / 2, (10 + 10) / 2]
+
+
+def test_only_points_that_the_page_has_not_are_sent() -> None:
+    history = History([Curve("chart", "one", lambda _: 1.0)])
+    for second in range(5):
+        history.step(T0_MS + 1000 * second)
+    answer = history.answer(T0_MS + 2000)
+    assert answer["times"] == [T0_MS + 3000, T0_MS + 4000]
+    assert answer["curves"] == [{"chart": "chart", "name": "one", "points": [1.0, 1.0]}]
+    assert history.answer(T0_MS + 4000)["times"] == []
+
+
+def test_a_process_that_is_silent_or_ended_adds_nothing_and_is_shown_as_such() -> None:
+    history = History([])
+    history.take(said("learner", "a", T0_MS, rows=5))
+    history.take(said("learner", "b", T0_MS, rows=7))
+    history.take(said("learner", "c", T0_MS, ended=True, rows=11))
+    history.step(T0_MS + 1000)
+    assert history.total("headrace_rows") == 12
+    history.take(said("learner", "b", T0_MS + SILENT_MS, rows=8))
+    history.step(T0_MS + SILENT_MS + 1000)
+    assert history.total("headrace_rows") == 8
+    states = {each["instance"]: each["state"] for each in history.answer(0)["processes"]}
+    assert states == {"a": "silent", "b": "here", "c": "stopped"}
+    history.step(T0_MS + KEPT_MS + SILENT_MS + 1000)
+    assert history.answer(0)["processes"] == []
+
+
+def test_an_older_message_than_the_last_one_is_left_out() -> None:
+    history = History([])
+    history.take(said("learner", "a", T0_MS + 2000, rows=5))
+    history.take(said("learner", "a", T0_MS, rows=1))
+    history.step(T0_MS + 2000)
+    assert history.total("headrace_rows") == 5
+
+
+def test_a_quantile_is_of_what_was_counted_lately_as_prometheus_would_have_it() -> None:
+    registry = CollectorRegistry()
+    seconds = Histogram("headrace_x_seconds", "x", buckets=(0.1, 0.2, 0.4, 0.8), registry=registry)
+    history = History([])
+
+    def tell(second: int) -> None:
+        history.take(Status("server", "a", T0_MS + 1000 * second, figures_of(registry)))
+        history.step(T0_MS + 1000 * second)
+
+    for _ in range(1000):
+        seconds.observe(0.7)  # before the first message: not lately
+    tell(0)
+    for value in [0.15] * 50 + [0.3] * 40 + [0.5] * 10:
+        seconds.observe(value)
+    tell(2)
+    assert history.quantile("headrace_x_seconds", 0.5) == pytest.approx(0.2)
+    assert history.quantile("headrace_x_seconds", 0.25) == pytest.approx(0.15)
+    assert history.quantile("headrace_x_seconds", 0.9) == pytest.approx(0.4)
+    assert history.quantile("headrace_x_seconds", 0.95) == pytest.approx(0.6)
+    tell(4)
+    assert history.quantile("headrace_x_seconds", 0.5) is None
+
+
+def test_a_status_says_the_figures_of_headrace_alone_and_comes_back_as_it_was() -> None:
+    registry = CollectorRegistry()
+    Counter("headrace_a", "a", ("kind",), registry=registry).labels("x").inc(3)
+    Gauge("headrace_b", "b", registry=registry).set(float("nan"))
+    Gauge("other", "o", registry=registry).set(1)
+    status = Status("joiner", "here:1", T0_MS, figures_of(registry))
+    assert status.figures == [Figure("headrace_a_total", {"kind": "x"}, 3.0)]
+    assert unpack(pack(status)) == status
+
+
+def test_every_curve_of_the_page_can_be_drawn_from_nothing() -> None:
+    history = History(CURVES)
+    history.step(T0_MS)
+    assert history.answer(0)["curves"] == []
+    assert len({(each.chart, each.name) for each in CURVES}) == len(CURVES)
+    assert KEPT_MS // STEP_MS == 1800  # as the page keeps
