@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.commands import demo, ingest, learner, pserver, run, serving
+from deploy.commands import demo, evaluate, ingest, learner, pserver, run, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,7 @@ app.add_typer(ingest.app, name="ingest")
 app.add_typer(learner.app, name="learner")
 app.add_typer(pserver.app, name="pserver")
 app.add_typer(serving.app, name="serving")
+app.add_typer(evaluate.app, name="evaluate")
 
 
 def _print_version(wanted: bool) -> None:

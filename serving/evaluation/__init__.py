@@ -1,0 +1,1 @@
+"""Live evaluation: how good the answers were that users really got, minute by minute."""

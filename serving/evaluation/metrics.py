@@ -1,0 +1,137 @@
+"""What evaluation tells Prometheus.
+
+Figures of windows are gauges, and what is published bounds them: of each alias all windows whole,
+and slices of the longest settled window alone. Everything else is about evaluation itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from serving.evaluation.windows import SETTLED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from serving.evaluation.agent import Keeper
+    from serving.evaluation.feed import FeedFigures
+    from serving.evaluation.windows import Figures
+
+_LABELS = ("model", "alias", "window", "until", "slice")
+_FIGURES = {
+    "auc_ratio": ("auc", "Area under the ROC curve."),
+    "auc_error_ratio": ("auc_error", "The AUC is exact to within this."),
+    "request_auc_ratio": ("request_auc", "Mean AUC within requests that have both labels."),
+    "log_loss_nats": ("log_loss", "Mean negative log likelihood."),
+    "normalized_entropy_ratio": (
+        "normalized_entropy",
+        "Log loss over that of always answering the mean click rate.",
+    ),
+    "calibration_ratio": ("calibration", "Clicks expected over clicks that came."),
+    "ctr_ratio": ("ctr", "Clicks over scored impressions."),
+    "ctr_predicted_ratio": ("ctr_predicted", "Mean score."),
+    "score_drift_ratio": (
+        "score_drift",
+        "Population stability index of the scores against the window before.",
+    ),
+    "score_difference_ratio": ("difference", "Mean of score served less score at learning."),
+    "score_distance_ratio": ("distance", "Mean of the absolute value of that."),
+    "shown_impressions": ("shown", "Impressions of the window that have an outcome."),
+    "scored_impressions": ("scored", "Those of them that have a score."),
+    "given_scores": ("given", "Scores given in the window, with and without outcome."),
+    "clicks": ("clicks", "Scored impressions that were clicked."),
+}
+"""Name without its prefix -> attribute of `Figures`, and what it is."""
+
+
+class EvaluationCollector(Collector):
+    """The figures of one model as they were last published, and how evaluation stands."""
+
+    def __init__(self, model: str, keeper: Keeper, feed: Callable[[], FeedFigures]) -> None:
+        self._model, self._keeper, self._feed = model, keeper, feed
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they stand now."""
+        figures = _exported(self._keeper.figures)
+        for name, (attribute, text) in _FIGURES.items():
+            family = GaugeMetricFamily(f"headrace_evaluation_{name}", text, labels=_LABELS)
+            for each in figures:
+                value = getattr(each, attribute)
+                if value is not None:
+                    labels = (each.model, each.alias, each.window, each.until, each.slice)
+                    family.add_metric(labels, value)
+            yield family
+        yield self._value_drift(figures)
+        yield from self._own()
+
+    def _value_drift(self, figures: list[Figures]) -> Metric:
+        family = GaugeMetricFamily(
+            "headrace_evaluation_value_drift_ratio",
+            "Population stability index of a field's values against the window before.",
+            labels=("model", "window", "until", "field"),
+        )
+        drifts = {
+            (each.model, each.window, each.until, field): drift
+            for each in figures
+            for field, drift in each.value_drift.items()
+        }
+        for labels, drift in drifts.items():
+            family.add_metric(labels, drift)
+        return family
+
+    def _own(self) -> Iterator[Metric]:
+        feed, evaluation = self._feed(), self._keeper.evaluation
+        rows = CounterMetricFamily(
+            "headrace_evaluation_rows",
+            "Examples, scores and predictions read, sampled or not, by this process.",
+            labels=("model", "kind"),
+        )
+        for kind in ("examples", "scores", "predictions"):
+            rows.add_metric((self._model, kind), getattr(feed, kind))
+        yield rows
+        yield self._counter("unusable_predictions", "Predictions left out.", feed.unusable)
+        yield self._counter("aborts", "Transactions not written, and begun again.", feed.aborts)
+        yield self._gauge(
+            "active", "1 where the windows are kept, 0 in a process that stands by.",
+            float(evaluation is not None),
+        )  # fmt: skip
+        if evaluation is None:
+            return
+        yield self._counter("late_rows", "Rows whose minute was closed.", evaluation.late)
+        yield self._gauge("open_panes", "Minutes that await clicks.", len(evaluation.open))
+        yield self._gauge(
+            "open_rows", "Rows of these minutes.",
+            sum(pane.rows for pane in list(evaluation.open.values())),
+        )  # fmt: skip
+        reached_ms = evaluation.reached_ms()
+        if reached_ms is not None:
+            yield self._gauge(
+                "reached_timestamp_seconds", "Event time that all sources have passed.",
+                reached_ms / 1000,
+            )  # fmt: skip
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"headrace_evaluation_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"headrace_evaluation_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+
+def _exported(figures: list[Figures]) -> list[Figures]:
+    spans = [each.end_ms - each.begin_ms for each in figures if each.until == SETTLED]
+    longest_ms = max(spans, default=0)
+    return [
+        each
+        for each in figures
+        if each.slice == "all"
+        or (each.until == SETTLED and each.end_ms - each.begin_ms == longest_ms)
+    ]

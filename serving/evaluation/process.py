@@ -1,0 +1,258 @@
+"""Evaluation as a process: a feeder in a thread of its own, and Faust's event loop beside it.
+
+Any number of these share the work of one model: the feeders share the partitions, and one of the
+processes folds what all of them feed. When it dies, another one takes its table over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, start_http_server
+
+from ingest.kafka import KafkaReader, TopicSpec, ensure_topics
+from ingest.topics import (
+    AS_THE_BROKER_SAYS,
+    LARGEST_MESSAGE_BYTES,
+    examples_topic,
+    partition_counts,
+    scores_topic,
+)
+from ingest.transactions import KafkaTransactions
+from serving.evaluation.agent import AgentSettings, Keeper, changelog_topic, make_app
+from serving.evaluation.errors import EvaluationError
+from serving.evaluation.feed import Feeder, FeedFigures, FeedPace, FeedTopics
+from serving.evaluation.fold import Rules
+from serving.evaluation.metrics import EvaluationCollector
+from serving.evaluation.published import RESULTS
+from serving.evaluation.windows import Windows
+
+if TYPE_CHECKING:
+    from ingest.settings import KafkaSettings
+    from learner.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+PREDICTIONS = "predictions"
+_ROWS_DAYS = 1
+_DAY_MS = 24 * 3600 * 1000
+_STOP_POLL_S = 0.05
+_LEAST_WAIT_MS = 60_000
+"""Beyond the label's window: how far out of order events may be without being late."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSettings:
+    """What may differ between two processes that evaluate the same model, but for the sample."""
+
+    instance: str = ""
+    """A name that stays over restarts: what was this process's is given back at once."""
+    metrics_port: int = 0
+    """0: no metrics are served."""
+    sample: float = 1.0
+    """Share of the requests that are looked at. The same in all processes of a model; it may be
+    changed, and figures say the least share of their windows."""
+    predictions: str = PREDICTIONS
+    """The topic of what was served; where there is none, only the learner is evaluated."""
+    publish_s: float = 5.0
+    """Between two publications of what changed."""
+    wait_ms: int | None = None
+    """From an impression to when its click must have come: the label's window and a minute."""
+    windows: Windows = field(default_factory=Windows)
+    pace: FeedPace = field(default_factory=FeedPace)
+
+
+def group_of(model: str) -> str:
+    """Return the name of a model's evaluation, which its groups and topics begin with."""
+    return f"headrace.{model}.evaluation"
+
+
+def rows_topic(model: str) -> str:
+    """Return the topic of what a model's feeders have gathered."""
+    return f"evaluation-rows.{model}"
+
+
+def run_evaluation(
+    settings: EvaluationSettings, kafka: KafkaSettings, spec: ModelSpec, stop: threading.Event
+) -> None:
+    """Evaluate until `stop` is set; then write what was gathered, commit, and leave.
+
+    Raises EvaluationError and the errors of ingest.errors, which an operator has to look at.
+    """
+    if not 0.0 < settings.sample <= 1.0:
+        raise EvaluationError(f"--sample: expected more than 0, at most 1, found {settings.sample}")
+    topics, sources = _topics(settings, kafka, spec.name)
+    rules = rules_of(settings, spec)
+    agent = AgentSettings(
+        name=group_of(spec.name),
+        model=spec.name,
+        rows_topic=topics.rows,
+        results_topic=RESULTS,
+        instance=settings.instance,
+        publish_s=settings.publish_s,
+        rules=rules,
+        windows=settings.windows,
+        sources=sources,
+    )
+    keeper, ending = Keeper(agent), _Ending(stop)
+    feeding = _Feeding(settings, kafka, spec, topics, ending)
+    collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
+    REGISTRY.register(collector)
+    server = start_http_server(settings.metrics_port) if settings.metrics_port else None
+    try:
+        with tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory:
+            feeding.start()
+            asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
+    finally:
+        ending.leave()
+        feeding.join()
+        REGISTRY.unregister(collector)
+        if server is not None:
+            server[0].shutdown()
+            server[0].server_close()
+    if ending.failure is not None:
+        raise ending.failure
+
+
+def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> Rules:
+    """Return the rules that follow from a model's spec and what is published."""
+    wait_ms = settings.wait_ms or spec.fields.label.window_ms + _LEAST_WAIT_MS
+    return Rules(
+        fields=spec.fields.slice_by,
+        wait_ms=wait_ms,
+        keep_ms=2 * max(settings.windows.lengths_ms),
+    )
+
+
+def evaluation_topics(model: str, replicas: int = AS_THE_BROKER_SAYS) -> tuple[TopicSpec, ...]:
+    """Return the topics that evaluation writes."""
+    large = {"max.message.bytes": str(LARGEST_MESSAGE_BYTES)}
+    compacted = {"cleanup.policy": "compact"}
+    rows = {"cleanup.policy": "delete", **large}
+    day = {"retention.ms": str(_ROWS_DAYS * _DAY_MS)}
+    return (
+        TopicSpec(rows_topic(model), 1, rows, day, replicas),
+        TopicSpec(changelog_topic(group_of(model)), 1, {**compacted, **large}, {}, replicas),
+        TopicSpec(RESULTS, 1, compacted, {}, replicas),
+    )
+
+
+class _Ending:
+    """Why the process ends: it was told to, or a part of it failed."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop, self._leaving = stop, threading.Event()
+        self.failure: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """End with this error, unless there is one already."""
+        if self.failure is None:
+            self.failure = error
+        self._leaving.set()
+
+    def leave(self) -> None:
+        """End."""
+        self._leaving.set()
+
+    @property
+    def near(self) -> bool:
+        """Whether it is time to leave."""
+        return self._stop.is_set() or self._leaving.is_set()
+
+
+class _Feeding(threading.Thread):
+    """The feeder's thread."""
+
+    def __init__(
+        self,
+        settings: EvaluationSettings,
+        kafka: KafkaSettings,
+        spec: ModelSpec,
+        topics: FeedTopics,
+        ending: _Ending,
+    ) -> None:
+        super().__init__(name="feeder")
+        self._settings, self._kafka, self._spec = settings, kafka, spec
+        self._topics, self._ending = topics, ending
+        self.figures = FeedFigures()
+
+    def run(self) -> None:
+        """Feed until it is time to leave."""
+        try:
+            self._feed()
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for the thread
+            self._ending.fail(error)
+
+    def _feed(self) -> None:
+        group, instance = f"{group_of(self._spec.name)}.feeder", self._settings.instance
+        names = [self._topics.examples, self._topics.scores]
+        if self._topics.predictions:
+            names.append(self._topics.predictions)
+        reader = KafkaReader(self._kafka, group, names, instance or None)
+        try:
+            transactions = KafkaTransactions(
+                self._kafka, f"{group}.{instance or secrets.token_hex(8)}", reader
+            )
+            try:
+                feeder = Feeder(
+                    reader=reader,
+                    transactions=transactions,
+                    topics=self._topics,
+                    model=self._spec.name,
+                    fields=self._spec.fields,
+                    sample=self._settings.sample,
+                    pace=self._settings.pace,
+                    now_ms=lambda: time.time_ns() // 1_000_000,
+                    rest=time.sleep,
+                )
+                self.figures = feeder.figures
+                while not self._ending.near:
+                    feeder.step(0.05)
+                feeder.finish()
+            finally:
+                transactions.close()
+        finally:
+            reader.close()
+
+
+async def _run_app(
+    agent: AgentSettings, kafka: KafkaSettings, keeper: Keeper, ending: _Ending, directory: str
+) -> None:
+    app = make_app(agent, kafka, keeper, ending.fail, directory)
+    await app.start()
+    try:
+        while not ending.near:
+            # asked rather than awaited: an event of threads cannot wake an event loop
+            await asyncio.sleep(_STOP_POLL_S)
+            if app.crashed:
+                ending.fail(app.crash_reason or EvaluationError("Faust's worker crashed"))
+    finally:
+        await app.stop()
+
+
+def _topics(
+    settings: EvaluationSettings, kafka: KafkaSettings, model: str
+) -> tuple[FeedTopics, tuple[str, ...]]:
+    """Make evaluation's topics; return all topics, and the partitions that are evaluated."""
+    examples, scores = examples_topic(model), scores_topic(model)
+    names = (examples, scores, settings.predictions)
+    counts = partition_counts(kafka, names)
+    missing = [name for name in (examples, scores) if name not in counts]
+    if missing:
+        raise EvaluationError(
+            f"expected topics {examples} and {scores}, found no {', '.join(missing)}: "
+            "they are made by the joiner and the learner of this model"
+        )
+    if settings.predictions not in counts:
+        log.warning("no topic %s: what is served is not evaluated", settings.predictions)
+    ensure_topics(kafka, evaluation_topics(model))
+    predictions = settings.predictions if settings.predictions in counts else ""
+    sources = tuple(f"{name}/{number}" for name, count in counts.items() for number in range(count))
+    return FeedTopics(examples, scores, predictions, rows_topic(model)), sources

@@ -1,0 +1,197 @@
+"""Whatever dies, and at whatever write: every message is folded once, and the totals are those of
+a recount.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.evaluation.fold import Evaluation, Rules, Write
+from serving.evaluation.pane import WHOLE, Summary, combine, whole
+from serving.evaluation.rows import LEARNED, Rows, UnreadableRows, pack, unpack
+from serving.evaluation.windows import total
+from tests.serving.evaluation.recount import recount
+from tests.serving.evaluation.streams import (
+    ALIASES,
+    BEGIN_MS,
+    FIELDS,
+    SOURCES,
+    Traffic,
+    messages,
+    traffic,
+)
+
+RULES = Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000, keep_ms=1 << 50)
+FORGETFUL = replace(RULES, keep_ms=120_000)
+MINUTE_MS = 60_000
+
+
+def truth(made: Traffic) -> Summary:
+    """What must come out in the end."""
+    return recount(made.examples, made.scores, made.predictions)
+
+
+def apply(table: dict[str, bytes], writes: list[Write]) -> None:
+    """Change the table as Kafka's changelog would."""
+    for key, value in writes:
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+
+
+def started(rules: Rules, table: dict[str, bytes]) -> Evaluation:
+    """An evaluation that goes on from a table."""
+    evaluation = Evaluation(rules, SOURCES)
+    evaluation.restore(table.items())
+    return evaluation
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 1 << 30))
+def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
+    made = traffic(seed, minutes=6, requests_per_minute=4)
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(made, seed)):
+        evaluation.fold(offset, message)
+    assert total(evaluation) == truth(made)
+    assert evaluation.closed, "nothing was closed: the test shows less than it says"
+    assert evaluation.late == 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 1 << 30), st.booleans())
+def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
+    seed: int, forgetful: bool
+) -> None:
+    dice = random.Random(seed)
+    rules = FORGETFUL if forgetful else RULES
+    made = traffic(seed, minutes=7, requests_per_minute=2)
+    log = messages(made, seed)
+    undisturbed = Evaluation(rules, SOURCES)
+    for offset, message in enumerate(log):
+        undisturbed.fold(offset, message)
+
+    table: dict[str, bytes] = {}
+    evaluation, committed, offset, crashes = started(rules, table), 0, 0, 0
+    while offset < len(log):
+        writes = evaluation.fold(offset, log[offset])
+        if dice.random() < 0.3 and crashes < 8:
+            # dead after some of the writes; the offset was committed anywhere before
+            crashes += 1
+            apply(table, writes[: dice.randrange(len(writes) + 1)])
+            committed = dice.randrange(committed, offset + 1)
+            offset = committed
+            evaluation = started(rules, table)
+            continue
+        apply(table, writes)
+        offset += 1
+
+    assert total(evaluation) == total(undisturbed)
+    assert evaluation.state == undisturbed.state
+    assert evaluation.summaries() == undisturbed.summaries()
+    assert total(started(rules, table)) == total(undisturbed)
+    assert whole(total(undisturbed)) == whole(truth(made))
+
+
+def test_the_table_forgets_what_no_window_needs() -> None:
+    made = traffic(1, minutes=30)
+    evaluation = Evaluation(FORGETFUL, SOURCES)
+    table: dict[str, bytes] = {}
+    for offset, message in enumerate(messages(made, 1)):
+        apply(table, evaluation.fold(offset, message))
+    assert sum(key.startswith("pane/") for key in table) <= 3
+    assert len([key for key in table if key.startswith("rows/")]) < 40
+    assert len(messages(made, 1)) > 80
+    assert whole(total(started(FORGETFUL, table))) == whole(truth(made))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 1 << 30))
+def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
+    made = traffic(seed, minutes=5, requests_per_minute=3)
+    left = {
+        source: [i for i, (s, _) in enumerate(made.batches) if s == source] for source in SOURCES
+    }
+    dice, order = random.Random(seed), []
+    while any(left.values()):
+        order.append(left[dice.choice([s for s in SOURCES if left[s]])].pop(0))
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(made, seed, order=order)):
+        evaluation.fold(offset, message)
+    # what a source says of time may run ahead of a source not heard of for a while: never lost
+    assert total(evaluation) == truth(made)
+    assert evaluation.late == 0
+
+
+def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
+    made = traffic(3, minutes=3, requests_per_minute=300)
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(made, 3, sample=0.25)):
+        evaluation.fold(offset, message)
+    sampled, everything = total(evaluation), recount(made.examples, made.scores, made.predictions)
+    assert sampled.sample == 0.25
+    share = sampled.seen[WHOLE][0] / everything.seen[WHOLE][0]
+    assert 0.2 < share < 0.3
+    for alias in (LEARNED, *ALIASES):
+        mine = sampled.series[alias].tallies[WHOLE]
+        covered = mine.impressions / sampled.seen[WHOLE][0]
+        theirs = everything.series[alias].tallies[WHOLE].impressions / everything.seen[WHOLE][0]
+        assert covered == pytest.approx(theirs, abs=0.06), alias
+
+
+def heartbeat(now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> bytes:
+    """A message without rows."""
+    return pack(Rows(now_ms=now_ms, standings=standings))
+
+
+def test_a_source_at_its_end_goes_on_as_wall_time_does_and_not_while_nobody_looks() -> None:
+    evaluation = Evaluation(RULES, ["a", "b"])
+    evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False), "b": (BEGIN_MS, True)}))
+    evaluation.fold(1, heartbeat(1_004_000, {"a": (BEGIN_MS + 50_000, False)}))
+    assert evaluation.reached_ms() == BEGIN_MS + 4_000
+    evaluation.fold(2, heartbeat(9_000_000, {}))
+    assert evaluation.reached_ms() == BEGIN_MS + 14_000
+    evaluation.fold(3, heartbeat(9_001_000, {"b": (None, False)}))
+    assert evaluation.reached_ms() == BEGIN_MS, "it may have any time left: it is read again"
+
+
+def test_a_source_that_never_had_anything_begins_where_the_first_one_did() -> None:
+    evaluation = Evaluation(RULES, ["a", "b"])
+    evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False)}))
+    assert evaluation.reached_ms() is None
+    evaluation.fold(1, heartbeat(1_000_500, {"a": (BEGIN_MS + 9_999, False), "b": (None, True)}))
+    evaluation.fold(2, heartbeat(1_002_500, {}))
+    assert evaluation.reached_ms() == BEGIN_MS + 2_000
+
+
+def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> None:
+    made = traffic(5, minutes=8)
+    log = messages(made, 5)
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(log):
+        evaluation.fold(offset, message)
+    before = combine(evaluation.closed.values())
+    rows = unpack(log[0])
+    count = len(rows.shown) // 25 + len(rows.clicked) // 16
+    count += len(rows.scored) // 24 + len(rows.served) // 28
+    assert count > 0
+    writes = evaluation.fold(len(log), log[0])
+    assert evaluation.late == count
+    assert combine(evaluation.closed.values()) == before
+    table: dict[str, bytes] = {}
+    apply(table, writes)
+    assert unpack(table[f"rows/{len(log):020d}"]).late == count
+
+
+def test_rows_of_another_format_are_refused_by_name() -> None:
+    evaluation = Evaluation(RULES, SOURCES)
+    with pytest.raises(UnreadableRows, match="expected format 1, found 9"):
+        evaluation.fold(0, pack(Rows(format=9)))
+    with pytest.raises(UnreadableRows, match="expected MessagePack"):
+        evaluation.fold(0, b"\xc1")
