@@ -1,8 +1,9 @@
 """The figures of all processes as they come, turned into curves, tiles and tables. Pure.
 
-Counters become rates, histograms quantiles, both from one message of a process to its next; gauges
-are taken as they are. Several processes of a kind are added up, or the worst of them counts. A
-process that says goodbye, or says nothing for `SILENT_MS`, is shown as gone and adds nothing.
+Counters become rates, histograms quantiles, both over the last `SMOOTHED_MS` (in two seconds there
+are few clicks, and their quantile jumps); gauges are taken as they are. Several processes of a kind
+are added up, or the worst of them counts. A process that says goodbye, or says nothing for
+`SILENT_MS`, is shown as gone and adds nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 STEP_MS = 2_000
 KEPT_MS = 3_600_000
 SILENT_MS = 10_000
+SMOOTHED_MS = 10_000
 
 Labels = tuple[tuple[str, str], ...]
 Samples = dict[tuple[str, Labels], float]
@@ -28,22 +30,26 @@ Samples = dict[tuple[str, Labels], float]
 class _Process:
     status: Status
     now: Samples
-    before: Samples = field(default_factory=dict)
-    before_ms: int = 0
+    past: deque[tuple[int, Samples]] = field(default_factory=deque)
+    """Of the time that rates are made over, oldest first."""
 
-    @property
-    def seconds(self) -> float:
-        return (self.status.time_ms - self.before_ms) / 1000 if self.before_ms else 0.0
+    def take(self, status: Status, samples: Samples) -> None:
+        self.past.append((self.status.time_ms, self.now))
+        if any(samples.get(key, 0.0) < was for key, was in self.now.items() if _counts(key[0])):
+            self.past.clear()  # it was started again under its old name
+        self.status, self.now = status, samples
+        while self.past and self.past[0][0] < status.time_ms - SMOOTHED_MS:
+            self.past.popleft()
 
     def rates(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """The rate a second of each sample of a counter, since the message before."""
-        if self.seconds <= 0:
+        if not self.past:
             return
-        for (each, labels), value in self.now.items():
-            if each == name:
-                gained = value - self.before.get((each, labels), 0.0)
-                # a process that was started again counts from nothing
-                yield dict(labels), (gained if gained >= 0 else value) / self.seconds
+        began_ms, before = self.past[0]
+        seconds = (self.status.time_ms - began_ms) / 1000
+        for key, value in self.now.items():
+            if key[0] == name:
+                yield dict(key[1]), (value - before.get(key, 0.0)) / seconds
 
     def gauges(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         for (each, labels), value in self.now.items():
@@ -82,8 +88,7 @@ class History:
         if known is None or status.time_ms - known.status.time_ms > SILENT_MS:
             self.processes[key] = _Process(status, now)
         else:
-            before, before_ms = known.now, known.status.time_ms
-            self.processes[key] = _Process(status, now, before, before_ms)
+            known.take(status, now)
 
     def step(self, now_ms: int) -> None:
         """Add a point to every curve, and forget who has long gone."""
@@ -202,6 +207,10 @@ class History:
 
 def _samples(figures: Iterable[Figure]) -> Samples:
     return {(each.name, tuple(sorted(each.labels.items()))): each.value for each in figures}
+
+
+def _counts(name: str) -> bool:
+    return name.endswith(("_total", "_bucket", "_count"))
 
 
 def _has(of: Mapping[str, str], labels: Mapping[str, str]) -> bool:

@@ -28,7 +28,7 @@ def test_a_counter_becomes_a_rate_added_up_over_processes_and_survives_a_restart
         history.take(said("joiner", "b", T0_MS + 1000 * second, events_total=b))
         history.step(T0_MS + 1000 * second)
     [curve] = history.answer(0)["curves"]
-    assert curve["points"] == [None, (40 + 2) / 2, (10 + 10) / 2]
+    assert curve["points"] == [None, (40 + 2) / 2, (19 - 7) / 4]
 
 
 def test_only_points_that_the_page_has_not_are_sent() -> None:
@@ -85,6 +85,9 @@ def test_a_quantile_is_of_what_was_counted_lately_as_prometheus_would_have_it() 
     assert history.quantile("headrace_x_seconds", 0.9) == pytest.approx(0.4)
     assert history.quantile("headrace_x_seconds", 0.95) == pytest.approx(0.6)
     tell(4)
+    assert history.quantile("headrace_x_seconds", 0.5) == pytest.approx(0.2)
+    for second in (7, 10, 13, 15):
+        tell(second)
     assert history.quantile("headrace_x_seconds", 0.5) is None
 
 
