@@ -9,7 +9,7 @@ from serving.page.history import Curve
 if TYPE_CHECKING:
     from serving.page.history import History
 
-EVALUATED = {"window": "1m", "slice": "all"}
+EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
 ALIASES = ("learned", "production", "frozen")
 
 
@@ -35,8 +35,8 @@ def _sent(history: History) -> float | None:
 
 
 CURVES: tuple[Curve, ...] = (
-    *(_evaluated("auc", "auc", alias) for alias in ALIASES),
-    *(_evaluated("log_loss", "log_loss", alias) for alias in ALIASES),
+    *(_evaluated("auc", "auc_ratio", alias) for alias in ALIASES),
+    *(_evaluated("log_loss", "log_loss_nats", alias) for alias in ALIASES),
     _quantile("freshness_ms", 0.5, "headrace_server_freshness_seconds"),
     _quantile("freshness_ms", 0.99, "headrace_server_freshness_seconds"),
     Curve("throughput", "collected", _sent),

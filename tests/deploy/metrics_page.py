@@ -1,0 +1,131 @@
+"""Every metric of every process, from the code that makes them, as a page.
+
+python -m tests.deploy.metrics_page    writes deploy/monitoring/METRICS.md anew
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from prometheus_client import CollectorRegistry, Histogram
+
+import deploy
+from ingest.collector.metrics import CollectorMetrics
+from ingest.joiner_loop import Figures as JoinerFigures
+from ingest.joiner_metrics import JoinerCollector
+from learner.loop import Figures as LearnerFigures
+from learner.metrics import LearnerCollector
+from learner.pushes import Tally
+from pserver.keeper_metrics import KeeperMetrics
+from serving.evaluation.feed import FeedFigures
+from serving.evaluation.metrics import EvaluationCollector
+from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client import Metric
+    from prometheus_client.metrics import MetricWrapperBase
+
+PAGE = Path(deploy.__file__).parent / "monitoring" / "METRICS.md"
+HEAD = """# Metrics of headrace
+
+Each process serves them on `--metrics-port`, in the format of Prometheus, with those of the process
+itself (`process_*`, `python_*`). Names end in their unit; counters in `_total`. Made from the code
+by `python -m tests.deploy.metrics_page`.
+"""
+
+
+def described(registry: CollectorRegistry) -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    """The metrics that a registry's own objects make, with their labels."""
+    for each in registry._collector_to_names:
+        wrapped = cast("MetricWrapperBase", each)
+        [metric] = wrapped.describe()
+        yield metric, tuple(wrapped._labelnames)
+
+
+def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    """Metrics that were collected, with their labels."""
+    for metric in metrics:
+        yield metric, tuple(cast("Any", metric)._labelnames)
+
+
+def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    durations = Histogram("durations", "of transactions", registry=None)
+    loop = SimpleNamespace(figures=JoinerFigures(), partitions={}, durations=durations)
+    yield from collected(JoinerCollector("m", cast("Any", loop), cast("Any", None)).collect())
+
+
+def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    loop = SimpleNamespace(
+        figures=LearnerFigures(),
+        tally=Tally(),
+        progress=SimpleNamespace(append_ms=1, event_ms=1),
+        view=[],
+    )
+    collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
+    yield from collected(collector.collect())
+
+
+def keeper() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    registry = CollectorRegistry()
+    KeeperMetrics("m", registry)
+    yield from described(registry)
+
+
+def collector() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    registry = CollectorRegistry()
+    metrics = CollectorMetrics(registry)
+    metrics.watch(cast("Any", None), cast("Any", None))
+    yield from described(registry)
+
+
+def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    registry = CollectorRegistry()
+    RequestMetrics(registry)
+    FreshnessMetrics(registry)
+    yield from described(registry)
+    yield from collected(ReplicaCollector([], lambda: 0).collect())
+
+
+def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    folded = SimpleNamespace(late=0, open={}, reached_ms=lambda: 0)
+    keeper = SimpleNamespace(figures=[], evaluation=folded)
+    collector = EvaluationCollector("m", cast("Any", keeper), FeedFigures)
+    yield from collected(collector.collect())
+
+
+PROCESSES = {
+    "collector (`headrace ingest collect`)": collector,
+    "joiner (`headrace ingest join`)": joiner,
+    "learner (`headrace learner run`)": learner,
+    "keeper (`headrace pserver keep`)": keeper,
+    "server (`headrace serving run`)": server,
+    "evaluation (`headrace evaluate run`)": evaluation,
+}
+
+
+def sample_name(metric: Metric) -> str:
+    """The name as Prometheus shows it."""
+    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+
+
+def page() -> str:
+    """The text of METRICS.md."""
+    parts = [HEAD]
+    for process, metrics in PROCESSES.items():
+        parts += [
+            f"\n## {process[0].upper()}{process[1:]}\n",
+            "\n| metric | type | labels | |\n|---|---|---|---|\n",
+        ]
+        rows = sorted((sample_name(metric), metric, labels) for metric, labels in metrics())
+        for name, metric, labels in rows:
+            named = ", ".join(f"`{label}`" for label in labels)
+            parts.append(f"| `{name}` | {metric.type} | {named} | {metric.documentation} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
