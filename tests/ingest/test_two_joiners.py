@@ -12,7 +12,7 @@ import pytest
 
 from ingest.examples import Kind
 from ingest.fields import Policy
-from ingest.replay import replay
+from ingest.replay import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joined import WEEK, Joined
 
@@ -146,8 +146,8 @@ def test_twenty_deaths_in_the_sample_week_at_speed_change_no_example(
     stop = threading.Event()
     sending = threading.Thread(
         target=replay,
-        args=[joined.settings, [WEEK], 5_000, stop],
-        kwargs={"topics": joined.topics},
+        args=[joined.settings, [WEEK], 1_800_000, stop],
+        kwargs={"topics": joined.topics, "settings": ReplaySettings(speed=5_000)},
     )
     sending.start()
     try:
