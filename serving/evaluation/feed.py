@@ -180,7 +180,8 @@ class Feeder:
             else:
                 reached_ms = self._predicted(record.value)
         except (UnreadableExamples, UnreadableScores) as error:
-            raise EvaluationError(f"{record.source}, offset {record.offset}: {error}") from error
+            where = f"{topic}/{record.source.partition}, offset {record.offset}"
+            raise EvaluationError(f"{where}: {error}") from error
         known = [each for each in (time_ms, reached_ms) if each is not None]
         self._standings[record.source] = max(known, default=None), False
         self._positions[record.source] = record.offset + 1

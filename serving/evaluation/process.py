@@ -88,6 +88,7 @@ def run_evaluation(
     """
     if not 0.0 < settings.sample <= 1.0:
         raise EvaluationError(f"--sample: expected more than 0, at most 1, found {settings.sample}")
+    _quiet()
     topics, sources = _topics(settings, kafka, spec.name)
     rules = rules_of(settings, spec)
     agent = AgentSettings(
@@ -142,6 +143,13 @@ def evaluation_topics(model: str, replicas: int = AS_THE_BROKER_SAYS) -> tuple[T
         TopicSpec(changelog_topic(group_of(model)), 1, {**compacted, **large}, {}, replicas),
         TopicSpec(RESULTS, 1, compacted, {}, replicas),
     )
+
+
+def _quiet() -> None:
+    """Of Faust's life only what is amiss, unless more than the usual was asked for."""
+    if logging.getLogger().getEffectiveLevel() == logging.INFO:
+        for name in ("faust", "aiokafka", "mode"):
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class _Ending:

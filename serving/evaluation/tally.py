@@ -95,8 +95,7 @@ class Tally:
 def tally(labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None) -> Tally:
     """Return the tally of n impressions; `learned`: their score at learning, NaN if unknown."""
     keys, counts = np.unique(2 * bins(scores) + labels, return_counts=True)
-    ours = np.clip(scores, _LEAST, 1.0 - _LEAST)
-    losses = -np.log(np.where(labels > 0, ours, 1.0 - ours))
+    losses = -np.log(np.clip(np.where(labels > 0, scores, 1.0 - scores), _LEAST, 1.0))
     aucs = request_aucs(labels, scores, requests)
     differences = np.zeros(0) if learned is None else (scores - learned)[~np.isnan(learned)]
     return Tally(

@@ -125,7 +125,7 @@ class Scene:
                 raise AssertionError(
                     f"waited {DEADLINE_S} s for {what}\n{self.log_path.read_text()[-4000:]}"
                 )
-            time.sleep(0.05)
+            time.sleep(0.2)
 
 
 class Worker:

@@ -52,7 +52,7 @@ def started(rules: Rules, table: dict[str, bytes]) -> Evaluation:
     return evaluation
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(st.integers(0, 1 << 30))
 def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
     made = traffic(seed, minutes=6, requests_per_minute=4)
@@ -64,7 +64,7 @@ def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
     assert evaluation.late == 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1 << 30), st.booleans())
 def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
     seed: int, forgetful: bool
@@ -111,7 +111,7 @@ def test_the_table_forgets_what_no_window_needs() -> None:
     assert whole(total(started(FORGETFUL, table))) == whole(truth(made))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(0, 1 << 30))
 def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
     made = traffic(seed, minutes=5, requests_per_minute=3)

@@ -1,4 +1,4 @@
-"""Workers on a real Kafka: killed at any moment, their totals are those of a recount."""
+"""Workers on a real Kafka: whoever dies, and whoever takes over, totals are those of a recount."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serving.evaluation.pane import WHOLE
+from serving.evaluation.pane import WHOLE, combine
 from serving.evaluation.published import read_published
 from serving.evaluation.windows import total
 from tests.serving.evaluation.recount import recount
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from serving.evaluation.pane import Summary
 
 SEED = 20
+A_FEW = 6
 
 
 @pytest.fixture
@@ -48,34 +49,64 @@ def shown(scene: Scene) -> int:
     return total(scene.table()).seen.get(WHOLE, (0, 0))[0]
 
 
+def write_until_noticed(scene: Scene, made: Traffic, begin: int, end: int, worker: Worker) -> None:
+    """Write batches, all but a few of which are waited for: whoever dies now is in the middle."""
+    before = shown(scene)
+    for at in range(begin, end - A_FEW):
+        scene.write(made.batches[at : at + 1])
+    scene.until(lambda: shown(scene) > before, "something new in the table", [worker])
+    for at in range(end - A_FEW, end):
+        scene.write(made.batches[at : at + 1])
+
+
 def test_killed_twice_a_worker_has_counted_everything_once(
     scene: Scene, workers: list[Worker]
 ) -> None:
     made = traffic(SEED, minutes=12, requests_per_minute=40, fields=scene.spec.fields)
-    third = len(made.batches) // 3
-    parts = [made.batches[:third], made.batches[third : 2 * third], made.batches[2 * third :]]
-    never = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=scene.spec.fields)
-    for part in parts:
-        before = shown(scene)
+    aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=scene.spec.fields)
+    count = len(made.batches)
+    for begin, end in ((0, count // 3), (count // 3, 2 * count // 3)):
         workers.append(scene.worker("one"))
-        for at in range(0, len(part), 3):
-            scene.write(part[at : at + 3])
-            if at == 3:
-                scene.write(never.batches, abort=True)
-        living = workers[-1:]
-        if part is not parts[-1]:
-            scene.until(lambda: shown(scene) > before, "something new in the table", living)  # noqa: B023
-            living[0].kill()
+        write_until_noticed(scene, made, begin, end, workers[-1])
+        workers[-1].kill()
+        scene.write(aborted.batches, abort=True)
+    workers.append(scene.worker("one"))
+    for at in range(2 * count // 3, count):
+        scene.write(made.batches[at : at + 1])
     expected = truth(made)
     scene.until(lambda: total(scene.table()) == expected, "the totals of the recount", workers[-1:])
     kept = scene.table()
     assert kept.late == 0
     assert len(kept.closed) >= 6, "minutes were closed on the way"
 
-    def settled() -> bool:
+    def settled() -> int:
         mine = [each for each in read_published(scene.kafka) if each.model == scene.name]
-        return any(each.until == "settled" and each.window == "1h" for each in mine)
+        hours = [each for each in mine if each.until == "settled" and each.window == "1h"]
+        return max((each.shown for each in hours), default=0)
 
-    scene.until(settled, "figures of the settled hour", workers[-1:])
+    closed = combine(kept.closed.values()).seen[WHOLE][0]
+    scene.until(lambda: settled() == closed, "figures of the settled hour", workers[-1:])
     assert workers[-1].stop() == 0
     assert total(scene.table()) == expected
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_workers_that_take_over_from_each_other_count_everything_once(
+    scene: Scene, workers: list[Worker]
+) -> None:
+    made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=scene.spec.fields)
+    quarter = len(made.batches) // 4
+    workers += [scene.worker("one"), scene.worker("two")]
+    write_until_noticed(scene, made, 0, quarter, workers[0])
+    workers[0].kill()
+    write_until_noticed(scene, made, quarter, 2 * quarter, workers[1])
+    workers.append(scene.worker("one"))
+    write_until_noticed(scene, made, 2 * quarter, 3 * quarter, workers[2])
+    assert workers[1].stop() == 0
+    for at in range(3 * quarter, len(made.batches)):
+        scene.write(made.batches[at : at + 1])
+    expected = truth(made)
+    scene.until(lambda: total(scene.table()) == expected, "the totals of the recount", workers[2:])
+    assert scene.table().late == 0
+    assert workers[2].stop() == 0

@@ -1,0 +1,200 @@
+"""A feeder on lists: whatever is refused, lost or begun again, each batch is written once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from ingest.errors import KafkaUnreachable, TransactionAborted
+from ingest.examples import Examples
+from ingest.examples import pack as pack_examples
+from ingest.fakes import ListReader, ListTransactions
+from ingest.fields import SpecText, parse_fields
+from ingest.stream import Record, Source
+from learner.scores import Scores
+from learner.scores import pack as pack_scores
+from serving.evaluation.errors import EvaluationError
+from serving.evaluation.feed import Feeder, FeedPace, FeedTopics
+from serving.evaluation.fold import Evaluation, Rules
+from serving.evaluation.rows import unpack
+from serving.evaluation.windows import total
+from tests.serving.evaluation.recount import recount
+from tests.serving.evaluation.streams import FIELDS, SOURCES, traffic
+
+if TYPE_CHECKING:
+    from ingest.fields import FieldSet
+    from serving.evaluation.pane import Summary
+    from tests.serving.evaluation.streams import Batch
+
+TOPICS = FeedTopics("examples", "scores", "predictions", "rows")
+PACE = FeedPace(gather_ms=200, most_rows=100, heartbeat_ms=1_000, give_up_s=60.0)
+ROWS = Source("rows", 0)
+
+
+def fields() -> FieldSet:
+    """Those of the made-up traffic."""
+    text = '[examples]\nslice_by = ["device"]\n[fields.device]\nnumber = 1\ntransform = "id"\n'
+    where = SpecText("news.toml", text)
+    return parse_fields(where.tables(), where)
+
+
+class Scene:
+    """Topics as lists, and feeders of them."""
+
+    def __init__(self, seed: int = 4, minutes: int = 4) -> None:
+        self.fields = fields()
+        self.traffic = traffic(seed, minutes, fields=self.fields)
+        records: dict[Source, list[Record]] = {self._source(name): [] for name in SOURCES}
+        for name, batch in self.traffic.batches:
+            held = records[self._source(name)]
+            for value in self._values(batch):
+                # a marker of a transaction lies between any two
+                held.append(Record(self._source(name), 2 * len(held), 0, value))
+        self.reader = ListReader(records, largest_poll=3)
+        self.transactions = ListTransactions()
+        self.now_ms = 1_800_000_000_000
+        self.feeder = self.another()
+
+    def another(self) -> Feeder:
+        """A feeder that begins, such as after a crash."""
+        return Feeder(
+            reader=self.reader,
+            transactions=self.transactions,
+            topics=TOPICS,
+            model="news",
+            fields=self.fields,
+            sample=1.0,
+            pace=PACE,
+            now_ms=lambda: self.now_ms,
+            rest=lambda _: None,
+        )
+
+    def steps(self, count: int) -> None:
+        """Go on for a while, a tenth of a second each."""
+        for _ in range(count):
+            self.feeder.step(0.0)
+            self.now_ms += 100
+
+    def folded(self) -> Summary:
+        """What comes of everything that was written."""
+        evaluation = Evaluation(Rules(fields=FIELDS, keep_ms=1 << 50), SOURCES)
+        for offset, message in enumerate(self.transactions.written):
+            assert message.target == ROWS
+            evaluation.fold(offset, message.value)
+        return total(evaluation)
+
+    def expected(self) -> Summary:
+        """What must."""
+        made = self.traffic
+        return recount(made.examples, made.scores, made.predictions)
+
+    def _values(self, batch: Batch) -> list[bytes]:
+        if isinstance(batch, Examples):
+            return [pack_examples(batch)]
+        if isinstance(batch, Scores):
+            return [pack_scores(batch)]
+        return [msgspec.json.encode(each) for each in batch]
+
+    @staticmethod
+    def _source(name: str) -> Source:
+        topic, _, partition = name.partition("/")
+        return Source(topic, int(partition))
+
+
+def test_everything_is_written_once_with_how_far_it_was_read() -> None:
+    scene = Scene()
+    scene.steps(200)
+    assert scene.folded() == scene.expected()
+    for source, held in scene.reader.records.items():
+        assert scene.transactions.offsets[source].offset == held[-1].offset + 1
+    assert all(not at_end or time_ms for time_ms, at_end in standings(scene).values())
+    assert all(at_end for _, at_end in standings(scene).values())
+
+
+def standings(scene: Scene) -> dict[str, tuple[int | None, bool]]:
+    """As last written."""
+    return unpack(scene.transactions.written[-1].value).standings
+
+
+def test_messages_stay_small_and_the_idle_tell_the_time() -> None:
+    scene = Scene()
+    scene.steps(200)
+    sizes = [len(unpack(each.value).shown) // 25 for each in scene.transactions.written]
+    assert max(sizes) < 200
+    count = scene.transactions.count
+    scene.steps(31)
+    assert scene.transactions.count == count + 3
+    last = unpack(scene.transactions.written[-1].value)
+    assert last.now_ms == pytest.approx(scene.now_ms, abs=1_000)
+
+
+@pytest.mark.parametrize("at", range(0, 30, 3))
+def test_what_was_refused_is_read_again(at: int) -> None:
+    scene = Scene()
+    scene.steps(at)
+    scene.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
+    scene.steps(300)
+    assert not scene.transactions.failures
+    assert scene.feeder.figures.aborts == 2
+    assert scene.folded() == scene.expected()
+
+
+def test_it_gives_up_when_nothing_can_be_written_for_long() -> None:
+    scene = Scene()
+    scene.transactions.failures = [KafkaUnreachable("gone")] * 10_000
+    with pytest.raises(KafkaUnreachable, match="gone"):
+        scene.steps(3_000)
+    assert scene.transactions.count == 0
+
+
+@pytest.mark.parametrize("at", range(1, 20, 2))
+def test_a_partition_that_goes_and_comes_back_is_counted_once(at: int) -> None:
+    scene = Scene()
+    scene.steps(at)
+    for source in scene.reader.records:
+        scene.reader.lose(source)
+        scene.steps(2)
+        scene.reader.gain(source)
+        scene.steps(1)
+    scene.steps(300)
+    assert scene.folded() == scene.expected()
+
+
+@pytest.mark.parametrize("at", range(1, 20, 3))
+def test_one_that_died_goes_on_where_its_last_transaction_ended(at: int) -> None:
+    scene = Scene()
+    scene.steps(at)
+    for source in scene.reader.records:
+        scene.reader.gain(source)  # everything not committed is forgotten
+    scene.feeder = scene.another()
+    scene.steps(300)
+    assert scene.folded() == scene.expected()
+
+
+def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_alone() -> None:
+    scene = Scene()
+    scene.steps(200)
+    before, source = scene.folded(), Source("predictions", 0)
+    good = scene.traffic.predictions[0]
+    for value in (
+        b"{",
+        msgspec.json.encode({"impression_id": "a"}),
+        msgspec.json.encode(msgspec.structs.replace(good, impression_id="a", score=1.5)),
+        msgspec.json.encode(msgspec.structs.replace(good, impression_id="a", model="other")),
+    ):
+        scene.reader.append(source, value)
+    scene.steps(20)
+    assert scene.feeder.figures.unusable == 3
+    assert scene.folded() == before
+    assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
+
+
+def test_examples_of_other_fields_stop_it_naming_where_they_are() -> None:
+    scene = Scene()
+    source = Source("examples", 1)
+    scene.reader.append(source, b"no batch of examples")
+    offset = scene.reader.held(source)[1] - 1
+    with pytest.raises(EvaluationError, match=rf"examples/1, offset {offset}: expected a batch"):
+        scene.steps(200)

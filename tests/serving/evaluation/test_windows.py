@@ -1,0 +1,137 @@
+"""What is published: the figures of the right minutes, bounded, and null where undefined."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from deploy.evaluation_view import table
+from deploy.outcomes import join_outcomes
+from serving.evaluation.fold import Evaluation, Rules
+from serving.evaluation.pane import OTHER, WHOLE
+from serving.evaluation.rows import LEARNED
+from serving.evaluation.windows import OPEN, SETTLED, Figures, Windows, figures, total
+from tests.serving.evaluation.streams import (
+    ALIASES,
+    BEGIN_MS,
+    FIELDS,
+    SOURCES,
+    messages,
+    traffic,
+)
+
+RULES = Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000)
+MINUTE_MS = 60_000
+
+
+def evaluated(minutes: int, seed: int = 11, requests: int = 30) -> Evaluation:
+    """An evaluation of so many minutes."""
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(traffic(seed, minutes, requests), seed)):
+        evaluation.fold(offset, message)
+    return evaluation
+
+
+def only(found: list[Figures], **these: object) -> Figures:
+    """The one that has all these."""
+    [one] = [each for each in found if all(getattr(each, k) == v for k, v in these.items())]
+    return one
+
+
+def test_figures_of_the_learner_are_those_of_the_batch_report() -> None:
+    made = traffic(11, 6, 60)
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(made, 11)):
+        evaluation.fold(offset, message)
+    hour = only(
+        figures(evaluation, "news", Windows()),
+        alias=LEARNED, window="1h", until=OPEN, slice="all",
+    )  # fmt: skip
+    outcomes = join_outcomes(made.examples, made.scores)
+    report = outcomes.progressive()
+    assert hour.scored == len(outcomes)
+    assert hour.shown == len(outcomes) + outcomes.unscored
+    assert hour.clicks == outcomes.labels.sum()
+    assert hour.auc is not None and hour.auc_error is not None
+    assert abs(hour.auc - report.auc) <= hour.auc_error
+    assert hour.request_auc == pytest.approx(report.request_auc)
+    assert hour.log_loss == pytest.approx(report.log_loss)
+    assert hour.normalized_entropy == pytest.approx(report.normalized_entropy)
+    assert hour.calibration == pytest.approx(report.calibration)
+    assert hour.ctr_predicted == pytest.approx(outcomes.scores.mean())
+
+
+def test_a_settled_window_ends_before_minutes_that_await_clicks_and_an_open_one_with_them() -> None:
+    evaluation = evaluated(8)
+    found = figures(evaluation, "news", Windows(lengths_ms=(MINUTE_MS, 3 * MINUTE_MS)))
+    last = max(evaluation.open)
+    settled, opened = (
+        only(found, alias=LEARNED, window="3m", until=until, slice="all")
+        for until in (SETTLED, OPEN)
+    )
+    assert settled.end_ms == evaluation.state.closed_ms < opened.end_ms == last + MINUTE_MS
+    for each in (settled, opened):
+        assert each.end_ms - each.begin_ms == 3 * MINUTE_MS
+        minutes = range(each.begin_ms, each.end_ms, MINUTE_MS)
+        summaries = evaluation.summaries()
+        assert each.shown == sum(summaries[minute].seen[WHOLE][0] for minute in minutes)
+    assert settled.begin_ms > BEGIN_MS
+
+
+def test_slices_are_bounded_and_the_rest_is_one_of_them() -> None:
+    found = figures(evaluated(6), "news", Windows(most_values=2))
+    hour = [e for e in found if e.alias == LEARNED and e.window == "1h" and e.until == OPEN]
+    names = {each.slice for each in hour}
+    assert len(names) == 4
+    assert {"all", f"device={OTHER}"} < names
+    parts = [each for each in hour if each.slice != "all"]
+    assert sum(each.shown for each in parts) == only(hour, slice="all").shown
+    assert sum(each.clicks for each in parts) == only(hour, slice="all").clicks
+
+
+def test_coverage_is_told_both_ways() -> None:
+    evaluation = evaluated(6)
+    hour = only(
+        figures(evaluation, "news", Windows()),
+        alias=ALIASES[0], window="1h", until=OPEN, slice="all",
+    )  # fmt: skip
+    assert hour.scored < hour.shown, "shown and never served"
+    assert hour.given is not None
+    assert hour.given - hour.scored == 2 * 6, "served and never shown: a ghost a minute a partition"
+    assert 0 < hour.compared <= hour.scored
+    assert hour.difference is not None and hour.distance is not None
+    assert abs(hour.difference) <= hour.distance <= 1.0
+
+
+def test_drift_compares_a_window_with_the_one_before() -> None:
+    evaluation = evaluated(8, requests=200)
+    found = figures(evaluation, "news", Windows(lengths_ms=(2 * MINUTE_MS,)))
+    settled = only(found, alias=LEARNED, until=SETTLED, slice="all")
+    assert settled.score_drift is not None and 0 <= settled.score_drift < 0.1
+    assert set(settled.value_drift) == {"device"}
+    assert 0 <= settled.value_drift["device"] < 0.1
+    alone = figures(evaluated(1), "news", Windows())
+    assert only(alone, alias=LEARNED, window="1h", slice="all").score_drift is None
+
+
+def test_what_is_published_survives_json_and_is_a_table_for_an_operator() -> None:
+    found = figures(evaluated(6), "news", Windows())
+    assert len({each.key for each in found}) == len(found)
+    for each in found:
+        assert msgspec.json.decode(msgspec.json.encode(each), type=Figures) == each
+    shown = table(found)
+    assert shown.row_count == len(found)
+    assert table([]).row_count == 0
+
+
+def test_nothing_is_published_of_nothing_and_undefined_figures_are_null() -> None:
+    assert figures(Evaluation(RULES, SOURCES), "news", Windows()) == []
+    assert total(Evaluation(RULES, SOURCES)).seen == {}
+    made = traffic(2, 1, 1)
+    evaluation = Evaluation(RULES, SOURCES)
+    for offset, message in enumerate(messages(made, 2)):
+        evaluation.fold(offset, message)
+    for each in figures(evaluation, "news", Windows()):
+        for value in msgspec.structs.astuple(each):
+            assert not (isinstance(value, float) and np.isnan(value))
