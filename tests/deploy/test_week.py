@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-import time
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
