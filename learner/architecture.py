@@ -12,21 +12,38 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.spec_text import one_of
-from learner.optimizer_spec import EMBEDDINGS
+from learner.optimizer_spec import DENSE, EMBEDDINGS
 from learner.spec_tables import only, real, shown, whole
 
 if TYPE_CHECKING:
+    from ingest.fields import FieldSet
     from ingest.spec_text import SpecText
     from learner.spec_tables import Table
 
 LOGISTIC_REGRESSION = "logistic_regression"
 FACTORIZATION_MACHINE = "factorization_machine"
+FIELD_WEIGHTED_FM = "field_weighted_fm"
+WIDE_AND_DEEP = "wide_and_deep"
+DEEPFM = "deepfm"
+DCN_V2 = "dcn_v2"
+DIN = "din"
+MODULE = "module"
+DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, MODULE)
+"""Those that are torch modules."""
 
 _MODEL_NAME = re.compile(r"[a-z0-9_-]+")
 _VECTOR_KEYS = ("dimensions", "init_scale", "seed")
+_STREAM_KEYS = (*_VECTOR_KEYS, "mini_batch")
+_DEEP_KEYS = (*_STREAM_KEYS, "layers")
 _KEYS: dict[str, tuple[str, ...]] = {
     LOGISTIC_REGRESSION: (),
     FACTORIZATION_MACHINE: _VECTOR_KEYS,
+    FIELD_WEIGHTED_FM: _STREAM_KEYS,
+    WIDE_AND_DEEP: _DEEP_KEYS,
+    DEEPFM: _DEEP_KEYS,
+    DCN_V2: (*_DEEP_KEYS, "cross_layers"),
+    DIN: (*_DEEP_KEYS, "history", "target"),
+    MODULE: (*_DEEP_KEYS, "cross_layers", "history", "target", "module"),
 }
 """What may be written of each, beside name and architecture."""
 
@@ -43,9 +60,24 @@ class Structure:
     seed: int = 1
     """Of what vectors and layers begin with: a function of it and the row's id, never stored."""
 
+    mini_batch: int = 128
+    """Examples after which the rows of a deep model are stepped, at most."""
+    layers: tuple[int, ...] = (64, 32)
+    """Widths of hidden layers."""
+    cross_layers: int = 2
+    """dcn_v2: layers of the cross network."""
+    history: str = ""
+    """din: the bag that holds a user's recent items."""
+    target: str = ""
+    """din: the single-valued field whose value they are compared with."""
+    module: str = ""
+    """module: `package.file:Class` of a torch module that can be imported."""
+
     @property
     def groups(self) -> tuple[str, ...]:
         """Groups of parameters beside the weights, each with an optimizer of its own."""
+        if self.architecture in DEEP:
+            return (EMBEDDINGS, DENSE)
         return (EMBEDDINGS,) if self.dimensions else ()
 
     def agreed(self) -> dict[str, object]:
@@ -75,4 +107,37 @@ def _structure(table: Table, architecture: str, where: SpecText) -> Structure:
         whole(table, where, keys, "dimensions", 16, (1, 256)),
         real(table, where, keys, "init_scale", usual.init_scale, (0.0, 10.0)),
         whole(table, where, keys, "seed", usual.seed, (0, 2**63 - 1)),
+        whole(table, where, keys, "mini_batch", usual.mini_batch, (1, 65_536)),
+        _layers(table.get("layers", list(usual.layers)), where),
+        whole(table, where, keys, "cross_layers", usual.cross_layers, (1, 16)),
+        _text(table, "history", where, architecture == DIN),
+        _text(table, "target", where, "history" in table),
+        _text(table, "module", where, architecture == MODULE),
     )
+
+
+def _layers(found: object, where: SpecText) -> tuple[int, ...]:
+    widths = found if isinstance(found, list) else []
+    if not widths or not all(type(each) is int and 1 <= each <= 65_536 for each in widths):
+        expected = "layers listing widths of hidden layers, each from 1 to 65536"
+        raise where.error(("model", "layers"), expected, shown(found))
+    return tuple(widths)
+
+
+def _text(table: Table, key: str, where: SpecText, needed: bool) -> str:
+    found = table.get(key, None if needed else "")
+    if not isinstance(found, str):
+        raise where.error(("model", key), f"{key}, a name", shown(found))
+    return found
+
+
+def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> None:
+    """Raise SpecError unless history and target name fields of their kinds, if they name any."""
+    if not structure.history:
+        return
+    bags, singles = ([each.name for each in some] for some in (fields.bags, fields.singles))
+    for key, kind, known in (("history", "bag", bags), ("target", "single-valued field", singles)):
+        name = getattr(structure, key)
+        if name not in known:
+            expected = f"{key} naming a {kind}, {one_of(known, name)}"
+            raise where.error(("model", key), expected, shown(name))

@@ -60,3 +60,20 @@ class WrongExamples(LearnerError):
             f"topic {topic}: {why}. A model learns its own examples (topic examples.NAME), or with "
             "--examples-of those of a model whose fields, label and examples are declared alike."
         )
+
+
+class UnfitModule(LearnerError):
+    """The module that a spec names cannot be trained and served."""
+
+    def __init__(self, name: str, expected: str, found: str) -> None:
+        super().__init__(f'[model] module = "{name}": expected {expected}, found {found}')
+
+
+class MissingTorch(LearnerError):
+    """A deep model, and no torch to run it."""
+
+    def __init__(self, architecture: str) -> None:
+        super().__init__(
+            f'[model] architecture = "{architecture}": expected torch to be installed, found that '
+            "it is not: pip install 'headrace[deep]'"
+        )

@@ -151,6 +151,7 @@ def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-unty
 
 @part
 def add_rows(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
+    """Add the rows of inputs [begin, end) that are to be added."""
     # apart from `find_rows`, quick as long as nothing in its loop is handed the whole table
     for k in range(begin, end):
         row_id = scratch.ids[row, k]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
 from ingest.spec_text import SpecError, SpecText, one_of
-from learner.architecture import Structure, parse_model
+from learner.architecture import Structure, check_history, parse_model
 from learner.growth import Admission, parse_admission, parse_expiry
 from learner.optimizer_spec import Optimizer, Optimizers, parse_optimizers
 from learner.optimizers import floats
@@ -143,6 +143,7 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     only(tables, _SECTIONS, where)
     name, structure = parse_model(table_of(tables, where, "model"), where)
     fields = parse_fields(tables, where)
+    check_history(structure, fields, where)
     statistics = _statistics(table_of(tables, where, "statistics"), fields, where)
     section = table_of(tables, where, "optimizer")
     optimizers = parse_optimizers(section, structure.groups, where)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from learner.errors import MissingTorch
 from learner.optimizer_spec import FTRL
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Model(Learning, Protocol):
 def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     """Return the model that the spec declares.
 
-    buckets: of its store; only a spec with admission has to say. Raises ValueError if it does not.
+    buckets: of its store; only a spec with admission has to say. Raises ValueError if it does not,
+    UnfitModule if a module of the user's cannot be used, MissingTorch where torch is not installed.
     """
     if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
         from learner.logistic import LogisticRegression
@@ -81,4 +83,10 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
         from learner.models.factorization import FactorizationMachine
 
         return FactorizationMachine(spec, buckets)
-    raise AssertionError(f"no model of architecture {spec.architecture}")
+    try:
+        from learner.models.deep import DeepModel
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingTorch(spec.architecture) from error
+    return DeepModel(spec, buckets)

@@ -1,0 +1,295 @@
+"""Deep models: rows gathered for a mini-batch, a torch module over them, gradients added to rows.
+
+torch sees dense arrays alone. It is given the values of the rows that a mini-batch names and of the
+layers, returns log-odds and, for the slopes of the loss (learner.label_loss: both label policies),
+the gradient by each of these values. Optimizers are the rows' own (learner.optimizers): nothing is
+kept in torch between two mini-batches, so what a learner knows is what the parameter server knows.
+
+A learner's batch is cut into mini-batches of at most `mini_batch` examples; scores of one are made
+before learning from it. A row's gradient is the sum over the mini-batch, not the mean: a rare row
+moves as far as if its example had come alone. Statistics, counters and admission are exact example
+by example all the same (learner.models.deep_kernels).
+
+Serving uses the same forward pass, from the rows as they stand.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.func import functional_call
+
+from ingest.examples import Kind
+from learner.input_rows import InputRows, read_only
+from learner.inputs import BLOCK
+from learner.label_loss import slope_of
+from learner.models.deep_kernels import Gathered, Span, Turns, gather, look_up, scatter
+from learner.models.layers import Layers
+from learner.models.network import Batch, Form, make_module
+from learner.row_values import parameters_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor, nn
+
+    from ingest.examples import Encoded, Examples
+    from learner.admission import Admissions
+    from learner.inputs import Labelled
+    from learner.models.layers import Standing
+    from learner.pending import Gaining
+    from learner.spec import ModelSpec
+    from pserver.table import RowTable
+
+_FARTHEST = 35.0
+"""Log-odds are cut here: the probability is never 0 or 1, and its logarithm is finite."""
+
+
+class DeepModel:
+    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Only a spec with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told, UnfitModule if the spec names a module that cannot be
+        used.
+        """
+        # learner and server share their machine with others, and matrices here are small
+        torch.set_num_threads(1)
+        self.width = spec.width
+        self._inputs = InputRows(spec, buckets)
+        self._parameters = parameters_of(spec)
+        self._dimensions = spec.structure.dimensions
+        self._mini_batch = spec.structure.mini_batch
+        self._arrange = _Arrangement(spec, self._inputs)
+        with torch.random.fork_rng():
+            self._module = make_module(spec, self._arrange.form)
+            self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
+        self._own = threading.local()
+        self._turn_of = np.zeros(0, np.int32)
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+        return self._inputs.admissions
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that `learn` adds."""
+        return self._inputs.rows_needed(examples) + len(self._layers)
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        Statistics are taken from the rows as they stand. Never adds a row.
+        """
+        count = len(features)
+        if not count:
+            return np.zeros(0)
+        inputs = self._inputs
+        gathered = self._gathered(count, features.bag_ids.shape[0])
+        look_up(
+            view.columns,
+            self._parameters,
+            inputs.program,
+            inputs.gate,
+            inputs.features(features),
+            read_only(event_ms, np.int64),
+            inputs.fixed,
+            inputs.scratch(features, 1),
+            np.empty(1, np.float32),
+            gathered,
+        )
+        standing = self._layers.read(view, int(event_ms.max()) // 1000)
+        with torch.inference_mode():
+            offsets = features.bag_offsets.astype(np.int64)
+            log_odds = self._forward(gathered, _leaves(gathered, standing), offsets, count)
+        return _probability(log_odds)
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """Score, then learn, mini-batch by mini-batch; return the scores, (n,), NaN for CLICKED.
+
+        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
+        active: (buckets,) False where the bucket already has these examples: an id there changes
+        neither view nor gains.
+        """
+        labelled = self._inputs.begin(active, examples)
+        active = read_only(active, np.bool_)
+        if self._turn_of.shape[0] < view.columns.ids.shape[0]:
+            self._turn_of = np.full(view.columns.ids.shape[0], -1, np.int32)
+        scores = np.full(len(examples), np.nan)
+        for begin in range(0, len(examples), self._mini_batch):
+            end = min(begin + self._mini_batch, len(examples))
+            made = self._learn_some(view, gaining, active, examples, labelled, begin, end)
+            scores[begin:end] = np.where(examples.kinds[begin:end] == Kind.CLICKED, np.nan, made)
+        return scores
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        self._inputs.forget()
+
+    def _learn_some(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: Labelled,
+        begin: int,
+        end: int,
+    ) -> npt.NDArray[np.float64]:
+        inputs, features, count = self._inputs, examples.features, end - begin
+        offsets = features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
+        items = int(offsets[-1] - offsets[0]) if inputs.bags else 0
+        gathered = self._gathered(count, items)
+        turns = self._turns(gathered.targets.shape[0])
+        gather(
+            view.columns,
+            gaining,
+            active,
+            self._parameters,
+            inputs.program,
+            inputs.memory,
+            inputs.window_ms,
+            inputs.gate,
+            inputs.features(features),
+            labelled,
+            Span(begin, end, inputs.fixed),
+            inputs.scratch(features, BLOCK),
+            turns,
+            gathered,
+        )
+        seconds = examples.event_ms[begin:end] // 1000
+        standing = self._layers.read(view, int(seconds.max()))
+        leaves = [each.requires_grad_() for each in _leaves(gathered, standing)]
+        log_odds = self._forward(gathered, leaves, offsets.astype(np.int64), count)
+        made = _probability(log_odds)
+        kinds, labels = examples.kinds[begin:end], examples.labels[begin:end]
+        slopes = np.fromiter(map(slope_of.py_func, kinds, labels, made), np.float32, count)
+        gradients = [
+            each.numpy()
+            for each in torch.autograd.grad(
+                log_odds, leaves, torch.from_numpy(slopes), materialize_grads=True
+            )
+        ]
+        scatter(view.columns, gaining, self._parameters, turns, gathered, *gradients[:2])
+        shows = int(np.count_nonzero(kinds != Kind.CLICKED))
+        clicks = int(labels[kinds != Kind.SHOWN].sum())
+        counted = shows, clicks, int(seconds.max())
+        self._layers.step(view, gaining, active, standing, gradients[2], counted)
+        return made
+
+    def _forward(
+        self,
+        gathered: Gathered,
+        leaves: list[Tensor],
+        offsets: npt.NDArray[np.int64],
+        count: int,
+    ) -> Tensor:
+        """Return the log-odds of `count` examples, (n,)."""
+        weights, vectors, layers = leaves
+        batch = self._arrange.batch(torch.from_numpy(gathered.x), weights, vectors, offsets, count)
+        named = self._layers.named(layers)
+        log_odds: Tensor = functional_call(self._thread_module(), named, (batch,))
+        return log_odds
+
+    def _thread_module(self) -> nn.Module:
+        # a functional call puts parameters into the module for as long as it takes
+        if not hasattr(self._own, "module"):
+            self._own.module = copy.deepcopy(self._module)
+        module: nn.Module = self._own.module
+        return module
+
+    def _gathered(self, count: int, items: int) -> Gathered:
+        positions = count * (self._inputs.fixed + self._inputs.statistics) + items
+        return Gathered(
+            np.empty(positions, np.float32),
+            np.empty((positions, self._dimensions), np.float32),
+            np.empty(positions, np.float32),
+            np.empty(positions, np.int64),
+        )
+
+    def _turns(self, positions: int) -> Turns:
+        rows = 2 * positions  # what is read and what is stepped, where these differ
+        return Turns(
+            self._turn_of,
+            np.empty(rows, np.int64),
+            np.empty(rows, np.float32),
+            np.empty(rows, np.float32),
+            np.empty((rows, 1), np.float32),
+            np.empty((rows, self._dimensions), np.float32),
+            np.zeros(1, np.int64),
+            np.empty(1, np.float32),
+        )
+
+
+class _Arrangement:
+    """How positions become the tensors of a `Batch`."""
+
+    def __init__(self, spec: ModelSpec, inputs: InputRows) -> None:
+        fields, structure = spec.fields, spec.structure
+        self._each, self._bags = inputs.fixed + inputs.statistics, inputs.bags
+        self._history, target = -1, -1
+        if structure.history:
+            self._history = [each.name for each in fields.bags].index(structure.history)
+            target = [each.name for each in fields.singles].index(structure.target)
+        self.form = Form(
+            self._each - 1 + self._bags,
+            structure.dimensions,
+            structure.layers,
+            structure.cross_layers,
+            target,
+        )
+
+    def batch(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        vectors: Tensor,
+        offsets: npt.NDArray[np.int64],
+        count: int,
+    ) -> Batch:
+        """Return the batch of `count` examples; offsets: (count * bags + 1,) of their items."""
+        fixed, dimensions = count * self._each, vectors.shape[1]
+        wide = (weights[:fixed] * x[:fixed]).view(count, self._each).sum(dim=1)
+        all_vectors = (vectors[:fixed] * x[:fixed, None]).view(count, self._each, dimensions)
+        all_vectors = all_vectors[:, 1:]
+        items = vectors.new_zeros(count, 0, dimensions)
+        present = torch.zeros(count, 0, dtype=torch.bool)
+        if self._bags:
+            lengths = np.diff(offsets)
+            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths))
+            sums = vectors.new_zeros(count * self._bags, dimensions)
+            sums = sums.index_add(0, bag, vectors[fixed:])
+            all_vectors = torch.cat((all_vectors, sums.view(count, self._bags, dimensions)), dim=1)
+            wide = wide.index_add(0, bag // self._bags, weights[fixed:])
+        if self._history >= 0:
+            begins = offsets[:-1][self._history :: self._bags] - offsets[0]
+            lengths = lengths[self._history :: self._bags]
+            steps = np.arange(lengths.max(initial=0))
+            there = steps < lengths[:, None]
+            places = np.where(there, begins[:, None] + steps, 0)
+            present = torch.from_numpy(there)
+            if places.size:
+                items = vectors[fixed:][torch.from_numpy(places)] * present.unsqueeze(2)
+        return Batch(wide, all_vectors, items, present)
+
+
+def _leaves(gathered: Gathered, standing: Standing) -> list[Tensor]:
+    every = gathered.weights, gathered.vectors, standing.values.reshape(-1)
+    return [torch.from_numpy(each) for each in every]
+
+
+def _probability(log_odds: Tensor) -> npt.NDArray[np.float64]:
+    found = log_odds.detach().numpy().astype(np.float64)
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(found, -_FARTHEST, _FARTHEST))))

@@ -1,0 +1,135 @@
+"""Layers as rows: the parameters of a network, cut into chunks that are rows like any other.
+
+So pushes, replicas, marks and snapshots hold for them without knowing of them. All parameters, one
+after the other in the module's order, are cut into chunks of as many coordinates as a row of the
+model's width has room for, beside what their optimizer needs. A chunk's id is a function of its
+number, spread over the buckets; its field number is reserved.
+
+What a layer begins with is, as with embeddings, a function that is the same everywhere. What a
+module's constructor sets stays (a norm's ones). What it draws, which is what two makings of it do
+not agree on, is replaced: a matrix is drawn uniformly within sqrt(6 / (fan in + fan out)) (Glorot
+and Bengio, AISTATS 2010), from a hash of seed and place, not from torch's dice; a vector (the bias
+of a linear layer) is zero.
+
+Of an example, a chunk counts as the intercept does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from learner.models.deep_kernels import begin_layers, read_layers, step_layers
+from learner.optimizer_spec import Optimizer
+from learner.optimizers import floats, group_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor, nn
+
+    from learner.pending import Gaining
+    from learner.spec import ModelSpec
+    from pserver.table import RowTable
+
+    Floats = npt.NDArray[np.float32]
+
+
+class Standing(NamedTuple):
+    """All layers at one moment."""
+
+    values: Floats  # (chunks, coordinates)
+    shrinks: Floats  # (chunks,) what decay left of what they had gained
+
+
+class Layers:
+    """The parameters of one module in rows."""
+
+    def __init__(self, spec: ModelSpec, module: nn.Module, again: nn.Module) -> None:
+        """again: the same module made once more, with other dice."""
+        optimizer = spec.optimizers.dense or Optimizer()
+        coordinates = 1
+        while floats(optimizer, coordinates + 1) <= spec.width:
+            coordinates += 1
+        self._group = group_of(optimizer, 0, coordinates)
+        self._shapes = [(name, tuple(each.shape)) for name, each in module.named_parameters()]
+        begun, bounds = _begins(module, again)
+        chunks = -(-begun.shape[0] // coordinates)
+        padded = [np.zeros((chunks, coordinates), np.float32) for _ in range(2)]
+        for whole, each in zip(padded, (begun, bounds), strict=True):
+            whole.reshape(-1)[: each.shape[0]] = each
+        self.ids = np.zeros(chunks, np.uint64)
+        self._begun = padded[0]
+        begin_layers(np.uint64(spec.structure.seed), padded[1], self.ids, self._begun)
+        self.count = begun.shape[0]
+
+    def __len__(self) -> int:
+        return int(self.ids.shape[0])
+
+    def read(self, view: RowTable, now_s: int) -> Standing:
+        """Return the layers as the rows stand, decayed to this second of event time."""
+        standing = Standing(np.empty_like(self._begun), np.empty(len(self), np.float32))
+        read_layers(
+            view.columns,
+            self._group,
+            self.ids,
+            self._begun,
+            np.uint32(now_s),
+            standing.shrinks,
+            standing.values,
+        )
+        return standing
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parameters by name, as views of the flat tensor of all of them."""
+        named, begin = {}, 0
+        for name, shape in self._shapes:
+            size = math.prod(shape)
+            named[name] = flat[begin : begin + size].view(shape)
+            begin += size
+        return named
+
+    def step(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        standing: Standing,
+        gradient: Floats,
+        counted: tuple[int, int, int],
+    ) -> None:
+        """Step all chunks whose bucket is active.
+
+        gradient: (chunks * coordinates,). counted: shows and clicks of the mini-batch, and the
+        second of its last event.
+        """
+        shows, clicks, second = counted
+        step_layers(
+            view.columns,
+            gaining,
+            active,
+            self._group,
+            self.ids,
+            standing.shrinks,
+            gradient.reshape(self._begun.shape),
+            shows,
+            clicks,
+            np.uint32(second),
+        )
+
+
+def _begins(module: nn.Module, again: nn.Module) -> tuple[Floats, Floats]:
+    """Return constants and bounds of what every coordinate begins with, each of shape (N,)."""
+    begun, bounds = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    for parameter, other in zip(module.parameters(), again.parameters(), strict=True):
+        constant, bound = np.zeros(parameter.numel(), np.float32), 0.0
+        if torch.equal(parameter, other):
+            constant = parameter.detach().numpy().reshape(-1)
+        elif parameter.dim() > 1:
+            fan_in, fan_out = torch.nn.init._calculate_fan_in_and_fan_out(parameter)  # noqa: SLF001
+            bound = math.sqrt(6.0 / (fan_in + fan_out))
+        begun.append(constant)
+        bounds.append(np.full(parameter.numel(), bound, np.float32))
+    return np.concatenate(begun), np.concatenate(bounds)

@@ -1,0 +1,268 @@
+"""Deep models: the same as a plain torch loop, and rows like any other."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+
+import torch
+
+from learner.errors import UnfitModule
+from learner.models import open_model
+from learner.models.deep import DeepModel
+from learner.models.deep_kernels import DENSE_NUMBER
+from learner.models.network import make_module
+from tests.learner.streams import (
+    BUCKETS,
+    COUNT,
+    Bench,
+    part,
+    random_examples,
+    random_spec,
+)
+from tests.learner.torch_reference import TorchReference
+
+if TYPE_CHECKING:
+    from learner.spec import ModelSpec
+
+OPTIMIZERS = """
+[optimizer.embeddings]
+name = "adagrad"
+alpha = 0.05
+epsilon = 0.1
+
+[optimizer.dense]
+name = "{dense}"
+alpha = {alpha}
+epsilon = 0.1
+"""
+FORMS = {
+    "deepfm": "layers = [6, 4]\n",
+    "wide_and_deep": "layers = [6]\n",
+    "dcn_v2": "layers = [6]\ncross_layers = 2\n",
+    "field_weighted_fm": "",
+    "din": 'layers = [6]\nhistory = "tags"\ntarget = "item"\n',
+}
+
+
+def _spec(
+    random: np.random.Generator,
+    architecture: str = "deepfm",
+    policy: str = "immediate",
+    mini_batch: int = 8,
+    growth: str = "",
+    dense: str = "adagrad",
+    form: str | None = None,
+) -> ModelSpec:
+    model = (
+        f'architecture = "{architecture}"\ndimensions = 3\ninit_scale = 0.3\nseed = 5\n'
+        f"mini_batch = {mini_batch}\n{FORMS[architecture] if form is None else form}"
+    )
+    optimizers = OPTIMIZERS.format(dense=dense, alpha=0.02)
+    return random_spec(random, policy, True, optimizers + growth, model)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "policy", "dense"),
+    [
+        ("deepfm", "immediate", "adagrad"),
+        ("deepfm", "window", "adam"),
+        ("wide_and_deep", "immediate", "adam"),
+        ("dcn_v2", "window", "adagrad"),
+        ("field_weighted_fm", "immediate", "adagrad"),
+        ("din", "immediate", "adagrad"),
+    ],
+)
+def test_scores_and_rows_equal_a_plain_torch_loop(
+    architecture: str, policy: str, dense: str
+) -> None:
+    random = np.random.default_rng(len(architecture))
+    spec = _spec(random, architecture, policy, dense=dense)
+    examples = random_examples(random, spec, 120, closed=policy == "window")
+    bench = Bench(spec)
+    assert isinstance(bench.model, DeepModel)
+    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
+    reference.begin()
+    expected = []
+    for begin in range(0, len(examples), 8):
+        expected += reference.learn_batch(part(examples, begin, begin + 8))
+    found = bench.learn(examples)
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
+    assert np.nanstd(found) > 0.02
+    rows = bench.rows()
+    ours = rows.ids & np.uint64(1023) != DENSE_NUMBER
+    assert rows.ids[ours].tolist() == sorted(reference.rows)
+    counted = [reference.rows[row_id].shows for row_id in sorted(reference.rows)]
+    assert rows.shows[ours].tolist() == counted
+
+
+def test_pushed_gains_are_all_that_was_learned_layers_too() -> None:
+    random = np.random.default_rng(1)
+    spec = _spec(random)
+    bench = Bench(spec)
+    examples = random_examples(random, spec, 200, closed=False)
+    bench.learn(examples)
+    gained = bench.gained()
+    for mine, view in zip(gained, bench.rows(), strict=True):
+        np.testing.assert_array_equal(mine, view)
+    layers = gained.ids & np.uint64(1023) == DENSE_NUMBER
+    assert np.count_nonzero(layers) == len(bench.model._layers)  # type: ignore[attr-defined]
+    assert (gained.shows[layers] == 200).all()
+    served = Bench(spec)
+    served.view.add(gained)
+    features, event_ms = examples.features, examples.event_ms
+    np.testing.assert_array_equal(
+        served.model.predict(served.view, features, event_ms),
+        bench.model.predict(bench.view, features, event_ms),
+    )
+
+
+def test_chunks_of_layers_lie_in_all_buckets() -> None:
+    bench = Bench(_spec(np.random.default_rng(2), form="layers = [64, 32]\n"))
+    chunks = bench.model._layers.ids  # type: ignore[attr-defined]
+    assert np.unique(chunks).shape[0] == chunks.shape[0]
+    assert np.unique(bench.shape.bucket_of(chunks)).shape[0] == BUCKETS
+
+
+@pytest.mark.parametrize("growth", ["", COUNT])
+def test_buckets_that_have_the_examples_are_left_alone(growth: str) -> None:
+    random = np.random.default_rng(3)
+    spec = _spec(random, growth=growth)
+    examples = random_examples(random, spec, 300, closed=False)
+    bench = Bench(spec)
+    for begin in range(0, len(examples), 50):
+        inactive = tuple(int(bucket) for bucket in random.choice(BUCKETS, 5, replace=False))
+        before = bench.rows()
+        bench.learn(part(examples, begin, begin + 50), inactive)
+        after = bench.rows()
+        for bucket in inactive:
+            in_before = bench.shape.bucket_of(before.ids) == bucket
+            in_after = bench.shape.bucket_of(after.ids) == bucket
+            left, found = before.chosen(in_before), after.chosen(in_after)
+            for one, other in zip(left, found, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("growth", ["", COUNT])
+def test_the_score_is_what_predict_would_have_answered(growth: str) -> None:
+    random = np.random.default_rng(5)
+    spec = _spec(random, mini_batch=1, growth=growth)
+    examples = random_examples(random, spec, 120, closed=False)
+    bench = Bench(spec)
+    for i in range(len(examples)):
+        one = part(examples, i, i + 1)
+        rows = len(bench.view)
+        answered = bench.model.predict(bench.view, one.features, one.event_ms)
+        assert len(bench.view) == rows
+        score = bench.learn(one)
+        assert math.isnan(score[0]) or score[0] == pytest.approx(answered[0], rel=1e-5)
+
+
+def test_how_a_learner_cuts_its_batches_makes_no_difference_between_mini_batches() -> None:
+    random = np.random.default_rng(7)
+    spec = _spec(random, mini_batch=10)
+    examples = random_examples(random, spec, 240, closed=False)
+    whole, split = Bench(spec), Bench(spec)
+    scores = whole.learn(examples)
+    made = [split.learn(part(examples, at, at + 30)) for at in range(0, len(examples), 30)]
+    np.testing.assert_array_equal(np.concatenate(made), scores)
+    for one, other in zip(whole.rows(), split.rows(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+class Own(torch.nn.Module):
+    """A module of one's own: the wide sum, and a product with one vector."""
+
+    def __init__(self, form: object) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(3)
+        self.mix = torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]  # as a user would write it
+        """Log-odds."""
+        return batch.wide + self.norm(batch.vectors.sum(1)) @ self.mix
+
+
+class NoModule:
+    """Not a module."""
+
+
+class Buffered(Own):
+    """Keeps something where no server would find it."""
+
+    def __init__(self, form: object) -> None:
+        super().__init__(form)
+        self.register_buffer("mean", torch.zeros(1))
+
+
+class Squeezed(Own):
+    """Answers with a column."""
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        """Log-odds."""
+        return super().forward(batch).unsqueeze(1)  # type: ignore[no-untyped-call]
+
+
+class Double(Own):
+    """Of twice the precision."""
+
+    def __init__(self, form: object) -> None:
+        super().__init__(form)
+        self.double()
+
+
+class Dropping(Own):
+    """Forgets some of it."""
+
+    def __init__(self, form: object) -> None:
+        super().__init__(form)
+        self.drop = torch.nn.Dropout(0.5)
+
+
+def _own_spec(name: str) -> ModelSpec:
+    random = np.random.default_rng(11)
+    return _spec(random, "module", form=f'module = "{name}"\n')
+
+
+FORMS["module"] = ""
+
+
+def test_a_module_of_ones_own_is_trained() -> None:
+    spec = _own_spec("tests.learner.test_deep:Own")
+    bench = Bench(spec)
+    examples = random_examples(np.random.default_rng(11), spec, 200, closed=False)
+    before = bench.model.predict(bench.view, examples.features, examples.event_ms)
+    bench.learn(examples)
+    after = bench.model.predict(bench.view, examples.features, examples.event_ms)
+    assert np.abs(after - before).max() > 0.05
+    named = bench.model._layers.named(  # type: ignore[attr-defined]
+        torch.from_numpy(bench.model._layers.read(bench.view, 0).values.reshape(-1))  # type: ignore[attr-defined]
+    )
+    assert (named["mix"] != 0).all()
+    assert not torch.equal(named["norm.weight"], torch.ones(3))
+    torch.testing.assert_close(named["norm.weight"], torch.ones(3), rtol=0.5, atol=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nowhere.at_all:Own", "imported"),
+        ("tests.learner.test_deep:Nothing", "imported"),
+        ("tests.learner.test_deep", "imported"),
+        ("tests.learner.test_deep:NoModule", "torch.nn.Module"),
+        ("tests.learner.test_deep:Buffered", "no buffers"),
+        ("tests.learner.test_deep:Squeezed", "shape (2,)"),
+        ("tests.learner.test_deep:Double", "torch.float32"),
+        ("tests.learner.test_deep:Dropping", "no dropout"),
+    ],
+)
+def test_a_module_that_is_unfit_is_refused_saying_why(name: str, expected: str) -> None:
+    with pytest.raises(UnfitModule, match=r"expected .* found ") as caught:
+        open_model(_own_spec(name))
+    assert name in str(caught.value)
+    assert expected in str(caught.value)
