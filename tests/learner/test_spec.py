@@ -44,6 +44,15 @@ def test_the_specs_that_are_ready_to_run_load(name: str) -> None:
     assert spec.width == 2
 
 
+@pytest.mark.parametrize("name", ["news_fm", "news_deepfm"])
+def test_a_row_is_as_wide_as_weight_and_vector_and_what_steps_them(name: str) -> None:
+    spec = load_spec(MODELS / f"{name}.toml")
+    assert spec.name == name
+    assert spec.width == 2 + 8 * 2
+    # the inputs are those of the linear model, so its examples are learned by all three
+    assert spec.fields.fingerprint == load_spec(MODELS / "news.toml").fields.fingerprint
+
+
 def test_the_policies_of_the_news_specs_are_what_they_are_named_for() -> None:
     policies = {
         name: load_spec(MODELS / f"{name}.toml").fields.label
@@ -251,3 +260,81 @@ def test_specs_that_stores_were_made_from_keep_their_fingerprint(
 ) -> None:
     """It may only change with what the spec says: else no process would start on its store."""
     assert load_spec(MODELS / f"{name}.toml").fingerprint == fingerprint
+
+
+DEEP = (
+    GOOD.replace(
+        'name = "m"',
+        """name = "m"
+architecture = "din"
+dimensions = 8
+layers = [16, 8]
+history = "tags"
+target = "item"
+""",
+    )
+    + """\
+
+[fields.tags]
+number = 3
+transform = "bag"
+
+[optimizer.embeddings]
+name = "adam"
+
+[optimizer.dense]
+name = "sgd"
+decay_per_day = 0.1
+"""
+)
+
+
+def test_a_deep_model_has_its_parts() -> None:
+    spec = parse_spec(DEEP, "m.toml")
+    structure, optimizers = spec.structure, spec.optimizers
+    assert (structure.dimensions, structure.layers, structure.mini_batch) == (8, (16, 8), 128)
+    assert (structure.history, structure.target) == ("tags", "item")
+    assert optimizers.embeddings is not None
+    assert optimizers.dense is not None
+    assert (optimizers.embeddings.name, optimizers.dense.decay_per_day) == ("adam", 0.1)
+    assert spec.width == 2 + 3 * 8 + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dimensions = 8", "dimensions = 4"),
+        ("layers = [16, 8]", "layers = [16]"),
+        ("layers = [16, 8]", "seed = 2"),
+        ('name = "sgd"', 'name = "adagrad"'),
+        ("decay_per_day = 0.1", "decay_per_day = 0.2"),
+        ('name = "adam"', 'name = "adam"\nbeta1 = 0.8'),
+        ('architecture = "din"', 'architecture = "module"\nmodule = "some.where:Model"'),
+    ],
+)
+def test_whoever_means_another_network_has_another_fingerprint(old: str, new: str) -> None:
+    changed = DEEP.replace(old, new, 1)
+    assert parse_spec(changed, "m.toml").fingerprint != parse_spec(DEEP, "m.toml").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "expected"),
+    [
+        ("dimensions = 8", "dimensions = 0", 4, "1 to 256"),
+        ("layers = [16, 8]", "layers = []", 5, "widths"),
+        ("layers = [16, 8]", "layers = [16, 0]", 5, "widths"),
+        ("layers = [16, 8]", "layres = [16, 8]", 5, "layers"),
+        ("layers = [16, 8]", "cross_layers = 2", 5, "cross_layers"),
+        ('history = "tags"', 'history = "item"', 6, "naming a bag"),
+        ('target = "item"', 'target = "tags"', 7, "single-valued"),
+        ('target = "item"', "", 1, "target"),
+        ('architecture = "din"', 'architecture = "module"', 1, "module, a name"),
+        ('name = "adam"', 'name = "adma"', 36, "adam"),
+        ('name = "adam"', "l1 = 1.0", 36, "epsilon"),
+        ("[optimizer.dense]", "[optimizer.dens]", 38, "dense"),
+    ],
+)
+def test_what_is_wrong_with_a_deep_model_is_refused_by_line(
+    old: str, new: str, line: int, expected: str
+) -> None:
+    _assert_refused(DEEP, old, new, line, expected)
