@@ -8,6 +8,8 @@ Everything shown is read where a user could read it: topics, the server, the row
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from rich.console import Console
 from rich.live import Live
 
 from deploy.arrival import Patience
+from deploy.demo_figures import DemoFigures
 from deploy.demo_view import Counted, Summary, View, line, summary, table
 from deploy.event_log import check_log, first_impressions, span_ms
 from deploy.live_stream import LiveStream, Throttle
@@ -30,6 +33,7 @@ from deploy.stack.steps import ShownSteps
 from deploy.synthetic import SyntheticStream, World
 from ingest.joiner import read_state
 from ingest.kafka import BY_KEY, KafkaWriter
+from ingest.status import instance_name, telling
 from ingest.stream import Source
 from ingest.topics import EventTopics
 
@@ -49,6 +53,8 @@ ASK_EVERY_S = 1.0
 LONGEST_PART_S = 60.0
 """The model freezes after the first part, and the last part is what is compared in the end."""
 RECENT_S = 30.0
+CHAOS_SHARE = 0.6
+"""Of the show have passed when the learner is killed."""
 LOG_SHARE = 0.95
 """Of the seconds, in which a log is replayed: it should come to its end."""
 CLICKS_SHARE = 0.16
@@ -69,6 +75,8 @@ class DemoSettings:
     speed: float | None
     """Of the log; None: so that it lasts `seconds`, or at full speed."""
     full_speed: bool
+    chaos: bool = False
+    """Kill the learner on stage, with SIGKILL, in the middle of the show."""
 
     @property
     def part_s(self) -> float:
@@ -110,9 +118,13 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
         if not road.start(stop):
             return
         observer = Observer(road.kafka, road.spec)
+        figures = DemoFigures(road.spec.name)
         try:
-            with _player(settings, road, observer) as player:
-                _Demo(settings, road, observer, player, console, stop).run()
+            with (
+                telling(road.kafka, "demo", instance_name(), figures.registry),
+                _player(settings, road, observer) as player,
+            ):
+                _Demo(settings, road, observer, player, console, stop, figures).run()
         finally:
             observer.close()
 
@@ -171,7 +183,10 @@ class _Demo:
         player: Player,
         console: Console,
         stop: threading.Event,
+        figures: DemoFigures,
     ) -> None:
+        self._figures = figures
+        self._killed_at_s: float | None = None
         self._settings, self._road, self._observer = settings, road, observer
         self._player, self._console, self._stop = player, console, stop
         self._frozen_at_s: float | None = None
@@ -188,6 +203,7 @@ class _Demo:
         observer.poll(0.0)  # stand at the end of the topics before anything is sent
         asked = curl_of(self._road.address, self._road.spec, _sample(settings))
         # not in the table, where it would be cut into lines that nobody could paste
+        self._console.print(f"watch it learn: {self._road.address}/", soft_wrap=True)
         self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
@@ -211,6 +227,14 @@ class _Demo:
             self._look("learning")
             if self._observer.at_s >= self._settings.part_s:
                 self._freeze()
+            if self._settings.chaos and self._observer.at_s >= end_s * CHAOS_SHARE:
+                self._kill()
+
+    def _kill(self) -> None:
+        """Kill the learner, once; the supervisor starts another."""
+        if self._killed_at_s is None:
+            self._killed_at_s = self._observer.at_s
+            os.kill(self._road.supervisor.pid("learner"), signal.SIGKILL)
 
     def _freeze(self) -> None:
         """Begin to copy the rows; once they are here, they are the frozen model."""
@@ -247,7 +271,9 @@ class _Demo:
             self._server = ask_server(self._road.address, self._road.spec.name) or self._server
         if now_s - self._shown_s >= SHOW_EVERY_S:
             self._shown_s = now_s
-            self._show(self._view(phase, now_s))
+            view = self._view(phase, now_s)
+            self._figures.note(view.recent)
+            self._show(view)
 
     def _show(self, view: View) -> None:
         if self._live is not None:
@@ -297,6 +323,7 @@ class _Demo:
             p50_ms=server.p50_ms if server else None,
             p99_ms=server.p99_ms if server else None,
             rows=rows.rows,
+            killed_at_s=self._killed_at_s,
             counted=Counted(
                 impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
             ),

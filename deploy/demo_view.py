@@ -74,6 +74,8 @@ class Summary:
     p99_ms: float | None
     rows: int
     counted: Counted
+    killed_at_s: float | None = None
+    """When the learner was killed, if it was."""
 
 
 def table(view: View) -> Table:
@@ -124,7 +126,14 @@ def summary(result: Summary) -> str:
         f"{result.clicks:,} clicks went through Kafka, the joiner, the learner and the "
         f"parameter server into the model that answered requests: {result.rows:,} rows."
     )
-    return "\n".join((road, _accuracy(result), _freshness(result), _exactness(result.counted)))
+    told = [road, _accuracy(result), _freshness(result), _exactness(result.counted)]
+    if result.killed_at_s is not None:
+        told.insert(
+            1,
+            f"Chaos: at {result.killed_at_s:.0f} s the learner was killed in the middle of its "
+            "work (SIGKILL) and another took over from what Kafka and the parameter server hold.",
+        )
+    return "\n".join(told)
 
 
 def _accuracy(result: Summary) -> str:

@@ -11,6 +11,7 @@ whichever comes first, and only impressions with everything known are compared.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ class Standing(NamedTuple):
     frozen: float
     truth: float
     impressions: int
+    live_loss: float = math.nan
+    """Mean log loss, in nats."""
+    frozen_loss: float = math.nan
 
 
 class Race:
@@ -94,7 +98,14 @@ class Race:
             compared = within
         labels = self._labels[:count][compared]
         live, frozen, truth = live[compared], frozen[compared], truth[compared]
-        return Standing(_auc(labels, live), _auc(labels, frozen), _auc(labels, truth), labels.size)
+        return Standing(
+            _auc(labels, live),
+            _auc(labels, frozen),
+            _auc(labels, truth),
+            labels.size,
+            _log_loss(labels, live),
+            _log_loss(labels, frozen),
+        )
 
     def _find(self, impression_ids: Sequence[str]) -> npt.NDArray[np.int64]:
         places = self._places
@@ -107,6 +118,13 @@ class Race:
             self._known = np.concatenate((self._known, np.full_like(self._known, np.nan)), axis=1)
             self._labels = np.concatenate((self._labels, np.zeros_like(self._labels)))
         return found
+
+
+def _log_loss(labels: npt.NDArray[np.uint8], scores: Floats) -> float:
+    if not labels.size or np.isnan(scores).any():
+        return float("nan")
+    given = np.clip(np.where(labels == 1, scores, 1 - scores), 1e-12, 1.0)
+    return float(-np.log(given).mean())
 
 
 def _auc(labels: npt.NDArray[np.uint8], scores: Floats) -> float:

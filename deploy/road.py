@@ -165,8 +165,8 @@ class Road:
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
         name = ("--instance", "one-machine")
         return [
-            Part("server", ("serving", "run", *spec, *listen), to_redis),
-            Part("keeper", ("pserver", "keep", *spec, *metrics("keeper")), to_redis),
+            Part("server", ("serving", "run", *spec, *to_kafka, *listen), to_redis),
+            Part("keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), to_redis),
             Part(
                 "learner",
                 ("learner", "run", *spec, *to_kafka, *name, *metrics("learner")),

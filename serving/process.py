@@ -19,6 +19,7 @@ from ingest.collector.http_server import (
     run_app,
     tokens_for,
 )
+from ingest.status import instance_name, telling
 from learner.agreement import check_agreement
 from learner.models import open_model
 from pserver.replica import Replica
@@ -32,6 +33,8 @@ from serving.models.aliases import Aliases
 from serving.models.candidates import EventCandidates
 from serving.models.predictor import Predictor, TableRows
 from serving.models.served import Models, Served
+from serving.page.reader import StatusReader
+from serving.page.routes import page_routes
 from serving.replicas.follower import Follower, Following
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
     from pserver.store import Store
 
@@ -79,6 +83,8 @@ class ServerSettings:
     """How long requests under way may take to finish."""
     following: Following = field(default_factory=Following)
     limits: Limits = field(default_factory=Limits)
+    told_to: KafkaSettings | None = None
+    """Whose topic `status` this server tells how it is, and the page draws; None: no page."""
 
 
 class ModelAt(NamedTuple):
@@ -128,13 +134,17 @@ def run_server(
         return [each.failure for each in followers if each.failure is not None]
 
     with (
+        telling(settings.told_to, "server", instance_name(), registry),
         listening_socket(settings.host, settings.port) as listener,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
         _running(followers),
+        _page_of(settings.told_to) as page,
         rare_collections(_COLLECT_AFTER),
         _quick_switches(),
     ):
         app = make_app(parts)
+        if page is not None:
+            app.include_router(page_routes(page))
         leaving = Leaving(
             stop,
             parts.readiness,
@@ -149,6 +159,18 @@ def run_server(
         app.state.answering.close()
     for failure in failures():
         raise failure
+
+
+@contextlib.contextmanager
+def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
+    if kafka is None:
+        yield None
+        return
+    reader = StatusReader(kafka, now_ms)
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
 def _served(

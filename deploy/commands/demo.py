@@ -45,6 +45,9 @@ def demo(
         int, Option("--events", min=10, help="Synthetic events a second, if the machine follows.")
     ] = 2000,
     seed: Annotated[int, Option("--seed", min=0, help="Of the synthetic stream.")] = 1,
+    chaos: Annotated[
+        bool, Option("--chaos", help="Kill the learner (SIGKILL) in the middle of the show.")
+    ] = False,
     kafka: OwnKafka = None,
     kafka_client: KafkaClient = None,
     redis: OwnRedis = None,
@@ -76,7 +79,7 @@ def demo(
         port_may_differ=True,
     )
     settings = DemoSettings(
-        road, seconds, events, seed, data, times_real_time, full_speed=speed == "max"
+        road, seconds, events, seed, data, times_real_time, full_speed=speed == "max", chaos=chaos
     )
     with stopped_by_signals() as stop:
         run_demo(settings, stop)

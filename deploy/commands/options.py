@@ -36,6 +36,15 @@ RedisUrl = Annotated[
         "TLS. User and password better in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.",
     ),
 ]
+ToldTo = Annotated[
+    str | None,
+    Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka, whose topic `status` is told how this process is. Default: nobody is.",
+    ),
+]
 OwnKafka = Annotated[
     str | None,
     Option(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.commands import pserver_restore, pserver_snapshots
-from deploy.commands.options import REDIS, Buckets, KafkaClient, MetricsPort, ModelFile, RedisUrl
+from deploy.commands.options import (
+    REDIS,
+    Buckets,
+    KafkaClient,
+    MetricsPort,
+    ModelFile,
+    RedisUrl,
+    ToldTo,
+)
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -29,15 +37,6 @@ HeldBy = Annotated[
         envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
         help="Kafka, to compare the marks with what it holds.",
-    ),
-]
-ToldTo = Annotated[
-    str | None,
-    typer.Option(
-        "--kafka",
-        envvar="HEADRACE_KAFKA",
-        metavar="HOST:PORT",
-        help="Kafka, to tell its topic `status` how this keeper is.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from deploy.commands.options import REDIS, Host, MetricsPort, Port, RedisUrl
+from deploy.commands.options import (
+    REDIS,
+    Host,
+    KafkaClient,
+    MetricsPort,
+    Port,
+    RedisUrl,
+    ToldTo,
+)
 
 if TYPE_CHECKING:
     from serving.process import ModelAt
@@ -79,8 +87,11 @@ def run(
     drain_ms: DrainMs = 0,
     waiting_ms: WaitingMs = 50,
     metrics_port: MetricsPort = 0,
+    kafka: ToldTo = None,
+    kafka_client: KafkaClient = None,
 ) -> None:
     """Follow models in the parameter server and answer requests over HTTP, until stopped."""
+    from deploy.commands.building import kafka_settings
     from deploy.signals import stopped_by_signals
     from serving.api.limits import Limits
     from serving.process import ServerSettings, run_server
@@ -93,6 +104,7 @@ def run(
         drain_ms=drain_ms,
         metrics_port=metrics_port,
         limits=Limits(waiting_ms=waiting_ms),
+        told_to=kafka_settings(kafka, kafka_client) if kafka else None,
     )
     with ExitStack() as stack:
         models = opened(stack, model, redis)
