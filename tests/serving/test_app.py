@@ -21,6 +21,7 @@ from tests.serving.scenery import (
 )
 
 PREDICT = "/v1/models/news:predict"
+RANK = "/v1/models/news:rank"
 
 
 def ask(serving: Serving, method: str, path: str, **how: Any) -> httpx.Response:
@@ -224,21 +225,45 @@ def test_metrics_tell_requests_candidates_freshness_and_rows() -> None:
 def test_the_examples_of_the_openapi_page_can_be_sent_as_they_stand() -> None:
     serving, _ = complete()
     page = ask(serving, "GET", "/openapi.json").json()
-    post = page["paths"][PREDICT]["post"]
-    body = post["requestBody"]["content"]["application/json"]
     sent = 0
-    for example in body["examples"].values():
-        answer = ask(serving, "POST", PREDICT, json=example["value"])
-        assert answer.status_code == 200, answer.text
-        sent += 1
-    assert sent == 2
+    for path, methods in page["paths"].items():
+        for example in _examples(methods.get("post", {})):
+            answer = ask(serving, "POST", path, json=example["value"])
+            assert answer.status_code == 200, (path, answer.text)
+            sent += 1
+    assert sent == 6  # :predict and :rank two each, infer versioned and not
     refusals = {"401", "404", "408", "412", "413", "415", "422", "503"}
-    assert set(post["responses"]) == {"200"} | refusals
+    assert set(page["paths"][PREDICT]["post"]["responses"]) == {"200"} | refusals
     for reference in _references(page):
         at: Any = page
         for part in reference.removeprefix("#/").split("/"):
             at = at[part]
         assert at
+
+
+def _examples(post: dict[str, Any]) -> list[Any]:
+    content = post.get("requestBody", {}).get("content", {})
+    return [each for kind in content.values() for each in kind.get("examples", {}).values()]
+
+
+def test_a_ranking_has_the_likeliest_first_and_no_more_than_asked() -> None:
+    serving, pusher = complete()
+    for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
+        pusher.push(gains_of_article(serving.spec, article, z))
+    serving.follow()
+    asked = {"candidates": [{"article_id": each} for each in (2, 9, 1, 9, 3)]}
+    scores = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    ranking = ask(serving, "POST", RANK, json=asked).json()["ranking"]
+    assert [each["index"] for each in ranking] == [2, 4, 1, 3, 0]  # equal ones in their order
+    assert [each["score"] for each in ranking] == [scores[i]["score"] for i in (2, 4, 1, 3, 0)]
+    top = ask(serving, "POST", RANK, json={**asked, "top_k": 2}).json()["ranking"]
+    assert [each["index"] for each in top] == [2, 4]
+    for wrong in (0, -1, "two", 1.5):
+        answer = ask(serving, "POST", RANK, json={**asked, "top_k": wrong})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"] == "top_k"
+    answer = ask(serving, "POST", PREDICT, json={**asked, "top_k": 2})
+    assert answer.json()["error"]["field"] == "top_k"
 
 
 def _references(part: Any) -> list[str]:

@@ -1,11 +1,8 @@
 """The whole server: a real port, a real HTTP client, a clean end."""
 
-import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import httpx
 import pytest
@@ -14,8 +11,8 @@ from ingest.collector.errors import AddressTaken
 from learner.spec import parse_spec
 from pserver.errors import MissingBucket, WrongModel
 from pserver.memory_store import MemoryStore
-from serving.process import ModelAt, ServerSettings, run_server
-from serving.replicas.follower import Following
+from serving.process import ModelAt, run_server
+from tests.serving.running import SETTINGS, Running, at, ready, running
 from tests.serving.scenery import (
     SPEC,
     Fallible,
@@ -25,57 +22,6 @@ from tests.serving.scenery import (
     memory_store,
     news,
 )
-
-SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
-
-
-def at(store: Any) -> list[ModelAt]:
-    return [ModelAt(news(), store)]
-
-
-class Running:
-    """A server in a thread of this process."""
-
-    def __init__(self, store: Any, settings: ServerSettings) -> None:
-        self.stop = threading.Event()
-        self._ports: list[int] = []
-        self._ended: list[BaseException | None] = []
-        self._thread = threading.Thread(target=self._run, args=(store, settings))
-        self._thread.start()
-        eventually(lambda: self._ports or self._ended)
-
-    def _run(self, store: Any, settings: ServerSettings) -> None:
-        try:
-            run_server(settings, [ModelAt(news(), store)], self.stop, self._ports.append)
-        except BaseException as error:  # noqa: BLE001 - handed to the test, which raises it
-            self._ended.append(error)
-        else:
-            self._ended.append(None)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._ports[0]}"
-
-    def join(self) -> None:
-        """Wait for the end; raise what it ended with."""
-        self._thread.join(20)
-        [error] = self._ended
-        if error is not None:
-            raise error
-
-
-@contextlib.contextmanager
-def running(store: Any, settings: ServerSettings = SETTINGS) -> Iterator[Running]:
-    server = Running(store, settings)
-    try:
-        yield server
-    finally:
-        server.stop.set()
-        server.join()
-
-
-def ready(url: str) -> bool:
-    return httpx.get(f"{url}/health/ready").status_code == 200
 
 
 def test_a_push_reaches_the_answers_of_a_running_server() -> None:

@@ -1,0 +1,135 @@
+"""A server takes what it can answer in time, from those who may ask, and tells the others."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.api.limits import Limits, Room
+from serving.api.refusal import Refused
+from tests.serving.scenery import NOW_MS, Serving, memory_store, news
+from tests.serving.test_app import PREDICT, ask, complete
+
+TOKEN = "a-token-of-this-test"
+
+
+def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
+    room = Room(Limits(waiting_ms=50))
+    room.take(8_000)
+    room.done(8_000, 0.1)  # so long does a body of this size take here
+    taken = 0
+    while room.waiting_s <= 0.05:
+        room.take(8_000)
+        taken += 1
+    with pytest.raises(Refused) as refused:
+        room.take(8_000)
+    assert refused.value.status == 503
+    assert "at most 50 ms of work" in refused.value.refusal.expected
+    assert 0.05 < room.waiting_s < 0.15
+    for _ in range(taken):
+        room.done(8_000, None)
+    assert room.waiting_s == 0.0
+    room.take(8_000)
+
+
+def test_one_that_waits_for_nobody_is_taken_however_long_it_takes() -> None:
+    room = Room(Limits(waiting_ms=1))
+    room.take(100_000)
+    room.done(100_000, 60.0)
+    room.take(100_000)
+    assert room.waiting_s > 0.001
+
+
+def test_requests_that_come_together_are_answered_or_told_to_come_back() -> None:
+    store = memory_store(news())
+    serving = Serving(store, Limits(waiting_ms=1))
+    serving.follow()
+    asked = {"candidates": [{"article_id": i} for i in range(300)]}
+
+    async def ask_together() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=serving.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            posts = (client.post(PREDICT, json=asked) for _ in range(100))
+            return await asyncio.gather(*posts)
+
+    answers = asyncio.run(ask_together())
+    statuses = {answer.status_code for answer in answers}
+    assert statuses == {200, 503}
+    told = next(answer for answer in answers if answer.status_code == 503)
+    assert told.headers["retry-after"] == "1"
+    assert "ms of work" in told.json()["error"]["expected"]
+    assert serving.sample("headrace_server_requests_total", code="503")
+    assert ask(serving, "POST", PREDICT, json=asked).status_code == 200
+
+
+def test_more_requests_than_the_limit_are_not_even_read() -> None:
+    serving, _ = complete(limits=Limits(requests=1))
+
+    async def two() -> tuple[httpx.Response, httpx.Response]:
+        sending = asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def slowly() -> Any:
+            yield b'{"candidates":'
+            sending.set()
+            await go_on.wait()
+            yield b"[{}]}"
+
+        transport = httpx.ASGITransport(app=serving.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            first = asyncio.create_task(client.post(PREDICT, content=slowly()))
+            await sending.wait()
+            second = await client.post(PREDICT, json={"candidates": [{}]})
+            go_on.set()
+            return await first, second
+
+    first, second = asyncio.run(two())
+    assert (first.status_code, second.status_code) == (200, 503)
+    assert second.json()["error"]["expected"] == "at most 1 requests under way"
+
+
+def test_a_body_that_does_not_come_gets_408() -> None:
+    serving, _ = complete(limits=Limits(body_timeout_s=0.05))
+
+    async def never() -> Any:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    answer = ask(serving, "POST", PREDICT, content=never())
+    assert answer.status_code == 408
+    assert answer.json()["error"]["found"] == "1 bytes of it"
+
+
+def test_a_packed_body_gets_415() -> None:
+    serving, _ = complete()
+    answer = ask(serving, "POST", PREDICT, content=b"x", headers={"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert answer.json()["error"]["found"] == "gzip"
+
+
+def test_a_long_request_is_computed_aside_with_the_same_scores() -> None:
+    rows = [{"article_id": i} for i in range(50)]
+    asked: dict[str, Any] = {"candidates": rows, "timestamp_ms": NOW_MS}
+    scores = []
+    for aside_bytes in (1, 1 << 20):
+        serving, _ = complete(limits=Limits(aside_bytes=aside_bytes))
+        answer = ask(serving, "POST", PREDICT, json=asked).json()
+        scores.append([each["score"] for each in answer["predictions"]])
+    assert scores[0] == scores[1]
+
+
+def test_only_who_has_a_token_may_ask_where_there_are_tokens() -> None:
+    serving, _ = complete(tokens=[TOKEN])
+    asked: dict[str, Any] = {"candidates": [{}]}
+    for path in (PREDICT, "/v1/models/news:rank", "/v2/models/news/infer"):
+        for given in ({}, {"Authorization": "Bearer another"}, {"Authorization": f"Basic {TOKEN}"}):
+            answer = ask(serving, "POST", path, json=asked, headers=given)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert TOKEN not in answer.text
+    given = {"Authorization": f"Bearer {TOKEN}"}
+    assert ask(serving, "POST", PREDICT, json=asked, headers=given).status_code == 200
+    assert ask(serving, "GET", "/health/ready").status_code == 200
+    page = ask(serving, "GET", "/openapi.json").json()
+    assert page["paths"][PREDICT]["post"]["security"] == [{"token": []}]

@@ -1,0 +1,53 @@
+"""The OpenAPI page holds what it promises: whatever it allows, or nearly, is answered or refused.
+
+schemathesis makes requests from the page, good ones and bad ones; none may end in an error of the
+server, and what comes back is of the shape that the page says.
+"""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import response_schema_conformance
+
+from tests.serving.test_app import complete
+
+EXAMPLES = 60
+SEED = 20_261_121
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_no_request_that_the_page_suggests_makes_the_server_fail(mode: Any) -> None:
+    serving, _ = complete()
+    page = schemathesis.openapi.from_asgi("/openapi.json", serving.app)
+    asked = 0
+    for result in page.get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]
+        if mode is GenerationMode.NEGATIVE and not operation.body:
+            continue  # there is nothing that could be sent wrongly
+        strategy = operation.as_strategy(generation_mode=mode)
+
+        @seed(SEED)
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=strategy)
+        def check(case: Any) -> None:
+            nonlocal asked
+            response = case.call()
+            case.validate_response(
+                response, checks=[not_a_server_error, response_schema_conformance]
+            )
+            asked += 1
+
+        check()
+    assert asked >= 4 * EXAMPLES
