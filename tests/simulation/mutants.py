@@ -87,7 +87,6 @@ MUTANTS = (
         "pserver.chain:_links",
         " or entry.previous != nonce",
         "",
-        75,
     ),
     Mutant(
         "folds and trims need no lease",
@@ -100,14 +99,7 @@ MUTANTS = (
         "pserver.memory_store:MemoryStore._refusal",
         "state.folds != folds",
         "False",
-        70,
-    ),
-    Mutant(
-        "folds and trims need not name an entry of this history",
-        "pserver.memory_store:MemoryStore._refusal",
-        "known.get(named.version) != named.nonce",
-        "False",
-        75,
+        160,
     ),
     Mutant(
         "a copy adds entries to rows that have them",
@@ -139,32 +131,41 @@ MUTANTS = (
         "self._scores.flush()",
         "pass",
     ),
-)
-
-RARE = (
     Mutant(
         "a follower does not compare the nonce of the head",
         "pserver.chain:chain",
         " or (polled.version == version and polled.nonce != nonce)",
         "",
+        21,
     ),
     Mutant(
         "a follower does not notice that the head went back",
         "pserver.chain:chain",
         "polled.version < version or ",
         "",
+        110,
     ),
     Mutant(
         "a trim need not know the log from where it begins",
         "pserver.memory_store:MemoryStore._trim",
         "state.trimmed < trim.trimmed",
         "False",
-        1155,
+        163,
     ),
     Mutant(
         "a copy keeps rows of a history that was taken back",
         "pserver.replica:Replica._copy",
         "(newer := copy.newer_than(known)).shape[0]",
+        "False",
+        17,
+    ),
+)
+
+RARE = (
+    Mutant(
+        "folds and trims need not name an entry of this history",
+        "pserver.memory_store:MemoryStore._refusal",
+        "known.get(named.version) != named.nonce",
         "False",
     ),
     Mutant(

@@ -52,6 +52,9 @@ class Surroundings(Protocol):
     def stand_still(self) -> None:
         """The process that calls stands still here, while others go on."""
 
+    def outlast(self) -> None:
+        """The process that calls stands still here, so long that everybody else gets on."""
+
 
 class Late(NamedTuple):
     """A request that is still in the network."""
@@ -165,6 +168,8 @@ class Connection:
         """See Store."""
         self._world.pause()
         for chunk in self._store.rows(bucket):
+            if self._chance(self._world.weather.stall_copying, "stalls of who copies"):
+                self._world.outlast()
             for _ in range(_PAUSES_A_CHUNK):
                 self._world.pause()
             if self._chance(self._world.weather.lost_request, "requests lost"):
@@ -268,7 +273,7 @@ class SimulatedExchange:
 
     def receive(self) -> list[Answer | Unreachable] | None:
         """See learner.pushes.Exchange."""
-        if self._world.dice.random() < 0.3:
+        if self._world.dice.random() < self._world.weather.slow_answer:
             return None
         if self._waiting is not None:
             self._deliver()

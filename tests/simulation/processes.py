@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _METRICS = KeeperMetrics("simulated")
 """Of all keepers of all worlds: nobody reads them."""
-_CHECKED = 0.1
-"""Share of the steps after which what a process holds is compared with what it should."""
 
 
 class SparseTable(RowTable):
@@ -110,7 +108,7 @@ class Process:
             self.world.tally[f"{self.kind}s stopped by a lost bucket"] += 1
             self._drop()
         else:
-            if self.replica is not None and self.world.dice.random() < _CHECKED:
+            if self.replica is not None and self.world.dice.random() < self.world.plan.checked:
                 self.check()
         finally:
             self.running = False

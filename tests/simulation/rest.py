@@ -9,12 +9,14 @@ from pserver.replica import Replica
 from tests.simulation.ledger import Broken, Row, differences, rows_by_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.simulation.processes import Process
     from tests.simulation.world import World
 
 
-def unlearned(world: World) -> str:
-    """Say what is still to be learned, pushed or followed; empty if nothing."""
+def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
+    """Say what is still to be learned, pushed or followed (by these, or all); empty if nothing."""
     store, plan = world.store, world.plan
     ends = {name: world.topic.ends[source] for name, source in world.topic.names.items()}
     heads = {}
@@ -23,7 +25,7 @@ def unlearned(world: World) -> str:
         heads[answer.bucket] = (answer.version, answer.nonce)
         if any(answer.marks.get(name, 0) != end for name, end in ends.items()):
             return f"bucket {answer.bucket} has learned up to {answer.marks} of {ends}"
-    for process in world.processes:
+    for process in world.processes if processes is None else processes:
         if not process.up:
             return f"{process.name} does not start"
         if reason := _behind(process, heads):

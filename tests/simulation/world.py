@@ -25,24 +25,22 @@ from tests.simulation.rest import unkept, unlearned, verify
 from tests.simulation.witness import WitnessedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingest.stream import Source
     from tests.simulation.witness import Memory
 
 _T0_MS = 1_700_000_000_000
-_DEEPEST = 3
-"""Processes that may stand still inside each other's standing still."""
-_FAILING_OVER = 0.4
-"""Share of the stalls that begin with a failover, where there are any."""
-_REMEMBERED = 0.5
-"""Share of the changes before which a bucket is remembered."""
 _MEMORIES = 8
 """Of a bucket."""
-_MOST_CALLS = 5_000
-"""More than all that happens inside one deed."""
+_MOST_CALLS = 20_000
+"""More than all that happens inside one deed, however many others happen inside that."""
 _REST_ROUNDS = 100
 """More than any world needs to come to rest."""
+_ROUNDS_OUTLASTED = 2
+"""Most rounds of all others while a process stands still: enough to push, fold and trim."""
+_CATCHING_UP = 3
+"""Rounds in which almost everybody comes to where the logs end."""
 
 
 class World:
@@ -108,19 +106,36 @@ class World:
 
     def stand_still(self) -> None:
         """The process that calls stands still here, while others go on."""
-        if self._depth == _DEEPEST:
+        if self._depth == self.plan.deepest or self._done >= self.plan.deeds:
             return
         self._depth += 1
         lease_ms = self.plan.lease_ms
         stall_ms = self.dice.choice((1, 300, lease_ms + 1, 2 * lease_ms))
         self.tally["stalls"] += 1
         self.tally["stalls longer than a lease"] += stall_ms > lease_ms
-        if self.plan.reverts and self.dice.random() < _FAILING_OVER:
+        if self.plan.reverts and self.dice.random() < self.plan.failing_over:
             self._go_back()  # which is why nobody answers
         deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
         for _ in range(deeds):
             self.clock_ms += stall_ms // deeds
             self._do_something()
+        self._depth -= 1
+
+    def outlast(self) -> None:
+        """The process that calls stands still here, so long that everybody else gets on."""
+        if self._depth == self.plan.deepest or self._done >= self.plan.deeds:
+            return
+        self._depth += 1
+        self.tally["stalls outlasted"] += 1
+        if self.plan.reverts and self.dice.random() < self.plan.failing_over:
+            self._go_back()
+        for _ in range(self.dice.randint(1, _ROUNDS_OUTLASTED)):
+            self.clock_ms += 100
+            self._produce()
+            for process in self.processes:
+                if not process.running:
+                    self._done += 1
+                    process.run()
         self._depth -= 1
 
     # ---------------------------------------------------------------- the storm
@@ -149,8 +164,8 @@ class World:
         plan = self.plan
         deeds: dict[Callable[[], None], float] = {
             self._produce: 100.0 * plan.batches / plan.deeds * 1.5,
-            self._run_learner: 80.0,
-            self._run_keeper: 20.0 * plan.keepers,
+            self._run_learner: plan.learner_steps,
+            self._run_keeper: plan.keeper_steps * plan.keepers,
             self._run_server: 7.0 * plan.servers,
             self._rebalance: plan.rebalances,
             self._go_back: plan.reverts,
@@ -198,7 +213,7 @@ class World:
         self.group.rebalance(self.plan.zombie_polls)
 
     def _remember(self, bucket: int) -> None:
-        if self.dice.random() < _REMEMBERED:
+        if self.dice.random() < self.plan.remembered:
             memories = self._memories[bucket]
             memories.append(self.store.remember(bucket))
             del memories[:-_MEMORIES]
@@ -217,7 +232,7 @@ class World:
         pushed = [memory for memory in lagging if memory.standing[0] < now[0]]
         if pushed and self.dice.random() < 0.5:
             memory = pushed[-1]
-        while memory is not present[0] and self.dice.random() < 0.3:
+        while memory is not present[0] and self.dice.random() < self.plan.farther:
             memory = present[present.index(memory) - 1]
         self.tally["failovers that lost writes"] += 1
         self.tally["of them while pushes flew"] += any(p.flying for p in self.learners)
@@ -261,6 +276,8 @@ class World:
         """No more faults: everybody works until nothing is left to do. Nobody waits for ever."""
         self.weather = CALM
         self._restore()
+        if self.plan.last_failover:
+            self._fail_over_unseen()
         self._rest(lambda: unlearned(self))
         while self.network.late:
             self.network.arrive()
@@ -269,12 +286,21 @@ class World:
             self._append(source)
         self._rest(lambda: unlearned(self) or unkept(self))
 
-    def _rest(self, unrest: Callable[[], str]) -> None:
+    def _fail_over_unseen(self) -> None:
+        """Fail over; servers, cut off, do not hear of it before learners made good what is lost."""
+        for _ in range(_CATCHING_UP):
+            self.clock_ms += 100
+            for process in self.processes:
+                process.run()
+        self._go_back()
+        self._rest(lambda: unlearned(self, self.learners), [*self.learners, *self.keepers])
+
+    def _rest(self, unrest: Callable[[], str], working: Sequence[Process] | None = None) -> None:
         reason = ""
         for _ in range(_REST_ROUNDS):
             self.clock_ms += 100
             self._calls = 0
-            for process in self.processes:
+            for process in self.processes if working is None else working:
                 process.run()
             reason = unrest()
             if not reason:
