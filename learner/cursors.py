@@ -112,3 +112,18 @@ class Cursors:
             cursors[bucket] = self._acknowledged[source][bucket]
         self._drop_lost()
         return back
+
+    def undo(self, bucket: int, flying: Sequence[Span]) -> list[str]:
+        """Let go of what is pending, keeping what is under way to the bucket.
+
+        Returns the sources whose examples are to be read again.
+        """
+        kept = {span.source: span.stop for span in flying}
+        back = []
+        for source, cursors in self._cursors.items():
+            stop = kept.get(source, int(self._acknowledged[source][bucket]))
+            if cursors[bucket] > stop:
+                back.append(source)
+                cursors[bucket] = stop
+        self._drop_lost()
+        return back

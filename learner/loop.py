@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import orjson
 
+from ingest.dead_letters import pack as pack_letter
 from ingest.examples import Kind
-from ingest.stream import Source
+from ingest.stream import Record, Source
 from learner.cursors import Cursors
 from learner.intake import Intake
 from learner.pending import Pending
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ingest.examples import Examples
     from ingest.fields import FieldSet
     from ingest.stream import Reader, Writer
+    from learner.guard import Guard
     from learner.intake import Batch
     from learner.models import Learning
     from learner.pushes import Exchange
@@ -79,6 +82,9 @@ class Figures:
     scored: int = 0
     score_sum: float = 0.0
     throttled: bool = False
+    held_batches: int = 0
+    held_examples: int = 0
+    """Passed over, since they would have broken the model."""
 
 
 class Learner:
@@ -103,11 +109,14 @@ class Learner:
         draw_nonce: Callable[[], bytes],
         rest: Callable[[float], None],
         accept_topic: str = "",
+        guard: Guard | None = None,
+        dead_letters: str = "",
     ) -> None:
-        """`accept_topic`: see Intake."""
+        """`accept_topic`: see Intake. `guard` holds batches back, by a letter to `dead_letters`."""
         self._scores, self._score_topic = scores, score_topic
         self._store, self.replica, self._model = store, replica, model
         self._pace, self._now_ms, self._rest = pace, now_ms, rest
+        self._guard, self._dead_letters = guard, dead_letters
         self._shape = replica.shape
         self.view = RowTable(self._shape.width)
         self._pending = Pending(self.view, self._shape)
@@ -232,10 +241,24 @@ class Learner:
         return learned
 
     def _learn(self, batch: Batch) -> None:
-        examples = batch.examples
+        examples, guard = batch.examples, self._guard
+        if guard is not None:
+            reason = guard.reason(batch.name, batch.offset, examples)
+            if reason is not None:
+                self._intake.learned(batch)
+                if guard.tell(batch.name, batch.offset):
+                    self._report(batch, reason)
+                return
         active = self._intake.active(batch)
         self.view.reserve(self._model.rows_needed(examples))
         scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
+        if guard is not None:
+            largest = self._pending.largest() if guard.careful else 0.0
+            reason = guard.judge(examples, scores, largest)
+            if reason is not None:
+                guard.hold(batch.name, batch.offset, reason)
+                self._undo({batch.name})
+                return
         self._intake.learned(batch)
         self._send_scores(batch.source, examples, scores)
         self.figures.examples += len(examples)
@@ -244,6 +267,27 @@ class Learner:
         self.progress.learned(batch.name, event_ms, append_ms)
         clicked = examples.append_ms[examples.kinds == Kind.CLICKED]
         self.progress.clicked(batch.name, batch.offset, clicked.tolist())
+
+    def _undo(self, again: set[str]) -> None:
+        """Let go of what was learned since the last push, and read it and these sources again."""
+        self._intake.read_again(self._pushes.undo() | again)
+
+    def _report(self, batch: Batch, reason: str) -> None:
+        """Count a batch held back, and write a letter about it."""
+        examples = batch.examples
+        self.figures.held_batches += 1
+        self.figures.held_examples += len(examples)
+        log.error(
+            "%s/%d at offset %d held back: %s",
+            batch.source.topic,
+            batch.source.partition,
+            batch.offset,
+            reason,
+        )
+        names = orjson.dumps(examples.impression_ids.to_pylist())
+        record = Record(batch.source, batch.offset, int(examples.append_ms.max()), names)
+        letter = pack_letter(record, f"batch of {len(examples)} examples held back: {reason}")
+        self._scores.send(Source(self._dead_letters, 0), letter)
 
     def _send_scores(
         self, source: Source, examples: Examples, scores: npt.NDArray[np.float64]
@@ -268,6 +312,10 @@ class Learner:
     def _push(self) -> None:
         self._recheck_at_ms = 0
         self._pushed_at_ms = self._now_ms()
+        if self._guard is not None and self._guard.exploded(self._pending.largest()):
+            # some batch since the last push: read again, and looked at one by one
+            self._guard.careful = True
+            self._undo(set())
         self._pushes.send(self.progress, before=self._seal)
 
     def _seal(self) -> None:

@@ -52,6 +52,10 @@ class LearnerCollector(Collector):
         )
         yield self._counter("clicks", "Examples learned with label 1.", figures.clicks)
         yield self._counter("scored", "Impressions scored before learning.", figures.scored)
+        yield self._counter(
+            "held_batches", "Batches passed over to spare the model.", figures.held_batches
+        )
+        yield self._counter("held_examples", "Examples in these.", figures.held_examples)
         yield self._counter("score_sum", "Sum of these scores.", figures.score_sum)
         pushes = CounterMetricFamily(
             "headrace_learner_pushes",

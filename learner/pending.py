@@ -87,6 +87,11 @@ class Pending:
             self.gaining = grown
         return self.gaining
 
+    def largest(self) -> float:
+        """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
+        places = self.gaining.order[: len(self)]
+        return float(np.abs(self.gaining.values[places]).max(initial=0.0))
+
     def compact(self) -> None:
         """Drop the view's rows that are as if they had never existed and have nothing pending."""
         before, count = self.reserve(), len(self)

@@ -18,10 +18,11 @@ from prometheus_client import REGISTRY, start_http_server
 from ingest.examples import UnreadableExamples
 from ingest.kafka import KafkaReader, KafkaWriter
 from ingest.status import instance_name, telling
-from ingest.topics import examples_topic, scores_topic
+from ingest.topics import EventTopics, examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
 from learner.errors import WrongExamples
+from learner.guard import Guard, Limits
 from learner.loop import Learner, Pace
 from learner.metrics import LearnerCollector
 from learner.models import open_model
@@ -51,6 +52,8 @@ class LearnerSettings:
     metrics_port: int = 0
     """0: no metrics are served."""
     pace: Pace = field(default_factory=Pace)
+    limits: Limits | None = field(default_factory=Limits)
+    """Beyond which a batch is held back; None: whatever comes is learned."""
     accept_topic: str = ""
     """Identity of a topic of examples made again that goes on where the one before it ended. Said
     once, by the operator: nothing in the two topics can prove it."""
@@ -137,6 +140,8 @@ def run_learner(
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
         accept_topic=settings.accept_topic,
+        guard=Guard(settings.limits) if settings.limits is not None else None,
+        dead_letters=EventTopics().dead_letters,
     )
     collector = LearnerCollector(spec.name, learner, now_ms, lambda: model.admissions)
     REGISTRY.register(collector)

@@ -232,6 +232,18 @@ class Pushes:
         log.info("bucket %d went back, its marks are %s: reading again", bucket, dict(answer.marks))
         return self._discard(bucket, answer, None, np.zeros(0, np.uint64))
 
+    def undo(self) -> set[str]:
+        """Let go of all that is pending and not under way; return the sources to be read again."""
+        again: set[str] = set()
+        taken = self._pending.take(range(self._replica.shape.buckets))
+        for bucket, gains in taken.items():
+            flight = self._flights.get(bucket)
+            again.update(self._cursors.undo(bucket, flight.push.spans if flight else ()))
+            flying = flight.gains if flight else None
+            self._pending.refresh(self._replica.table, gains.ids, flying)
+        self.tally.reread += len(again)
+        return again
+
     def _discard(
         self, bucket: int, answer: Answer, sources: list[str] | None, flown: npt.NDArray[np.uint64]
     ) -> list[str]:
