@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TABLE = "state"
+_SHARE = 0.1
+"""Of the time goes into summing open minutes anew; what is left of them waits for its turn."""
 _SESSION_S = 10.0
 """So long is a dead member missed before another one takes over."""
 
@@ -94,7 +97,13 @@ class Keeper:
         if self.evaluation is None:
             return {}
         settings = self._settings
-        self.figures = figures(self.evaluation, settings.model, settings.windows)
+        enough_s = time.monotonic() + _SHARE * settings.publish_s
+        self.figures = figures(
+            self.evaluation,
+            settings.model,
+            settings.windows,
+            lambda: time.monotonic() > enough_s,
+        )
         now = {each.key: msgspec.json.encode(each) for each in self.figures}
         changed: dict[str, bytes | None] = {
             key: value for key, value in now.items() if self._published.get(key) != value

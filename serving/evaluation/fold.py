@@ -36,7 +36,7 @@ from serving.evaluation.pane import Open, Summary, combine, summarize, whole
 from serving.evaluation.rows import CLICKED, SCORED, SERVED, SHOWN, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -114,9 +114,8 @@ class Evaluation:
         self.past = Summary()
         self._past_before_ms = _NEVER
         self._needed_until_ms: dict[int, int] = {}  # by offset: closed so far, it may go
-        self._summaries: dict[
-            int, tuple[tuple[int, int], Summary]
-        ] = {}  # of open ones, as last asked
+        # of open minutes as they were last summed, and what was summed
+        self._summaries: dict[int, tuple[tuple[object, ...], Summary]] = {}
         self._owed: list[Write] = []
 
     def restore(self, table: Iterable[tuple[str, bytes]]) -> None:
@@ -166,14 +165,24 @@ class Evaluation:
         writes.append(Write(f"{_ROWS}{offset:020d}", messages.pack(rows)))
         return writes + self._close()
 
-    def summaries(self) -> dict[int, Summary]:
-        """Return the summary of each minute as it stands, by its begin; not of those long past."""
-        opened = {
-            begin: self._summarize(begin, pane)
-            for begin, pane in sorted(self.open.items())
-            if begin >= self.state.closed_ms
-        }
-        return self.closed | opened
+    def summaries(self, enough: Callable[[], bool] = lambda: False) -> dict[int, Summary]:
+        """Return the summary of each minute as it stands, by its begin; not of those long past.
+
+        An open minute is summed anew if it changed. Once there is `enough` of that, those that are
+        left stand as they were summed before: the newest minute is never one of them, and the next
+        to be summed is the one that waits longest.
+        """
+        opened = [begin for begin in self.open if begin >= self.state.closed_ms]
+        age = {begin: place for place, begin in enumerate(self._summaries)}
+        newest = max(opened, default=None)
+        found = {}
+        for begin in sorted(opened, key=lambda each: (each != newest, age.get(each, -1))):
+            known = self._summaries.get(begin)
+            if known is None or begin == newest or not enough():
+                found[begin] = self._summarize(begin, self.open[begin])
+            else:
+                found[begin] = known[1]
+        return self.closed | dict(sorted(found.items()))
 
     def reached_ms(self) -> int | None:
         """Return the event time that all sources have passed; None while one was not heard of."""
@@ -328,18 +337,22 @@ class Evaluation:
         return writes + [Write(_key(begin), None) for begin in old]
 
     def _summarize(self, begin_ms: int, pane: Open) -> Summary:
-        served: dict[str, list[Table]] = {}
         latest_ms = begin_ms + self.rules.pane_ms  # an impression may be a little before its answer
-        for other in sorted(self.open):
-            if begin_ms - self.rules.hold_ms <= other <= latest_ms:
-                for alias, tables in self.open[other].served.items():
-                    served.setdefault(alias, []).extend(tables)
-        there = pane.rows, sum(len(table) for tables in served.values() for table in tables)
+        near = [
+            begin
+            for begin in sorted(self.open)
+            if begin_ms - self.rules.hold_ms <= begin <= latest_ms
+        ]
+        around = [self.open[begin] for begin in near]
+        there: tuple[object, ...] = (
+            pane.rows,
+            *zip(near, (each.predictions for each in around), strict=True),
+        )
         before = self._summaries.get(begin_ms)
         if before is not None and before[0] == there:
             return before[1]
-        rules = self.rules
-        made = summarize(pane, served, rules.fields, rules.most_values)
+        made = summarize(pane, around, self.rules.fields, self.rules.most_values)
+        self._summaries.pop(begin_ms, None)  # the last to be summed is the last in the dictionary
         self._summaries[begin_ms] = there, made
         return made
 

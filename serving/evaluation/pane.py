@@ -18,7 +18,7 @@ import numpy as np
 
 from ingest.values import ABSENT
 from serving.evaluation.rows import CLICKED, LEARNED, SCORED, SERVED, SHOWN
-from serving.evaluation.tally import Tally, merge, tally
+from serving.evaluation.tally import Measured, Tally, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from serving.evaluation.rows import Hashes, Table
 
+    Floats = npt.NDArray[np.float64]
     Slice = tuple[str, str]
 
 WHOLE: Slice = ("", "")
@@ -50,12 +51,28 @@ class Open:
     scored: list[Table] = field(default_factory=list)
     served: dict[str, list[Table]] = field(default_factory=dict)
     """By alias, of the predictions that were made in this minute."""
+    _earliest: dict[str, tuple[int, tuple[Hashes, Floats]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """How many it keeps."""
         kept = (*self.shown, *self.clicked, *self.scored)
-        return sum(map(len, kept)) + sum(len(t) for each in self.served.values() for t in each)
+        return sum(map(len, kept)) + self.predictions
+
+    @property
+    def predictions(self) -> int:
+        """How many of them are predictions."""
+        return sum(len(table) for tables in self.served.values() for table in tables)
+
+    def earliest(self, alias: str) -> tuple[Hashes, Floats]:
+        """Return the ids that an alias served, ascending, and the score that each got first."""
+        tables = self.served.get(alias, ())
+        known = self._earliest.get(alias)
+        if known is None or known[0] != len(tables):
+            made = _joined(tables, SERVED)
+            made = made[np.lexsort((made["score"], made["time_ms"]))]
+            known = self._earliest[alias] = len(tables), _first(made)
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +97,33 @@ class Summary:
 
 
 def summarize(
-    pane: Open,
-    served: Mapping[str, Sequence[Table]],
-    fields: Sequence[str],
-    most_values: int,
+    pane: Open, around: Sequence[Open], fields: Sequence[str], most_values: int
 ) -> Summary:
     """Return the summary of a pane as it stands.
 
-    `served`: by alias, all predictions that may be of its impressions. `most_values`: of each
-    field, the others are one slice.
+    `around`: the panes, in order of time, whose predictions may be of its impressions; itself one
+    of them. `most_values`: of each field, the others are one slice.
     """
     shown = _joined(pane.shown, SHOWN)
-    ids, place = np.unique(shown["id"], return_index=True)
+    ids, place = np.unique(np.ascontiguousarray(shown["id"]), return_index=True)
     shown = shown[place]
     clicked = np.isin(ids, _joined(pane.clicked, CLICKED)["id"])
     labels = (shown["label"] | clicked).astype(np.uint8)
     hashes = np.concatenate([np.zeros((0, len(fields)), np.uint64), *pane.slices])[place]
     masks = _slices(hashes, pane.texts, fields, most_values)
+    requests = np.ascontiguousarray(shown["request"])
     scored_ids, scored = _first(_joined(pane.scored, SCORED))
     learned = _found(ids, scored_ids, scored)
-    series = {LEARNED: Scored(scored_ids.shape[0], _tallies(masks, labels, learned, shown, None))}
-    for alias in sorted({*pane.served, *served}):
-        made = _first(_earliest(_joined(served.get(alias, ()), SERVED)))
-        scores = _found(ids, *made)
-        given = np.unique(_joined(pane.served.get(alias, ()), SERVED)["id"]).shape[0]
-        tallies = _tallies(masks, labels, scores, shown, learned)
+    series = {
+        LEARNED: Scored(scored_ids.shape[0], _tallies(masks, labels, learned, requests, None))
+    }
+    for alias in sorted({alias for each in around for alias in each.served}):
+        scores = np.full(ids.shape[0], np.nan)
+        for each in around:
+            if np.isnan(scores).any():
+                scores = np.where(np.isnan(scores), _found(ids, *each.earliest(alias)), scores)
+        given = pane.earliest(alias)[0].shape[0]
+        tallies = _tallies(masks, labels, scores, requests, learned)
         if given or tallies:
             series[alias] = Scored(given, tallies)
     seen = {name: (int(mask.sum()), int(labels[mask].sum())) for name, mask in masks.items()}
@@ -206,33 +225,26 @@ def _slices(
 def _tallies(
     masks: Mapping[Slice, npt.NDArray[np.bool_]],
     labels: npt.NDArray[np.uint8],
-    scores: npt.NDArray[np.float64],
-    shown: Table,
-    learned: npt.NDArray[np.float64] | None,
+    scores: Floats,
+    requests: Hashes,
+    learned: Floats | None,
 ) -> dict[Slice, Tally]:
     known = ~np.isnan(scores)
-    tallies = {}
-    for name, mask in masks.items():
-        chosen = mask & known
-        if chosen.any():
-            others = None if learned is None else learned[chosen]
-            tallies[name] = tally(labels[chosen], scores[chosen], shown["request"][chosen], others)
-    return tallies
+    if not known.any():
+        return {}
+    others = None if learned is None else learned[known]
+    measured = Measured(labels[known], scores[known], requests[known], others)
+    parts = {name: mask[known] for name, mask in masks.items()}
+    return {name: measured.tally(part) for name, part in parts.items() if part.any()}
 
 
-def _first(table: Table) -> tuple[Hashes, npt.NDArray[np.float64]]:
+def _first(table: Table) -> tuple[Hashes, Floats]:
     """Return the ids, ascending, and the first score of each."""
-    ids, place = np.unique(table["id"], return_index=True)
+    ids, place = np.unique(np.ascontiguousarray(table["id"]), return_index=True)
     return ids, table["score"][place]
 
 
-def _earliest(table: Table) -> Table:
-    return table[np.lexsort((table["score"], table["time_ms"]))]
-
-
-def _found(
-    ids: Hashes, scored_ids: Hashes, scores: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def _found(ids: Hashes, scored_ids: Hashes, scores: Floats) -> Floats:
     """Return the score of each id, NaN where there is none."""
     found = np.full(ids.shape[0], np.nan)
     if scored_ids.shape[0]:

@@ -92,23 +92,50 @@ class Tally:
         )
 
 
+class Measured:
+    """Scored impressions with all that a tally sums, of which any part can be tallied.
+
+    What is dear is done once and not for each slice: logarithms, and the order within requests.
+    """
+
+    def __init__(
+        self, labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None
+    ) -> None:
+        """All (n,); `learned`: the score at learning, NaN where it is unknown."""
+        self.order = np.lexsort((scores, requests))
+        self._labels, self._scores = labels[self.order], scores[self.order]
+        self._requests = requests[self.order]
+        self._keys = 2 * bins(self._scores) + self._labels
+        likely = np.where(self._labels > 0, self._scores, 1.0 - self._scores)
+        self._losses = _fixed(-np.log(np.clip(likely, _LEAST, 1.0)))
+        self._fixed_scores = _fixed(self._scores)
+        known = np.full(labels.shape, np.nan) if learned is None else learned[self.order]
+        self._compared = ~np.isnan(known)
+        self._differences = _fixed(np.where(self._compared, self._scores - known, 0.0))
+
+    def tally(self, chosen: npt.NDArray[np.bool_] | None = None) -> Tally:
+        """Return the tally of the impressions chosen (n,), or of all."""
+        mine = slice(None) if chosen is None else chosen[self.order]
+        histogram = np.bincount(self._keys[mine])
+        keys = np.flatnonzero(histogram)
+        aucs = request_aucs(self._labels[mine], self._scores[mine], self._requests[mine])
+        differences = self._differences[mine]
+        return Tally(
+            keys.astype(np.int64),
+            histogram[keys].astype(np.int64),
+            int(self._fixed_scores[mine].sum()),
+            int(self._losses[mine].sum()),
+            int(aucs.shape[0]),
+            int(_fixed(aucs).sum()),
+            int(self._compared[mine].sum()),
+            int(differences.sum()),
+            int(np.abs(differences).sum()),
+        )
+
+
 def tally(labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None) -> Tally:
     """Return the tally of n impressions; `learned`: their score at learning, NaN if unknown."""
-    keys, counts = np.unique(2 * bins(scores) + labels, return_counts=True)
-    losses = -np.log(np.clip(np.where(labels > 0, scores, 1.0 - scores), _LEAST, 1.0))
-    aucs = request_aucs(labels, scores, requests)
-    differences = np.zeros(0) if learned is None else (scores - learned)[~np.isnan(learned)]
-    return Tally(
-        keys.astype(np.int64),
-        counts.astype(np.int64),
-        _sum(scores),
-        _sum(losses),
-        int(aucs.shape[0]),
-        _sum(aucs),
-        int(differences.shape[0]),
-        _sum(differences),
-        _sum(np.abs(differences)),
-    )
+    return Measured(labels, scores, requests, learned).tally()
 
 
 def bins(scores: Floats) -> Longs:
@@ -189,5 +216,5 @@ def _stability(now: Floats, before: Floats) -> float:
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def _sum(values: Floats) -> int:
-    return int(np.rint(values * UNIT).astype(np.int64).sum())
+def _fixed(values: Floats) -> Longs:
+    return np.rint(values * UNIT).astype(np.int64)

@@ -17,7 +17,7 @@ from serving.evaluation.pane import OTHER, WHOLE, Scored, Summary, combine, narr
 from serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from serving.evaluation.fold import Evaluation
     from serving.evaluation.pane import Slice
@@ -92,9 +92,17 @@ class Figures(msgspec.Struct, frozen=True):
         return f"{self.model}/{self.alias}/{self.window}/{self.until}/{self.slice}"
 
 
-def figures(evaluation: Evaluation, model: str, windows: Windows) -> list[Figures]:
-    """Return everything that is to be published of what was folded so far."""
-    panes = evaluation.summaries()
+def figures(
+    evaluation: Evaluation,
+    model: str,
+    windows: Windows,
+    enough: Callable[[], bool] = lambda: False,
+) -> list[Figures]:
+    """Return everything that is to be published of what was folded so far.
+
+    `enough`: see `Evaluation.summaries`; windows that are settled are exact all the same.
+    """
+    panes = evaluation.summaries(enough)
     if not panes:
         return []
     pane_ms = evaluation.rules.pane_ms

@@ -71,11 +71,11 @@ class Scene:
             rest=lambda _: None,
         )
 
-    def steps(self, count: int) -> None:
-        """Go on for a while, a tenth of a second each."""
+    def steps(self, count: int, step_ms: int = 100) -> None:
+        """Go on for a while."""
         for _ in range(count):
             self.feeder.step(0.0)
-            self.now_ms += 100
+            self.now_ms += step_ms
 
     def folded(self) -> Summary:
         """What comes of everything that was written."""
@@ -143,9 +143,9 @@ def test_what_was_refused_is_read_again(at: int) -> None:
 
 def test_it_gives_up_when_nothing_can_be_written_for_long() -> None:
     scene = Scene()
-    scene.transactions.failures = [KafkaUnreachable("gone")] * 10_000
+    scene.transactions.failures = [KafkaUnreachable("gone")] * 1_000
     with pytest.raises(KafkaUnreachable, match="gone"):
-        scene.steps(3_000)
+        scene.steps(100, step_ms=2_000)
     assert scene.transactions.count == 0
 
 

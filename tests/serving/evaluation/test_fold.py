@@ -145,6 +145,28 @@ def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
         assert covered == pytest.approx(theirs, abs=0.06), alias
 
 
+def test_open_minutes_are_summed_in_turns_when_there_is_no_time_for_all() -> None:
+    rules = replace(RULES, wait_ms=600_000)
+    before, more = (messages(traffic(seed, minutes=5), seed) for seed in (6, 7))
+    evaluation, exact = Evaluation(rules, SOURCES), Evaluation(rules, SOURCES)
+    for offset, message in enumerate(before):
+        evaluation.fold(offset, message)
+    stale = evaluation.summaries()
+    for offset, message in enumerate(more, len(before)):
+        evaluation.fold(offset, message)
+    for offset, message in enumerate(before + more):
+        exact.fold(offset, message)
+    truth = exact.summaries()
+    changed = [begin for begin in truth if truth[begin] != stale.get(begin)]
+    assert len(changed) >= 5, "too little changed: the test shows nothing"
+    for _ in range(len(truth)):
+        left = iter([False, True])
+        found = evaluation.summaries(lambda: next(left, True))  # noqa: B023
+        assert found.keys() == truth.keys()
+        assert found[max(truth)] == truth[max(truth)], "the newest is always right"
+    assert found == truth, "and each has had its turn"
+
+
 def heartbeat(now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> bytes:
     """A message without rows."""
     return pack(Rows(now_ms=now_ms, standings=standings))

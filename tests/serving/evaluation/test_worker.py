@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from deploy.commands.evaluate import show
 from serving.evaluation.pane import WHOLE, combine
 from serving.evaluation.published import read_published
-from serving.evaluation.windows import total
+from serving.evaluation.rows import LEARNED
+from serving.evaluation.windows import Figures, total
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.scene import Scene, Worker
-from tests.serving.evaluation.streams import Traffic, traffic
+from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,35 +62,55 @@ def write_until_noticed(scene: Scene, made: Traffic, begin: int, end: int, worke
         scene.write(made.batches[at : at + 1])
 
 
-def test_killed_twice_a_worker_has_counted_everything_once(
-    scene: Scene, workers: list[Worker]
-) -> None:
-    made = traffic(SEED, minutes=12, requests_per_minute=40, fields=scene.spec.fields)
+def killed(scene: Scene, workers: list[Worker], made: Traffic, times: int) -> None:
+    """Kill a worker in the middle of the stream, so often; then let one come to the end."""
     aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=scene.spec.fields)
-    count = len(made.batches)
-    for begin, end in ((0, count // 3), (count // 3, 2 * count // 3)):
+    part = len(made.batches) // (times + 1)
+    for number in range(times):
         workers.append(scene.worker("one"))
-        write_until_noticed(scene, made, begin, end, workers[-1])
+        write_until_noticed(scene, made, number * part, (number + 1) * part, workers[-1])
         workers[-1].kill()
         scene.write(aborted.batches, abort=True)
     workers.append(scene.worker("one"))
-    for at in range(2 * count // 3, count):
+    for at in range(times * part, len(made.batches)):
         scene.write(made.batches[at : at + 1])
     expected = truth(made)
     scene.until(lambda: total(scene.table()) == expected, "the totals of the recount", workers[-1:])
+    assert scene.table().late == 0
+
+
+def test_a_worker_that_was_killed_has_counted_everything_once_and_publishes_it(
+    scene: Scene, workers: list[Worker], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = traffic(SEED, minutes=9, requests_per_minute=20, fields=scene.spec.fields)
+    killed(scene, workers, made, times=1)
     kept = scene.table()
-    assert kept.late == 0
-    assert len(kept.closed) >= 6, "minutes were closed on the way"
+    closed = combine(kept.closed.values()).seen[WHOLE][0]
 
     def settled() -> int:
         mine = [each for each in read_published(scene.kafka) if each.model == scene.name]
         hours = [each for each in mine if each.until == "settled" and each.window == "1h"]
         return max((each.shown for each in hours), default=0)
 
-    closed = combine(kept.closed.values()).seen[WHOLE][0]
     scene.until(lambda: settled() == closed, "figures of the settled hour", workers[-1:])
     assert workers[-1].stop() == 0
-    assert total(scene.table()) == expected
+    assert total(scene.table()) == truth(made)
+    show(kafka=scene.kafka.bootstrap, only=scene.name, slices=True, json=True)
+    lines = [msgspec.json.decode(line, type=Figures) for line in capsys.readouterr().out.split()]
+    assert {each.alias for each in lines} == {LEARNED, *ALIASES}
+    assert {each.slice for each in lines} > {"all", "device=phone", "device=*absent"}
+    show(kafka=scene.kafka.bootstrap, only=scene.name)
+    assert "Live evaluation" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_killed_twice_a_worker_has_counted_everything_once(
+    scene: Scene, workers: list[Worker]
+) -> None:
+    made = traffic(SEED, minutes=18, requests_per_minute=100, fields=scene.spec.fields)
+    killed(scene, workers, made, times=2)
+    assert len(scene.table().closed) >= 12, "minutes were closed on the way"
 
 
 @pytest.mark.long

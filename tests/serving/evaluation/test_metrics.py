@@ -1,0 +1,78 @@
+"""What Prometheus is told: names by its conventions, and no more series than are meant."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.evaluation.agent import AgentSettings, Keeper
+from serving.evaluation.feed import FeedFigures
+from serving.evaluation.fold import Rules
+from serving.evaluation.metrics import EvaluationCollector
+from serving.evaluation.windows import Windows
+from tests.serving.evaluation.streams import ALIASES, FIELDS, SOURCES, messages, traffic
+
+SETTINGS = AgentSettings(
+    name="headrace.news.evaluation",
+    model="news",
+    rows_topic="rows",
+    results_topic="evaluation",
+    instance="",
+    publish_s=5.0,
+    rules=Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000),
+    windows=Windows(),
+    sources=SOURCES,
+)
+
+
+def keeper(minutes: int) -> Keeper:
+    """One that has folded so many minutes."""
+    made = Keeper(SETTINGS)
+    evaluation = made.of({})
+    for offset, message in enumerate(messages(traffic(8, minutes), 8)):
+        evaluation.fold(offset, message)
+    return made
+
+
+def scraped(of: Keeper) -> dict[str, list[dict[str, str]]]:
+    """The labels of all series, by name."""
+    registry = CollectorRegistry()
+    registry.register(EvaluationCollector("news", of, lambda: FeedFigures(examples=7)))
+    found: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+def test_series_are_bounded_by_aliases_windows_and_slices() -> None:
+    of = keeper(6)
+    of.changed()
+    found = scraped(of)
+    assert all(name.startswith("headrace_evaluation_") for name in found)
+    aliases, windows = 1 + len(ALIASES), 3 * 2
+    slices = 4 * aliases
+    assert len(found["headrace_evaluation_auc_ratio"]) <= aliases * windows + slices
+    sliced = [each for each in found["headrace_evaluation_clicks"] if each["slice"] != "all"]
+    assert {(each["window"], each["until"]) for each in sliced} == {("1h", "settled")}
+    assert len(found["headrace_evaluation_value_drift_ratio"]) <= windows
+
+
+def test_a_process_that_stands_by_says_so_and_tells_nothing_else_of_windows() -> None:
+    found = scraped(Keeper(SETTINGS))
+    assert "headrace_evaluation_auc_ratio" not in found
+    assert "headrace_evaluation_late_rows_total" not in found
+    assert found["headrace_evaluation_active"] == [{"model": "news"}]
+    assert {each["kind"] for each in found["headrace_evaluation_rows_total"]} == {
+        *("examples", "scores", "predictions")
+    }
+
+
+def test_only_what_changed_is_published_and_what_is_no_more_is_removed() -> None:
+    of = keeper(6)
+    first = of.changed()
+    assert first and all(value for value in first.values())
+    assert of.changed() == {}
+    of.forget()
+    assert of.changed() == {}
+    assert of.of({}).folded == -1
