@@ -5,17 +5,28 @@ from __future__ import annotations
 import re
 import shlex
 import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import psutil
 import pytest
 
 from deploy.models import path_of
+from deploy.stack.waiting import wait_until
 from deploy.synthetic import SyntheticStream, World, write_log
+from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
+from tests.deploy.browser import document as document_at
 from tests.deploy.command import running
+from tests.deploy.prometheus import PROMETHEUS, needs_prometheus, scraping
+from tests.deploy.test_monitoring import MONITORING, queries
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.deploy.command import Running
+    from tests.deploy.prometheus import Scraping
 
 START_MS = 1_700_000_000_000
 
@@ -34,20 +45,142 @@ def sent(summary: str) -> tuple[str, str]:
     return found.group(1), found.group(2)
 
 
-@pytest.mark.timeout(300)
-def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once() -> None:
-    with running("demo", "--seconds", "15", "--events", "600", "--port", "0") as demo:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A demo that was shown to its end, and what was seen meanwhile."""
+
+    summary: str
+    answer: dict[str, Any]
+    """Of the request that it prints."""
+    figures: dict[str, Any]
+    """What its page asks for, when the models had been compared for a while."""
+    document: str | None
+    """The page in a browser, then; None without one."""
+    pictures: dict[str, bytes]
+    series: dict[str, int] | None
+    """How many series each query of the dashboard had; None without Prometheus."""
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A short demo in which the learner is killed, watched in all ways there are."""
+    directory = tmp_path_factory.mktemp("demo")
+    arguments = ("--seconds", "30", "--events", "600", "--port", "0", "--chaos")
+    document, pictures, series = None, {}, None
+    with running("demo", *arguments) as demo, ExitStack() as stack:
+        address = demo.wait_for(r"watch it learn: (\S+)").group(1)
         answer = ask(demo.wait_for(r"curl -s .*'\n").group(0))
-        assert len(answer["predictions"]) == 2
+        prometheus = None
+        if PROMETHEUS is not None:
+            ports = metrics_ports(demo) | {"server": int(address.rstrip("/").rpartition(":")[2])}
+            rules = MONITORING / "rules.yml"
+            prometheus = stack.enter_context(scraping(directory / "prometheus", rules, ports))
+        demo.wait_for(r"was started again")
+        figures = figures_of(address)
+        if CHROMIUM is not None:
+            document = document_at(address)
+            for name, width, height, dark in (
+                ("wide", 1400, 1700, False),
+                ("phone", 500, 2600, True),
+            ):
+                path = directory / f"{name}.png"
+                pictures[name] = screenshot(address, path, width, height, dark=dark)
+        if prometheus is not None:
+            series = asked_until_found(prometheus)
         assert demo.end() == 0, demo.output
         summary = demo.output
+    return Shown(summary, answer, figures, document, pictures, series)
+
+
+# nobody evaluates here, nobody asks again, nothing expires, nothing is bad
+ABSENT = re.compile("evaluation|dead_letters|requests_total|request_seconds|candidates_total")
+
+
+def asked_until_found(prometheus: Scraping) -> dict[str, int]:
+    """How many series each query of the dashboard has, once the learner is back."""
+    series: dict[str, int] = {}
+
+    def all_found() -> bool:
+        series.update({each: len(prometheus.query(filled(each))) for each in queries()})
+        return not unanswered(series)
+
+    wait_until(all_found, 30)
+    return series
+
+
+def unanswered(series: dict[str, int]) -> list[str]:
+    return [query for query, found in series.items() if not found and not ABSENT.search(query)]
+
+
+def metrics_ports(demo: Running) -> dict[str, int]:
+    """The ports that the processes of a run serve metrics on."""
+    found: dict[str, int] = {}
+    for child in psutil.Process(demo.process.pid).children(recursive=True):
+        words = child.cmdline()
+        if "deploy.cli" in words and "--metrics-port" in words:
+            port = int(words[words.index("--metrics-port") + 1])
+            if port:
+                found[words[words.index("deploy.cli") + 1]] = port
+    return found
+
+
+def figures_of(address: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{address}page/figures", timeout=10) as answer:
+        return dict(orjson.loads(answer.read()))
+
+
+def filled(query: str) -> str:
+    """A query of the dashboard as Grafana would ask it."""
+    return query.replace("$model", ".*").replace("$__rate_interval", "15s")
+
+
+@pytest.mark.timeout(300)
+def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once(shown: Shown) -> None:
+    assert len(shown.answer["predictions"]) == 2
+    summary = shown.summary
     impressions, _ = sent(summary)
     assert f"add up to {impressions} shows" in summary
     assert "as many as were sent" in summary
+    assert "the learner was killed" in summary
     accuracy = re.search(r"live model had an AUC of (\S+), and .* (\S+): it is", summary)
     assert accuracy is not None, summary
     assert float(accuracy.group(1)) > float(accuracy.group(2))
     assert re.search(r"half took less than \d+ ms", summary)
+
+
+def test_the_page_is_told_of_every_process_and_of_both_models(shown: Shown) -> None:
+    told = {each["process"] for each in shown.figures["processes"]}
+    assert told == {"demo", "joiner", "keeper", "learner", "server"}
+    curves = {(each["chart"], each["name"]): each["points"] for each in shown.figures["curves"]}
+    assert {("auc", "learned"), ("auc", "frozen"), ("throughput", "examples learned")} <= set(
+        curves
+    )
+    learned = [point for point in curves["auc", "learned"] if point is not None]
+    assert 0.4 < max(learned) <= 1.0
+    assert shown.figures["shards"]["kept"] == shown.figures["shards"]["buckets"] == 8
+    assert len(shown.figures["partitions"]) == 2
+
+
+@needs_chromium
+def test_a_browser_shows_the_figures_and_draws_them(shown: Shown) -> None:
+    dom = shown.document
+    assert dom is not None
+    assert 0.4 < float(text_of(dom, "auc")) <= 1.0
+    assert text_of(dom, "auc-beside").startswith("frozen 0.")
+    assert re.fullmatch(r"\d+ ms", text_of(dom, "fresh"))
+    assert re.fullmatch(r"[\d.]+[kM]?", text_of(dom, "store"))
+    assert text_of(dom, "said").startswith("as of ")
+    drawn = set(re.findall(r'class="plot js-plotly-plot" id="plot-(\w+)"', dom))
+    assert {"auc", "log_loss", "freshness_ms", "throughput", "rows", "lag"} <= drawn
+    for name, picture in shown.pictures.items():
+        assert picture.startswith(b"\x89PNG"), name
+        assert len(picture) > 40_000, name
+
+
+@needs_prometheus
+def test_every_query_of_the_dashboard_finds_what_was_scraped(shown: Shown) -> None:
+    assert shown.series is not None
+    assert unanswered(shown.series) == []
 
 
 @pytest.mark.timeout(300)

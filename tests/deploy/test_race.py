@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from deploy.race import Race
 from ingest.examples import Kind
@@ -33,7 +34,10 @@ def test_both_are_judged_on_what_both_have_scored() -> None:
     race.add_scores(scores([("early", 0.01), ("a", 0.1), ("b", 0.2)]))
     race.add_truth(["b", "a", "early"], np.array([0.8, 0.2, 0.5]))
     standing = race.standing(0, 10)
-    assert standing == (1.0, 0.0, 1.0, 2)
+    assert standing[:4] == (1.0, 0.0, 1.0, 2)
+    live, frozen = [0.1, 0.2], [0.9, 0.1]
+    for found, (a, b) in ((standing.live_loss, live), (standing.frozen_loss, frozen)):
+        assert found == pytest.approx(-(math.log(1 - a) + math.log(b)) / 2)
 
 
 def test_only_impressions_of_the_time_asked_for_count() -> None:
@@ -64,5 +68,5 @@ def test_it_grows_past_what_it_began_with() -> None:
     race.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
     race.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
     race.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
-    assert race.standing(0, 1)[0::2] == (1.0, 1.0)
+    assert (race.standing(0, 1).live, race.standing(0, 1).truth) == (1.0, 1.0)
     assert race.standing(0, 1).impressions == 20_000

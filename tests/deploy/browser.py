@@ -1,0 +1,54 @@
+"""Headless Chromium, for looking at a page as its reader does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+
+# the page's clock runs ahead of ours, but waits for answers: enough for it to ask three times
+_LOOKS_MS = 7_000
+
+
+def _run(url: str, *words: str) -> str:
+    assert CHROMIUM is not None
+    said = subprocess.run(
+        [
+            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(f"--virtual-time-budget={_LOOKS_MS}", *words, url),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    return said.stdout
+
+
+def document(url: str) -> str:
+    """The page's document after its scripts have asked for figures."""
+    return _run(url, "--window-size=1400,1700", "--dump-dom")
+
+
+def text_of(dom: str, identity: str) -> str:
+    """What stands in the element of this id, less its tags."""
+    found = re.search(rf'id="{identity}"[^>]*>(.*?)</(?:b|small|span)>', dom, re.DOTALL)
+    assert found is not None, f"no element {identity!r}"
+    return re.sub(r"<[^>]+>", "", found.group(1)).strip()
+
+
+def screenshot(url: str, path: Path, width: int, height: int, *, dark: bool = False) -> bytes:
+    """A picture of the page, kept at `path`; a PNG."""
+    scheme = ("--blink-settings=preferredColorScheme=0",) if dark else ()
+    _run(url, f"--window-size={width},{height}", f"--screenshot={path}", *scheme)
+    return path.read_bytes()
