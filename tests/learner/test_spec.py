@@ -44,12 +44,12 @@ def test_the_specs_that_are_ready_to_run_load(name: str) -> None:
     assert spec.width == 2
 
 
-@pytest.mark.parametrize("name", ["news_fm", "news_deepfm"])
+@pytest.mark.parametrize("name", ["news_fm", "news_deepfm", "news_dcn"])
 def test_a_row_is_as_wide_as_weight_and_vector_and_what_steps_them(name: str) -> None:
     spec = load_spec(MODELS / f"{name}.toml")
     assert spec.name == name
     assert spec.width == 2 + 8 * 2
-    # the inputs are those of the linear model, so its examples are learned by all three
+    # the inputs are those of the linear model, so all of them can learn its examples
     assert spec.fields.fingerprint == load_spec(MODELS / "news.toml").fields.fingerprint
 
 
