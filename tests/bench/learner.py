@@ -7,6 +7,9 @@ millions of values as in ad logs, nothing else: no Kafka, no parameter server. T
 gains are kept as for a push. The first pass over the stream adds rows; what is reported is the
 median pass after it, over rows that are there, and `core_lr_new_rows` the first.
 
+`core_fm` and `core_deepfm` are a factorization machine and a DeepFM over the same stream, with
+vectors of 16 floats, layers of 128 and 64, and mini-batches of 256.
+
 `core_lr_admission` is the same with rows made at the third sighting, over streams drawn anew from
 the same distribution, and `core_lr_drawn` without admission over the same streams. Compare these
 two; their `_rows` say what it is for.
@@ -25,7 +28,7 @@ import pyarrow as pa
 
 from ingest.examples import Encoded, Examples, Kind
 from ingest.values import field_ids
-from learner.logistic import LogisticRegression
+from learner.models import open_model
 from learner.pending import Pending
 from learner.spec import ModelSpec, parse_spec
 from pserver.store import Shape
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FIELDS = 26
+FACTORIZATION_MACHINE = 'architecture = "factorization_machine"\ndimensions = 16\n'
+DEEPFM = 'architecture = "deepfm"\ndimensions = 16\nlayers = [128, 64]\nmini_batch = 256\n'
 _BATCH = 4096
 _BUCKETS = 64
 _START_MS = 1_700_000_000_000
@@ -55,13 +60,16 @@ def zipf_ids(
     return ids
 
 
-def plain_spec() -> ModelSpec:
-    """Return logistic regression over 26 plain ids, each impression learned once."""
+def plain_spec(model: str = "") -> ModelSpec:
+    """Return logistic regression over 26 plain ids, each impression learned once.
+
+    model: further lines of its section, which may make another model of it.
+    """
     fields = "".join(
         f'[fields.f{k}]\nnumber = {k}\ntransform = "id"\n' for k in range(1, FIELDS + 1)
     )
     return parse_spec(
-        f'[model]\nname = "bench"\n[label]\npolicy = "window"\n{fields}', "bench.toml"
+        f'[model]\nname = "bench"\n{model}[label]\npolicy = "window"\n{fields}', "bench.toml"
     )
 
 
@@ -135,11 +143,23 @@ def core_lr_admission(examples: int, passes: int, seed: int = 2) -> dict[str, fl
     return results | {f"{name}_rows": len(core.view) for name, core in cores.items()}
 
 
+def core_of(name: str, model: str, examples: int, seed: int = 1) -> dict[str, float]:
+    """Return examples a second of another model's core, over rows that are there."""
+    random = np.random.default_rng(seed)
+    spec = plain_spec(model)
+    ids = zipf_ids(random, examples, exponent=1.1, values=2_500_000)
+    labels = (random.random(examples) < 0.03).astype(np.uint8)
+    batches = closed_examples(spec, ids, labels)
+    _pass(spec, batches[:1], 1)  # compiled now, not while the clock runs
+    _, again, _ = _pass(spec, batches, 2)
+    return {name: round(again)}
+
+
 class _Core:
     """A model and its rows, as a learner holds them."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.model, self.view = LogisticRegression(spec, _BUCKETS), RowTable(spec.width)
+        self.model, self.view = open_model(spec, _BUCKETS), RowTable(spec.width)
         self.pending = Pending(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
         self.active = np.ones(_BUCKETS, np.bool_)
 
@@ -165,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     examples = 400_000 if chosen.quick else 4_000_000
     results = core_lr(examples, passes=3) | core_lr_admission(examples // 2, passes=3)
+    results |= core_of("core_fm", FACTORIZATION_MACHINE, examples // 4)
+    results |= core_of("core_deepfm", DEEPFM, examples // 10)
     if chosen.json:
         print(json.dumps(results))
     else:

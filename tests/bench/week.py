@@ -69,6 +69,9 @@ class Outcome:
     """What a run showed."""
 
     figures: Progressive
+    halves: tuple[Progressive, Progressive]
+    """Of the impressions in order of time: constants are chosen by the first, and the second is
+    reported."""
     seconds: float
     """Of learning alone."""
     examples: int
@@ -130,7 +133,12 @@ def learn(
     outcome[events.clicked] = 1
     requests = events.request_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
     figures = progressive(outcome, scores, requests)
-    return Outcome(figures, seconds, which.shape[0], len(view), scores, view)
+    middle = scores.shape[0] // 2
+    first, second = (
+        progressive(outcome[half], scores[half], requests[half])
+        for half in (slice(middle), slice(middle, None))
+    )
+    return Outcome(figures, (first, second), seconds, which.shape[0], len(view), scores, view)
 
 
 def _join(
@@ -202,10 +210,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path in models:
         outcome = run(load_spec(path), events, chosen.partitions)
         result = asdict(outcome.figures)
+        for name, half in zip(("first", "second"), outcome.halves, strict=True):
+            result |= {f"{name}_half_{key}": value for key, value in asdict(half).items()}
         result |= {"seconds": outcome.seconds, "examples": outcome.examples, "rows": outcome.rows}
         results[path.stem] = result
         if not chosen.json:
-            print(path.stem, " ".join(f"{name} {value:.4f}" for name, value in result.items()))
+            print(path.stem, " ".join(f"{name} {value:.5g}" for name, value in result.items()))
     if chosen.json:
         print(json.dumps(results, indent=1))
 

@@ -40,6 +40,29 @@ def test_with_statistics_of_rows(events: Events, partitions: int) -> None:
     assert figures.calibration == pytest.approx(1.0, abs=0.03)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("name", "auc", "request_auc", "loss"),
+    [
+        ("news", 0.784, 0.737, 0.2605),
+        ("news_fm", 0.786, 0.738, 0.2597),
+        ("news_deepfm", 0.789, 0.745, 0.2582),
+        ("news_dcn", 0.790, 0.747, 0.2577),
+    ],
+)
+def test_pairs_and_networks_tell_more_in_the_half_that_nobody_tuned_for(
+    events: Events, name: str, auc: float, request_auc: float, loss: float
+) -> None:
+    if name in ("news_deepfm", "news_dcn"):
+        pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+    _, second = _outcome(events, name).halves
+    assert second.auc >= auc
+    assert second.request_auc >= request_auc
+    assert second.log_loss <= loss
+    assert second.calibration == pytest.approx(1.0, abs=0.03)
+
+
 def test_with_statistics_under_a_window_of_ten_minutes(events: Events) -> None:
     figures = _outcome(events, "news_window").figures
     assert figures.auc >= 0.765
