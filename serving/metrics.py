@@ -58,12 +58,32 @@ class RequestMetrics:
             "Prediction requests being read, waiting or computed.",
             registry=registry,
         )
+        self._logged = Counter(
+            "headrace_server_predictions",
+            "Candidates that were served: logged, dropped under pressure, or left out by chance.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._shadowed = Counter(
+            "headrace_server_shadow_requests",
+            "Requests for a shadow model to score: scored, dropped under pressure, or refused.",
+            ("model", "outcome"),
+            registry=registry,
+        )
         self._answered: dict[str, tuple[Counter, Histogram, Counter]] = {}
 
     def watch(self, room: Room) -> None:
         """Tell from now on how full `room` is."""
         self._waiting.set_function(lambda: room.waiting_s)
         self._under_way.set_function(lambda: room.requests)
+
+    def logged(self, outcome: str, candidates: int) -> None:
+        """Count what became of candidates in the log of predictions."""
+        self._logged.labels(outcome).inc(candidates)
+
+    def shadowed(self, model: str, outcome: str) -> None:
+        """Count what became of a request that a shadow was to score."""
+        self._shadowed.labels(model, outcome).inc()
 
     def answered(self, model: str, seconds: float, candidates: int) -> None:
         """Count a request that got its predictions."""

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ingest.collector.http_server import (
     Leaving,
     Readiness,
+    is_this_machine,
     listening_socket,
     metrics_port,
     new_registry,
@@ -19,8 +20,11 @@ from ingest.collector.http_server import (
     run_app,
     tokens_for,
 )
+from ingest.collector.tokens import Tokens
+from ingest.kafka import KafkaWriter, TopicSpec, ensure_topics
 from ingest.status import instance_name, telling
 from learner.agreement import check_agreement
+from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
 from learner.models import open_model
 from pserver.replica import Replica
 from pserver.table import RowTable
@@ -33,8 +37,11 @@ from serving.models.aliases import Aliases
 from serving.models.candidates import EventCandidates
 from serving.models.predictor import Predictor, TableRows
 from serving.models.served import Models, Served
+from serving.models.shadows import Shadows
 from serving.page.reader import StatusReader
 from serving.page.routes import page_routes
+from serving.predictions.log import LogSettings, PredictionsLog
+from serving.predictions.message import TOPIC
 from serving.replicas.follower import Follower, Following
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from ingest.settings import KafkaSettings
+    from ingest.stream import Writer
     from learner.spec import ModelSpec
     from pserver.store import Store
 
@@ -53,6 +61,8 @@ log = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 """How long the follower may keep the interpreter from a request that waits for it. Python's default
 of 5 ms would be half of the whole budget of a request."""
+_LOST_S = 10.0
+"""A log that Kafka has not taken for so long is given up: what waits for it is in memory."""
 _COLLECT_AFTER = 20_000
 """Objects between two looks for cycles: Python's default of 700 looks several times a request."""
 
@@ -71,6 +81,8 @@ class ServerSettings:
     """Whether to listen to other machines without tokens: something in front checks."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Alias -> model, to begin with."""
+    admin_tokens: Sequence[str] = field(default=(), repr=False)
+    """Whoever has one may change aliases; none: nobody, unless only this machine can ask."""
     aliases_file: Path | None = None
     """Where switched aliases outlive the server; none: they do not."""
     metrics_port: int = 0
@@ -86,6 +98,12 @@ class ServerSettings:
     told_to: KafkaSettings | None = None
     """Whose topic `status` this server tells how it is, and the page draws; None: no page."""
 
+    predictions_to: KafkaSettings | None = None
+    """Whose topic `predictions` has what was served; None: it is not logged."""
+    predictions_partitions: int = 4
+    """Of that topic, where it is not there yet: as many as `impressions` has."""
+    predictions: LogSettings = field(default_factory=LogSettings)
+
 
 class ModelAt(NamedTuple):
     """A model, and where its rows are."""
@@ -93,6 +111,16 @@ class ModelAt(NamedTuple):
     spec: ModelSpec
     store: Store
     """Used by this server alone until it returns; it stays open."""
+
+
+class Runs(Protocol):
+    """What has a thread of its own."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 def now_ms() -> int:
@@ -126,8 +154,13 @@ def run_server(
         ),
     )
     followers = [each.follower for each in served]
+    metrics = RequestMetrics(registry)
+    beside = _beside(settings, served, metrics)
     parts = Parts(
-        served, RequestMetrics(registry), registry, now_ms, settings.limits, Readiness(), tokens
+        *(served, metrics, registry, now_ms, settings.limits, Readiness(), tokens),
+        admin_tokens=Tokens(settings.admin_tokens),
+        admin_open=is_this_machine(settings.host),
+        beside=beside,
     )
 
     def failures() -> list[Exception]:
@@ -137,7 +170,7 @@ def run_server(
         telling(settings.told_to, "server", instance_name(), registry),
         listening_socket(settings.host, settings.port) as listener,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
-        _running(followers),
+        _running([*followers, *beside]),
         _page_of(settings.told_to) as page,
         rare_collections(_COLLECT_AFTER),
         _quick_switches(),
@@ -159,6 +192,23 @@ def run_server(
         app.state.answering.close()
     for failure in failures():
         raise failure
+
+
+def _beside(
+    settings: ServerSettings, models: Models, metrics: RequestMetrics
+) -> list[Shadows | PredictionsLog]:
+    """Return who is told of every answer."""
+    logs: list[PredictionsLog] = []
+    kafka = settings.predictions_to
+    if kafka is not None:
+        impatient = replace(kafka, lost_timeout_s=_LOST_S)
+
+        def open_writer() -> Writer:
+            ensure_topics(kafka, [TopicSpec(TOPIC, settings.predictions_partitions)])
+            return KafkaWriter(impatient)
+
+        logs.append(PredictionsLog(settings.predictions, open_writer, metrics.logged))
+    return [*logs, Shadows(models, metrics.shadowed, logs)]
 
 
 @contextlib.contextmanager
@@ -191,19 +241,29 @@ def _served(
         # compiles the kernels, or loads them: the first request is not to pay for it
         nothing = TableRows(RowTable(spec.width))
         predictor.predict(nothing, EventCandidates({}, [{}]), now_ms())
-        made.append(Served(spec, RequestDecoder(spec.fields, settings.limits), predictor, follower))
+        costly = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+        made.append(
+            Served(
+                spec,
+                RequestDecoder(spec.fields, settings.limits),
+                predictor,
+                follower,
+                costly,
+                Predictor(spec.fields, open_model(spec, shape.buckets)) if costly else None,
+            )
+        )
     registry.register(ReplicaCollector(made, now_ms))
     return made
 
 
 @contextlib.contextmanager
-def _running(followers: Sequence[Follower]) -> Iterator[None]:
-    for each in followers:
+def _running(threads: Sequence[Runs]) -> Iterator[None]:
+    for each in threads:
         each.start()
     try:
         yield
     finally:
-        for each in followers:
+        for each in reversed(threads):
             each.stop()
 
 

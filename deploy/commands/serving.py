@@ -1,6 +1,7 @@
-"""`headrace serving`: answer requests."""
+"""`headrace serving`: answer requests, and choose which model answers."""
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from deploy.commands.options import (
     RedisUrl,
     ToldTo,
 )
+from deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from serving.process import ModelAt
@@ -74,6 +76,45 @@ WaitingMs = Annotated[
         help="Refuse requests (503, Retry-After) that would wait for longer.",
     ),
 ]
+FirstAliases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--alias",
+        envvar="HEADRACE_SERVING_ALIAS",
+        metavar="ALIAS=MODEL",
+        help="A name that stands for a model, such as production=news; may be repeated. One that "
+        "begins with shadow scores what other aliases answer, beside the answers.",
+    ),
+]
+AliasesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--aliases-file",
+        envvar="HEADRACE_SERVING_ALIASES_FILE",
+        metavar="FILE",
+        help="Keep aliases that are switched here, so that they outlive the server.",
+    ),
+]
+AdminTokensFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--admin-tokens",
+        envvar="HEADRACE_SERVING_ADMIN_TOKENS_FILE",
+        metavar="FILE",
+        help="Who may switch aliases: tokens, one a line. Or HEADRACE_SERVING_ADMIN_TOKENS holds "
+        "the tokens themselves, with commas between.",
+    ),
+]
+PredictionsShare = Annotated[
+    float,
+    typer.Option(
+        "--predictions-share",
+        envvar="HEADRACE_SERVING_PREDICTIONS_SHARE",
+        min=0.0,
+        max=1.0,
+        help="Log this share of the requests, with all their candidates, to the topic predictions.",
+    ),
+]
 
 
 @app.command()
@@ -87,6 +128,10 @@ def run(
     drain_ms: DrainMs = 0,
     waiting_ms: WaitingMs = 50,
     metrics_port: MetricsPort = 0,
+    alias: FirstAliases = None,
+    aliases_file: AliasesFile = None,
+    admin_tokens: AdminTokensFile = None,
+    predictions_share: PredictionsShare = 0.0,
     kafka: ToldTo = None,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -94,9 +139,21 @@ def run(
     from deploy.commands.building import kafka_settings
     from deploy.signals import stopped_by_signals
     from serving.api.limits import Limits
+    from serving.predictions.log import LogSettings
     from serving.process import ServerSettings, run_server
 
+    told_to = kafka_settings(kafka, kafka_client) if kafka else None
+    if predictions_share and told_to is None:
+        raise BadOption(
+            "--predictions-share / HEADRACE_SERVING_PREDICTIONS_SHARE: expected --kafka / "
+            "HEADRACE_KAFKA beside it, found none"
+        )
     settings = ServerSettings(
+        aliases=aliases_of(alias or ()),
+        aliases_file=aliases_file,
+        admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
+        predictions_to=told_to if predictions_share else None,
+        predictions=LogSettings(share=predictions_share),
         host=host,
         port=port,
         tokens=tokens_of("HEADRACE_SERVING_TOKENS", tokens),
@@ -104,12 +161,68 @@ def run(
         drain_ms=drain_ms,
         metrics_port=metrics_port,
         limits=Limits(waiting_ms=waiting_ms),
-        told_to=kafka_settings(kafka, kafka_client) if kafka else None,
+        told_to=told_to,
     )
     with ExitStack() as stack:
         models = opened(stack, model, redis)
         stop = stack.enter_context(stopped_by_signals())
         run_server(settings, models, stop)
+
+
+@app.command()
+def alias(
+    name: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Which; none: show all.")] = "",
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="What it is to be; none: show it.")
+    ] = "",
+    server: Annotated[
+        list[str],
+        typer.Option(
+            "--server",
+            envvar="HEADRACE_SERVING_URL",
+            metavar="URL",
+            help="The server, or several, one after another.",
+        ),
+    ] = ["http://127.0.0.1:8080"],  # noqa: B006 - typer copies it
+    expected: Annotated[
+        str | None,
+        typer.Option("--expected", metavar="MODEL", help="Refuse unless it is this model now."),
+    ] = None,
+    revert: Annotated[
+        bool, typer.Option("--revert", help="Back to the model that it was before.")
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            envvar="HEADRACE_SERVING_ADMIN_TOKEN_FILE",
+            metavar="FILE",
+            help="A file with an admin token.",
+        ),
+    ] = None,
+) -> None:
+    """Show the aliases of servers, let one be another model, or take that back."""
+    from deploy.operation.aliases import change_alias, show_aliases
+    from ingest.collector.tokens import read_tokens
+
+    token = read_tokens(token_file)[0] if token_file else ""
+    for each in server:
+        if revert or model:
+            typer.echo(change_alias(each, token, name, None if revert else model, expected))
+        else:
+            for line in show_aliases(each, name):
+                typer.echo(line)
+
+
+def aliases_of(given: Sequence[str]) -> dict[str, str]:
+    """Return alias -> model. Raises BadOption."""
+    pairs = [each.partition("=") for each in given]
+    for name, equals, model in pairs:
+        if not (name and equals and model):
+            raise BadOption(
+                f"--alias / HEADRACE_SERVING_ALIAS: expected ALIAS=MODEL, found {name!r}"
+            )
+    return {name: model for name, _, model in pairs}
 
 
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list["ModelAt"]:

@@ -15,7 +15,6 @@ import asyncio
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from serving.api.limits import Room
     from serving.metrics import RequestMetrics
     from serving.models.candidates import Asked, Candidates
+    from serving.models.predictor import Predictor
     from serving.models.served import Models, Served, Target
     from serving.replicas.follower import Standing
 
@@ -51,8 +51,7 @@ _NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """A request with its scores."""
 
     target: Target
@@ -186,11 +185,16 @@ class Answering:
 
 
 def score(
-    target: Target, asked: Asked, standing: Standing, now_ms: int, names: Sequence[str]
+    target: Target,
+    asked: Asked,
+    standing: Standing,
+    now_ms: int,
+    names: Sequence[str],
+    predictor: Predictor | None = None,
 ) -> Scored:
-    """Return a request's scores."""
+    """Return a request's scores, by the model's own predictor unless another is given."""
     served = target.served
-    scores = served.predictor.predict(served.follower, asked.candidates, now_ms)
+    scores = (predictor or served.predictor).predict(served.follower, asked.candidates, now_ms)
     chosen = None
     if asked.top_k is not None:
         chosen = np.argsort(-scores, kind="stable")[: asked.top_k]

@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from ingest.collector.http_server import Readiness
 from ingest.collector.tokens import Tokens
+from serving.api.admin import add_admin
 from serving.api.answering import Answering, PredictFace, RankFace
 from serving.api.inference import add_inference, error_of
 from serving.api.limits import Limits, Room
@@ -44,6 +45,10 @@ class Parts:
     readiness: Readiness = field(default_factory=Readiness)
     tokens: Tokens = field(default_factory=Tokens)
     """Of those who may ask for predictions."""
+    admin_tokens: Tokens = field(default_factory=Tokens)
+    """Of those who may change aliases."""
+    admin_open: bool = False
+    """Whether aliases may be changed without a token where there are none."""
     beside: Sequence[Beside] = ()
     """Who is told of every answer."""
 
@@ -67,6 +72,7 @@ def make_app(parts: Parts) -> FastAPI:
         app.router.routes.insert(0, Route(path, _asking(answering, face), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms)
+    add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)
     add_health(app, models, parts.readiness)
     add_metrics(app, parts.registry)
 

@@ -28,6 +28,8 @@ class Served:
     follower: Follower
     costly: bool = False
     """Whether it is computed on a thread beside the event loop, however small the request."""
+    spare: Predictor | None = None
+    """For the shadows' thread, where a model's memory is not to be shared with another thread."""
 
 
 class Target(NamedTuple):

@@ -222,16 +222,17 @@ class Serving:
     @cached_property
     def app(self) -> FastAPI:
         models = Models([self.served], Aliases([self.spec.name], {}, self.clock))
-        return make_app(
-            Parts(
-                models,
-                RequestMetrics(self.registry),
-                self.registry,
-                self.clock,
-                self.limits,
-                self.readiness,
-                self.tokens,
-            )
+        return make_app(self.parts(models))
+
+    def parts(self, models: Models, metrics: RequestMetrics | None = None) -> Parts:
+        return Parts(
+            models,
+            metrics or RequestMetrics(self.registry),
+            self.registry,
+            self.clock,
+            self.limits,
+            self.readiness,
+            self.tokens,
         )
 
     def follow(self) -> None:

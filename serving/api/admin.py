@@ -1,0 +1,116 @@
+"""Aliases over HTTP, for operators: which there are, switch one, take a switch back.
+
+    GET    /v1/aliases
+    PUT    /v1/aliases/{alias}            {"model": "news-2", "expected": "news"}
+    POST   /v1/aliases/{alias}:revert
+    DELETE /v1/aliases/{alias}
+
+Changing one needs a token of its own kind: who may ask for predictions may not choose who answers.
+Without such tokens only a server that no other machine reaches takes changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+
+from serving.api.limits import Limits, read_body
+from serving.api.refusal import JSON, Refused, as_response, encode
+from serving.errors import BadAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from enum import Enum
+
+    from ingest.collector.tokens import Tokens
+    from serving.models.aliases import Alias, Aliases
+
+_LIMITS = Limits(body_bytes=4096)
+
+
+class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an alias is to be."""
+
+    model: str
+    expected: str | None = None
+    """Refuse (409) unless the alias is this model now; empty: unless there is no such alias."""
+
+
+_decode = msgspec.json.Decoder(Switch).decode
+_SWITCH_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["model"],
+                "properties": {
+                    "model": {"type": "string"},
+                    "expected": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                },
+                "additionalProperties": False,
+            }
+        }
+    },
+}
+
+
+def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bool) -> None:
+    """Add the routes. `open_to_all`: changes need no token, for only this machine can ask."""
+    tags: list[str | Enum] = ["aliases"]
+
+    @app.get("/v1/aliases", tags=tags, summary="What every alias stands for")
+    async def show() -> Response:
+        return Response(encode({"aliases": aliases.table}), media_type=JSON)
+
+    def allowed(request: Request) -> None:
+        if not tokens and not open_to_all:
+            expected = "a server with --admin-tokens, or one that only its own machine reaches"
+            raise Refused(403, "", expected, "neither")
+        tokens.check(request.headers.get("authorization"))
+
+    def changed(change: Callable[[], Alias | None]) -> Response:
+        try:
+            now = change()
+        except BadAlias as error:
+            raise Refused(409, "alias", "an alias that can be changed so", str(error)) from error
+        return Response(encode({"aliases": aliases.table} if now is None else now), media_type=JSON)
+
+    @app.put(
+        "/v1/aliases/{alias}",
+        tags=tags,
+        summary="Let an alias be a model, at once",
+        openapi_extra={"requestBody": _SWITCH_BODY},
+    )
+    async def switch(alias: str, request: Request) -> Response:
+        try:
+            allowed(request)
+            asked = _switch(await read_body(request, _LIMITS))
+            return changed(lambda: aliases.switch(alias, asked.model, asked.expected))
+        except Refused as refused:
+            return as_response(refused)
+
+    @app.post("/v1/aliases/{alias}:revert", tags=tags, summary="Back to the model before")
+    async def revert(alias: str, request: Request) -> Response:
+        try:
+            allowed(request)
+            return changed(lambda: aliases.revert(alias))
+        except Refused as refused:
+            return as_response(refused)
+
+    @app.delete("/v1/aliases/{alias}", tags=tags, summary="Take an alias away")
+    async def remove(alias: str, request: Request) -> Response:
+        try:
+            allowed(request)
+            return changed(lambda: aliases.remove(alias))
+        except Refused as refused:
+            return as_response(refused)
+
+
+def _switch(body: bytes) -> Switch:
+    try:
+        return _decode(body)
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(422, "", '{"model": NAME}', str(error)) from error

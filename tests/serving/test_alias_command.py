@@ -1,0 +1,43 @@
+"""`headrace serving alias` on a running server: shows, switches, takes back, says why not."""
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import app
+from deploy.commands.serving import aliases_of
+from deploy.errors import BadOption
+from deploy.operation.aliases import AliasRefused
+from serving.process import ModelAt
+from tests.serving.running import SETTINGS, ready, running
+from tests.serving.scenery import eventually, memory_store, news
+from tests.serving.test_models import second
+
+
+def test_an_alias_is_shown_switched_and_taken_back_by_commands() -> None:
+    models = [ModelAt(news(), memory_store(news())), ModelAt(second(), memory_store(second()))]
+    with running(models, SETTINGS) as server:
+        eventually(lambda: ready(server.url))
+
+        def command(*words: str) -> str:
+            said = CliRunner().invoke(app, ["serving", "alias", *words, "--server", server.url])
+            if said.exception is not None and not isinstance(said.exception, SystemExit):
+                raise said.exception
+            assert said.exit_code == 0, said.output
+            return said.output.strip()
+
+        assert command() == ""
+        assert command("production", "news") == f"{server.url}  production is news"
+        changed = command("production", "news-2", "--expected", "news")
+        assert changed.endswith("production is news-2, before news")
+        assert command("production", "--revert").endswith("production is news, before news-2")
+        assert command().endswith("production is news, before news-2")
+        with pytest.raises(AliasRefused, match="expected one of the models"):
+            command("production", "old")
+        with pytest.raises(AliasRefused, match="found shadow"):
+            command("shadow")
+
+
+def test_aliases_to_begin_with_are_pairs() -> None:
+    assert aliases_of(["production=news", "shadow=b"]) == {"production": "news", "shadow": "b"}
+    with pytest.raises(BadOption, match="ALIAS=MODEL"):
+        aliases_of(["production"])

@@ -1,0 +1,337 @@
+"""Several models in one server: aliases, shadows, and the log of what was served."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ingest.collector.tokens import Tokens
+from ingest.errors import KafkaUnreachable
+from ingest.fakes import ListWriter
+from ingest.kafka import KafkaSettings, read_all
+from learner.models import open_model
+from learner.spec import ModelSpec, parse_spec
+from pserver.memory_store import MemoryStore
+from serving.api.app import make_app
+from serving.api.request import RequestDecoder
+from serving.errors import BadAlias
+from serving.metrics import RequestMetrics
+from serving.models.aliases import Aliases
+from serving.models.predictor import Predictor
+from serving.models.served import Models, Served
+from serving.models.shadows import Shadows
+from serving.predictions.log import LogSettings, PredictionsLog
+from serving.process import ModelAt
+from tests.serving.running import SETTINGS, ready, running
+from tests.serving.scenery import (
+    NOW_MS,
+    SPEC,
+    Clock,
+    Pusher,
+    Serving,
+    eventually,
+    follow,
+    gains_of_article,
+    memory_store,
+    news,
+)
+from tests.serving.test_app import ask
+from tests.serving.test_limits import TOKEN
+
+LATER = NOW_MS + 1_000
+ALIASES = {"production": "news", "shadow": "news-2"}
+
+
+def second() -> ModelSpec:
+    """The same fields but for one that only this model reads."""
+    text = SPEC.replace('name = "news"', 'name = "news-2"')
+    return parse_spec(text + '\n[fields.colour]\nnumber = 9\ntransform = "id"\n', "news-2.toml")
+
+
+class Two(Serving):
+    """Two models; `log` holds what is logged."""
+
+    def __init__(self, log: PredictionsLog | None = None, admin: str = "") -> None:
+        super().__init__(memory_store(news()))
+        self.follow()
+        spec, store = second(), memory_store(second())
+        Pusher(store).push(gains_of_article(spec, "hot", -3.0))
+        other = self._follower(store)
+        follow(other)
+        self.second = Served(
+            spec,
+            RequestDecoder(spec.fields, self.limits),
+            Predictor(spec.fields, open_model(spec, store.shape().buckets)),
+            other,
+        )
+        self.models = Models([self.served, self.second], self._aliases())
+        counts = RequestMetrics(self.registry)
+        logs = [] if log is None else [log]
+        self.shadows = Shadows(self.models, counts.shadowed, logs)
+        parts = replace(
+            self.parts(self.models, counts),
+            beside=[*logs, self.shadows],
+            admin_tokens=Tokens([admin] if admin else []),
+            admin_open=not admin,
+        )
+        self.__dict__["app"] = make_app(parts)
+
+    def _aliases(self) -> Aliases:
+        return Aliases(["news", "news-2"], ALIASES, lambda: LATER)
+
+    def _follower(self, store: MemoryStore) -> Any:
+        from pserver.replica import Replica
+        from serving.replicas.follower import Follower, Following
+
+        replica = Replica(store, store.shape())
+        return Follower(replica, Following(), self.clock, lambda _: None)
+
+
+def test_a_request_to_an_alias_is_answered_by_its_model_and_says_so() -> None:
+    serving = Two()
+    asked = {"candidates": [{"article_id": "hot"}]}
+    by_alias = ask(serving, "POST", "/v1/models/production:predict", json=asked).json()
+    assert (by_alias["model"], by_alias["alias"]) == ("news", "production")
+    by_name = ask(serving, "POST", "/v1/models/news:predict", json=asked).json()
+    assert by_name["model"] == "news" and "alias" not in by_name
+    changed = ask(serving, "PUT", "/v1/aliases/production", json={"model": "news-2"})
+    assert changed.json() == {"model": "news-2", "previous": "news", "switched_ms": LATER}
+    after = ask(serving, "POST", "/v1/models/production:predict", json=asked).json()
+    assert after["model"] == "news-2"
+    assert after["predictions"][0]["score"] > by_alias["predictions"][0]["score"]
+    back = ask(serving, "POST", "/v1/aliases/production:revert")
+    assert (back.json()["model"], back.json()["previous"]) == ("news", "news-2")
+    shown = ask(serving, "GET", "/v1/aliases").json()["aliases"]
+    assert shown["production"]["model"] == "news"
+    assert ask(serving, "DELETE", "/v1/aliases/production").status_code == 200
+    gone = ask(serving, "POST", "/v1/models/production:predict", json=asked)
+    assert gone.status_code == 404
+    assert "shadow" in gone.json()["error"]["expected"]
+
+
+@pytest.mark.parametrize(
+    ("alias", "body", "status", "said"),
+    [
+        ("production", {"model": "old"}, 409, "expected one of the models news, news-2"),
+        ("news", {"model": "news-2"}, 409, "found the name of a model"),
+        ("Production", {"model": "news"}, 409, "expected an alias of a-z"),
+        ("production", {"model": "news-2", "expected": "news-2"}, 409, "found news"),
+        ("production", {"modle": "news-2"}, 422, "modle"),
+    ],
+)
+def test_a_switch_that_cannot_be_is_refused_and_changes_nothing(
+    alias: str, body: Any, status: int, said: str
+) -> None:
+    serving = Two()
+    before = serving.models.aliases.table
+    answer = ask(serving, "PUT", f"/v1/aliases/{alias}", json=body)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["found"]
+    assert serving.models.aliases.table == before
+
+
+def test_only_who_has_an_admin_token_may_switch() -> None:
+    serving = Two(admin=TOKEN)
+    body = {"model": "news-2"}
+    assert ask(serving, "PUT", "/v1/aliases/production", json=body).status_code == 401
+    good = {"Authorization": f"Bearer {TOKEN}"}
+    answer = ask(serving, "PUT", "/v1/aliases/production", json=body, headers=good)
+    assert answer.status_code == 200
+    assert ask(serving, "GET", "/v1/aliases").status_code == 200
+
+
+def test_switched_aliases_outlive_the_server_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "aliases.json"
+    clock = Clock()
+    first = Aliases(["a", "b"], {"production": "a"}, clock, file)
+    first.switch("production", "b")
+    again = Aliases(["a", "b"], {"production": "a"}, clock, file)
+    assert again.table["production"].model == "b"
+    assert again.revert("production").model == "a"
+    without = Aliases(["a"], {"production": "a"}, clock, file)
+    assert without.table["production"].model == "a"
+    file.write_text("{")
+    with pytest.raises(BadAlias, match=r"aliases\.json"):
+        Aliases(["a"], {}, clock, file)
+    elsewhere = Aliases(["a", "b"], {"x": "a"}, clock, tmp_path / "no" / "aliases.json")
+    with pytest.raises(BadAlias, match="nothing was switched"):
+        elsewhere.switch("x", "b")
+    assert elsewhere.table["x"].model == "a"
+
+
+@pytest.fixture
+def writer() -> ListWriter:
+    return ListWriter()
+
+
+@pytest.fixture
+def logging_two(writer: ListWriter) -> Iterator[Two]:
+    counts: list[tuple[str, int]] = []
+    log = PredictionsLog(LogSettings(), lambda: writer, lambda *each: counts.append(each))
+    serving = Two(log)
+    log.start()
+    serving.shadows.start()
+    yield serving
+    serving.shadows.stop()
+    log.stop()
+    assert writer.closed
+
+
+def test_what_was_served_and_what_the_shadow_said_are_logged_under_the_same_ids(
+    writer: ListWriter, logging_two: Two
+) -> None:
+    asked = {
+        "request_id": "r1",
+        "context": {"user_id": "u", "colour": "red"},
+        "candidates": [{"article_id": "hot", "impression_id": "i1"}, {"article_id": "cold"}],
+    }
+    answer = ask(logging_two, "POST", "/v1/models/production:predict", json=asked).json()
+    eventually(lambda: writer.flushed == 4)
+    messages = [json.loads(each.value) for each in writer.sent]
+    names = [each["impression_id"] for each in answer["predictions"]]
+    by_alias = {
+        alias: [each for each in messages if each["alias"] == alias]
+        for alias in ("production", "shadow")
+    }
+    for alias, model in (("production", "news"), ("shadow", "news-2")):
+        made = by_alias[alias]
+        assert [each["impression_id"] for each in made] == names
+        assert {each["model"] for each in made} == {model}
+        assert {(each["request_id"], each["time"]) for each in made} == {("r1", NOW_MS)}
+    assert [each.key for each in writer.sent[:2]] == [name.encode() for name in names]
+    assert {each.target.topic for each in writer.sent} == {"predictions"}
+    assert [each["score"] for each in by_alias["production"]] == [
+        each["score"] for each in answer["predictions"]
+    ]
+    assert by_alias["production"][0]["fields"] == {"user_id": "u", "article_id": "hot"}
+    # the shadow reads a field that the answering model does not know
+    assert by_alias["shadow"][0]["fields"]["colour"] == "red"
+    outcome = {"model": "news-2", "outcome": "scored"}
+    name = "headrace_server_shadow_requests_total"
+    assert logging_two.registry.get_sample_value(name, outcome) == 1.0
+
+
+def test_a_ranking_logs_what_it_showed_and_nothing_else(
+    writer: ListWriter, logging_two: Two
+) -> None:
+    asked = {"top_k": 1, "candidates": [{"article_id": "cold"}, {"article_id": "hot"}]}
+    answer = ask(logging_two, "POST", "/v1/models/news-2:rank", json=asked).json()
+    eventually(lambda: writer.flushed == 1)
+    [message] = [json.loads(each.value) for each in writer.sent]
+    [ranked] = answer["ranking"]
+    assert ranked["index"] == 1
+    assert message["impression_id"] == ranked["impression_id"]
+    assert (message["fields"], message["alias"]) == ({"article_id": "hot"}, "")
+
+
+class Stuck(ListWriter):
+    """A writer that does not return until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def flush(self) -> None:
+        self.reached.set()
+        self.go_on.wait(20)
+        super().flush()
+
+
+def test_a_log_under_pressure_drops_and_counts_and_answers_do_not_wait() -> None:
+    writer, counts = Stuck(), dict[str, int]()
+
+    def counted(outcome: str, candidates: int) -> None:
+        counts[outcome] = counts.get(outcome, 0) + candidates
+
+    log = PredictionsLog(LogSettings(waiting_candidates=5), lambda: writer, counted)
+    serving = Two(log)
+    log.start()
+    try:
+        asked: dict[str, Any] = {"candidates": [{}, {}]}
+        for _ in range(10):  # two requests of two fit; those that wait count until acknowledged
+            assert ask(serving, "POST", "/v1/models/news:predict", json=asked).status_code == 200
+        assert writer.reached.wait(20)
+        assert counts == {"dropped": 16}
+        writer.go_on.set()
+        eventually(lambda: counts.get("logged") == 4)
+    finally:
+        writer.go_on.set()
+        log.stop()
+
+
+def test_a_kafka_that_is_away_loses_what_was_sent_and_the_log_goes_on() -> None:
+    class Away(ListWriter):
+        def flush(self) -> None:
+            raise KafkaUnreachable("no broker answers at localhost:1")
+
+        def close(self) -> None:
+            self.closed = True
+
+    writers: list[ListWriter] = [Away(), ListWriter()]
+    opened, counts = list[ListWriter](), dict[str, int]()
+
+    def open_writer() -> ListWriter:
+        opened.append(writers.pop(0))
+        return opened[-1]
+
+    def counted(outcome: str, candidates: int) -> None:
+        counts[outcome] = counts.get(outcome, 0) + candidates
+
+    log = PredictionsLog(LogSettings(), open_writer, counted)
+    serving = Two(log)
+    log.start()
+    ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}]})
+    eventually(lambda: counts.get("dropped") == 1)
+    ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}]})
+    eventually(lambda: counts.get("logged") == 1)
+    log.stop()
+    assert [each.closed for each in opened] == [True, True]
+
+
+def test_a_share_of_the_requests_is_logged_whole() -> None:
+    writer, counts = ListWriter(), dict[str, int]()
+    draws = iter([0.1, 0.9, 0.3])
+
+    def counted(outcome: str, candidates: int) -> None:
+        counts[outcome] = counts.get(outcome, 0) + candidates
+
+    log = PredictionsLog(LogSettings(share=0.3), lambda: writer, counted, lambda: next(draws))
+    serving = Two(log)
+    log.start()
+    for _ in range(3):
+        ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}, {}]})
+    log.stop()
+    assert counts == {"logged": 2, "sampled_out": 4}
+    assert len(writer.sent) == 2
+
+
+def test_a_server_of_two_models_logs_to_a_real_kafka_and_is_switched(
+    kafka: str, tmp_path: Path
+) -> None:
+    settings = replace(
+        SETTINGS,
+        aliases=ALIASES,
+        aliases_file=tmp_path / "aliases.json",
+        predictions_to=KafkaSettings(kafka),
+        predictions_partitions=1,
+    )
+    models = [ModelAt(news(), memory_store(news())), ModelAt(second(), memory_store(second()))]
+    request = f"of-{tmp_path.name}"
+    asked = {"request_id": request, "candidates": [{"article_id": "a"}]}
+    with running(models, settings) as server, httpx.Client(base_url=server.url) as client:
+        eventually(lambda: ready(server.url))
+        answer = client.post("/v1/models/production:predict", json=asked).json()
+        client.put("/v1/aliases/production", json={"model": "news-2"}).raise_for_status()
+        again = client.post("/v1/models/production:predict", json=asked).json()
+    assert (answer["model"], again["model"]) == ("news", "news-2")
+    logged = [json.loads(each.value) for each in read_all(KafkaSettings(kafka), "predictions")]
+    mine = [each for each in logged if each["request_id"] == request]
+    assert {(each["model"], each["alias"]) for each in mine} >= {
+        ("news", "production"),
+        ("news-2", "production"),
+    }
