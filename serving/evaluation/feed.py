@@ -151,6 +151,8 @@ class Feeder:
             self._failed(error)
             return
         self._reader.start(starts)
+        for source, offset in sorted(starts.items()):
+            log.info("reading %s/%d from offset %d on", source.topic, source.partition, offset)
         self._ours |= self._unplaced
         self._unplaced = set()
 

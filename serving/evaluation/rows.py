@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 LEARNED = "learned"
 """Name of the scores that the learner gave, where those served have their alias."""
+BY_NAME = "by-name"
+"""In place of the alias, where the model was asked by its name."""
 LONGEST_TEXT = 100
 """Characters of a value that impressions are sliced by; what is longer is cut."""
 
@@ -56,9 +58,10 @@ class Prediction(msgspec.Struct, frozen=True):
     impression_id: str
     model: str
     alias: str
+    """Empty if the model was asked by its name."""
     score: float
     time: int
-    """Milliseconds: when it was served, on the clock of the events."""
+    """Milliseconds: when it was shown or asked for, on the clock of the events."""
     request_id: str | None = None
 
 
@@ -170,14 +173,14 @@ class Gathering:
 
     def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> Rows:
         """Return what was gathered, and begin anew."""
-        names = sorted({made.alias for made in self._served})
+        names = sorted({_series(made.alias) for made in self._served})
         numbers = {name: number for number, name in enumerate(names)}
         served = _table(
             SERVED,
             hash_strings(pa.array([made.impression_id for made in self._served], pa.string())),
             np.array([made.time for made in self._served], np.int64),
             np.array([made.score for made in self._served], np.float64),
-            np.array([numbers[made.alias] for made in self._served], np.uint32),
+            np.array([numbers[_series(made.alias)] for made in self._served], np.uint32),
         )
         rows = Rows(
             now_ms=now_ms,
@@ -200,6 +203,11 @@ class Gathering:
         for code, text in zip(hash_strings(different).tolist(), different.to_pylist(), strict=True):
             self._texts[code] = text
         return hash_strings(cut)
+
+
+def _series(alias: str) -> str:
+    """Return what an alias is called here: nobody's scores pass for the learner's."""
+    return f"{LEARNED}-alias" if alias == LEARNED else alias or BY_NAME
 
 
 def _requests(request_ids: pa.StringArray, ids: Hashes) -> Hashes:

@@ -18,10 +18,10 @@ from learner.scores import pack as pack_scores
 from serving.evaluation.errors import EvaluationError
 from serving.evaluation.feed import Feeder, FeedPace, FeedTopics
 from serving.evaluation.fold import Evaluation, Rules
-from serving.evaluation.rows import unpack
+from serving.evaluation.rows import Gathering, Prediction, unpack
 from serving.evaluation.windows import total
 from tests.serving.evaluation.recount import recount
-from tests.serving.evaluation.streams import FIELDS, SOURCES, traffic
+from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, traffic
 
 if TYPE_CHECKING:
     from ingest.fields import FieldSet
@@ -189,6 +189,15 @@ def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_al
     assert scene.feeder.figures.unusable == 3
     assert scene.folded() == before
     assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
+
+
+def test_a_model_asked_by_its_name_has_a_name_of_its_own_and_no_alias_passes_for_the_learner() -> (
+    None
+):
+    gathering = Gathering(FIELDS, 1.0)
+    for alias in ("", "learned", "champion"):
+        gathering.prediction(Prediction("i", "news", alias, 0.5, BEGIN_MS))
+    assert gathering.take(0, {}).series == ["by-name", "champion", "learned-alias"]
 
 
 def test_examples_of_other_fields_stop_it_naming_where_they_are() -> None:
