@@ -33,6 +33,7 @@ from serving.evaluation.fold import Rules
 from serving.evaluation.metrics import EvaluationCollector
 from serving.evaluation.published import RESULTS
 from serving.evaluation.windows import Windows
+from serving.predictions.message import TOPIC
 
 if TYPE_CHECKING:
     from ingest.settings import KafkaSettings
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PREDICTIONS = "predictions"
 _ROWS_DAYS = 1
+_PREDICTIONS_DAYS = 7
 _DAY_MS = 24 * 3600 * 1000
 _STOP_POLL_S = 0.05
 _LEAST_WAIT_MS = 60_000
@@ -59,8 +60,8 @@ class EvaluationSettings:
     sample: float = 1.0
     """Share of the requests that are looked at. The same in all processes of a model; it may be
     changed, and figures say the least share of their windows."""
-    predictions: str = PREDICTIONS
-    """The topic of what was served; where there is none, only the learner is evaluated."""
+    predictions: str = TOPIC
+    """The topic of what was served; made if there is none."""
     publish_s: float = 5.0
     """Between two publications of what changed."""
     wait_ms: int | None = None
@@ -200,9 +201,7 @@ class _Feeding(threading.Thread):
 
     def _feed(self) -> None:
         group, instance = f"{group_of(self._spec.name)}.feeder", self._settings.instance
-        names = [self._topics.examples, self._topics.scores]
-        if self._topics.predictions:
-            names.append(self._topics.predictions)
+        names = [self._topics.examples, self._topics.scores, self._topics.predictions]
         reader = KafkaReader(self._kafka, group, names, instance or None)
         try:
             transactions = KafkaTransactions(
@@ -258,9 +257,12 @@ def _topics(
             f"expected topics {examples} and {scores}, found no {', '.join(missing)}: "
             "they are made by the joiner and the learner of this model"
         )
+    made = list(evaluation_topics(model))
     if settings.predictions not in counts:
-        log.warning("no topic %s: what is served is not evaluated", settings.predictions)
-    ensure_topics(kafka, evaluation_topics(model))
-    predictions = settings.predictions if settings.predictions in counts else ""
+        counts[settings.predictions] = counts[examples]
+        kept = {"retention.ms": str(_PREDICTIONS_DAYS * _DAY_MS)}
+        log_like = {"cleanup.policy": "delete"}
+        made.append(TopicSpec(settings.predictions, counts[examples], log_like, kept))
+    ensure_topics(kafka, made)
     sources = tuple(f"{name}/{number}" for name, count in counts.items() for number in range(count))
-    return FeedTopics(examples, scores, predictions, rows_topic(model)), sources
+    return FeedTopics(examples, scores, settings.predictions, rows_topic(model)), sources

@@ -66,7 +66,7 @@ class Scene:
             self.kafka,
             [
                 *(t for t in topics_for(name, PARTITIONS) if t.name.endswith(f".{name}")),
-                TopicSpec(self.predictions, PARTITIONS),
+                TopicSpec(self.predictions, PARTITIONS, {"cleanup.policy": "delete"}),
                 *evaluation_topics(name),
             ],
         )

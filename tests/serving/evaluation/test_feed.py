@@ -20,6 +20,7 @@ from serving.evaluation.feed import Feeder, FeedPace, FeedTopics
 from serving.evaluation.fold import Evaluation, Rules
 from serving.evaluation.rows import Gathering, Prediction, unpack
 from serving.evaluation.windows import total
+from serving.predictions.message import Message
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, traffic
 
@@ -189,6 +190,21 @@ def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_al
     assert scene.feeder.figures.unusable == 3
     assert scene.folded() == before
     assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
+
+
+def test_what_a_server_writes_is_what_evaluation_reads() -> None:
+    message = Message(
+        impression_id="i1",
+        time=BEGIN_MS,
+        request_id="r1",
+        model="news",
+        alias="champion",
+        version=7,
+        score=0.25,
+        fields={"device": "phone", "tags": [1, "a"]},
+    )
+    read = msgspec.json.decode(msgspec.json.encode(message), type=Prediction)
+    assert read == Prediction("i1", "news", "champion", 0.25, BEGIN_MS, "r1")
 
 
 def test_a_model_asked_by_its_name_has_a_name_of_its_own_and_no_alias_passes_for_the_learner() -> (
