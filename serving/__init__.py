@@ -1,6 +1,6 @@
-"""Answers requests from a replica of the model that follows the parameter server.
+"""Answers requests from replicas of models that follow the parameter server.
 
-In the order of a request: `request` decodes and checks it, `predictor` turns it into scores,
-`app` answers, `metrics` counts. Beside it `follower` keeps the replica fresh, `freshness` measures
-how fresh, and `process` holds it all together.
+`api` is what is said over HTTP, `models` what is scored by whom and under which alias, `replicas`
+the rows and how fresh they are, `predictions` the log of what was served, `page` what an operator
+looks at, `evaluation` the accuracy that users got; `process` holds a server together.
 """
