@@ -30,6 +30,9 @@ class Mutant:
     instead: str
     found_by: int = 0
     """A seed at or soon before one that notices, so that a test need not look for long."""
+    about: str | None = None
+    """The kind of world, of `plan.KINDS`, in whose seeds it is looked for; None: in all kinds as
+    they are drawn. A check against a race that is rare in all worlds is common in one."""
 
     def mutated(self) -> Callable[..., Any]:
         """Return the function without the check."""
@@ -159,33 +162,36 @@ MUTANTS = (
         "False",
         17,
     ),
-)
-
-RARE = (
     Mutant(
         "folds and trims need not name an entry of this history",
         "pserver.memory_store:MemoryStore._refusal",
         "known.get(named.version) != named.nonce",
         "False",
+        11,
+        "at war",
     ),
     Mutant(
         "a copy does not notice that folds were lost under it",
         "pserver.replica:Replica._copy",
         "chunk.trimmed < start.trimmed",
         "False",
+        29,
+        "unfolding",
     ),
     Mutant(
         "a learner folds its own entry whatever came before it",
         "pserver.replica:Replica.fold_own",
         " or previous_nonce != position.nonce",
         "",
+        1,
+        "overtaken",
     ),
     Mutant(
         "a learner takes whatever is at the head for its own entry",
         "learner.pushes:Pushes._applied",
         "answer.nonce == flight.push.nonce",
         "True",
+        12,
+        "unanswered",
     ),
 )
-"""What it takes to be harmed by these is so rare that two hundred seeds do not show it, for other
-checks stand behind them. Unit tests hold them; `at_large` helps who searches for longer."""

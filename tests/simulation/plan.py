@@ -101,8 +101,8 @@ class Plan:
     weather: Weather
 
     @classmethod
-    def draw(cls, seed: int) -> Plan:
-        """Draw the plan of a seed."""
+    def draw(cls, seed: int, about: str | None = None) -> Plan:
+        """Draw the plan of a seed; `about`: of a kind of world that is named, see KINDS."""
         dice = random.Random(seed)
 
         def some(limit: float) -> float:
@@ -157,7 +157,8 @@ class Plan:
                 short_reply=some(0.9),
             ),
         )
-        [kind] = dice.choices(_KINDS, [kind.share for kind in _KINDS])
+        [drawn] = dice.choices(list(KINDS), [kind.share for kind in KINDS.values()])
+        kind = KINDS[about or drawn]
         return kind.narrowed(plan, dice) if kind.narrowed else plan
 
     def _at_war(self, dice: random.Random) -> Plan:
@@ -348,15 +349,15 @@ class _Kind(NamedTuple):
     narrowed: Callable[[Plan, random.Random], Plan] | None
 
 
-_KINDS = (
-    _Kind(0.15, None),
-    _Kind(0.12, Plan._at_war),
-    _Kind(0.16, Plan._failing_over),
-    _Kind(0.10, Plan._cut_off),
-    _Kind(0.13, Plan._handing_over),
-    _Kind(0.14, Plan._copying),
-    _Kind(0.06, Plan._unfolding),
-    _Kind(0.09, Plan._overtaken),
-    _Kind(0.05, Plan._unanswered),
-)
+KINDS = {
+    "storm": _Kind(0.15, None),
+    "at war": _Kind(0.12, Plan._at_war),
+    "failing over": _Kind(0.16, Plan._failing_over),
+    "cut off": _Kind(0.10, Plan._cut_off),
+    "handing over": _Kind(0.13, Plan._handing_over),
+    "copying": _Kind(0.14, Plan._copying),
+    "unfolding": _Kind(0.06, Plan._unfolding),
+    "overtaken": _Kind(0.09, Plan._overtaken),
+    "unanswered": _Kind(0.05, Plan._unanswered),
+}
 """What a seed's world is about, and how many of a hundred are: the rarer a race, the more."""

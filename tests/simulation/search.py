@@ -28,10 +28,10 @@ class Outcome(NamedTuple):
     """Which promise was broken, and the plan; empty if none."""
 
 
-def outcome(seed: int) -> Outcome:
-    """Run one seed."""
+def outcome(seed: int, about: str | None = None) -> Outcome:
+    """Run one seed, of a kind of world if one is named."""
     try:
-        return Outcome(seed, run(seed), "")
+        return Outcome(seed, run(seed, about=about), "")
     except Broken as broken:
         return Outcome(seed, Counter(), str(broken))
 

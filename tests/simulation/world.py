@@ -321,9 +321,12 @@ class Journal(Counter[str]):
         super().__setitem__(what, count)
 
 
-def run(seed: int, journal: deque[str] | None = None) -> Counter[str]:
-    """Run one seed; return how often what happened. Raises Broken, with the seed's plan."""
-    plan = Plan.draw(seed)
+def run(seed: int, journal: deque[str] | None = None, about: str | None = None) -> Counter[str]:
+    """Run one seed; return how often what happened. Raises Broken, with the seed's plan.
+
+    about: the kind of world, of `plan.KINDS`; None: as the seed says.
+    """
+    plan = Plan.draw(seed, about)
     world = World(plan, journal)
     try:
         world.warm_up()
@@ -332,5 +335,6 @@ def run(seed: int, journal: deque[str] | None = None) -> Counter[str]:
         verify(world)
     except Exception as error:
         kind = "" if isinstance(error, Broken) else f"{type(error).__name__}: "
-        raise Broken(f"seed {seed}: {kind}{error}\n{plan}") from error
+        asked = f" about {about!r}" if about else ""
+        raise Broken(f"seed {seed}{asked}: {kind}{error}\n{plan}") from error
     return world.tally
