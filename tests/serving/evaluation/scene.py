@@ -22,8 +22,16 @@ from learner.scores import pack as pack_scores
 from learner.spec import load_spec
 from serving.evaluation.agent import changelog_topic
 from serving.evaluation.fold import Evaluation
-from serving.evaluation.process import EvaluationSettings, evaluation_topics, group_of, rules_of
-from tests.serving.evaluation.streams import PARTITIONS
+from serving.evaluation.process import (
+    EvaluationSettings,
+    evaluation_topics,
+    group_of,
+    rows_topic,
+    rules_of,
+)
+from serving.evaluation.rows import Gathering
+from serving.evaluation.rows import pack as pack_rows
+from tests.serving.evaluation.streams import PARTITIONS, add
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,6 +103,16 @@ class Scene:
             self._producer.abort_transaction(30)
         else:
             self._producer.commit_transaction(30)
+
+    def abort_rows(self, batches: Iterable[tuple[str, Batch]]) -> None:
+        """Leave rows in the rows topic whose transaction was aborted, as of a feeder that died."""
+        gathering = Gathering(("device",), 1.0)
+        for _, batch in batches:
+            add(gathering, batch)
+        self._producer.begin_transaction()
+        self._producer.produce(rows_topic(self.name), pack_rows(gathering.take(0, {})), partition=0)
+        self._producer.flush()
+        self._producer.abort_transaction(30)
 
     def _produce(self, topic: str, value: bytes, partition: str) -> None:
         self._producer.produce(topic, value, partition=int(partition))

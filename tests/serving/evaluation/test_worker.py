@@ -71,6 +71,7 @@ def killed(scene: Scene, workers: list[Worker], made: Traffic, times: int) -> No
         write_until_noticed(scene, made, number * part, (number + 1) * part, workers[-1])
         workers[-1].kill()
         scene.write(aborted.batches, abort=True)
+        scene.abort_rows(aborted.batches)
     workers.append(scene.worker("one"))
     for at in range(times * part, len(made.batches)):
         scene.write(made.batches[at : at + 1])
