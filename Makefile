@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WHOLE := $(VENV)/.ready-whole
 UV_VERSION := 0.9
 SECONDS_OF_DEMO ?= 180
 SEEDS ?= 1000
@@ -15,7 +16,7 @@ DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA))
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: $(READY) ## Create the virtual environment (.venv) from the lock file
+setup: $(WHOLE) ## Create the virtual environment (.venv) from the lock files, torch included
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later, found " + sys.version.split()[0] + " (choose with make PYTHON=...)")'
@@ -25,16 +26,21 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $(READY)
 
+# apart, for it is some gigabytes that the demo has no use for
+$(WHOLE): requirements-deep.lock $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-deep.lock
+	touch $(WHOLE)
+
 demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR)
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
-test: $(READY) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
+test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: $(READY) ## Run the longer proofs too
+test-long: $(WHOLE) ## Run the longer proofs too
 	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800
 
-check: $(READY) ## Lint, formatting, types, import order
+check: $(WHOLE) ## Lint, formatting, types, import order
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,12 +53,14 @@ format: $(READY) ## Rewrite the sources as the formatter wants them
 simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=1000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-bench: $(READY) ## Run the benchmarks, one after another
-	for name in pserver learner joiner serving collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+bench: $(WHOLE) ## Run the benchmarks, one after another
+	for name in pserver learner joiner serving freshness collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
-lock: $(READY) ## Resolve requirements.lock again from pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --all-extras --python-version 3.11 --no-header \
+lock: $(READY) ## Resolve the lock files again from pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \
 		--output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --extra deep --constraint requirements.lock \
+		--python-version 3.11 --no-header --output-file requirements-deep.lock pyproject.toml
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
