@@ -18,6 +18,8 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not in
 
 # the page's clock runs ahead of ours, but waits for answers: enough for it to ask three times
 _LOOKS_MS = 7_000
+_TRIES = 4
+"""A headless Chromium now and then ends well without having written its picture."""
 
 
 def _run(url: str, *words: str) -> str:
@@ -50,5 +52,8 @@ def text_of(dom: str, identity: str) -> str:
 def screenshot(url: str, path: Path, width: int, height: int, *, dark: bool = False) -> bytes:
     """A picture of the page, kept at `path`; a PNG."""
     scheme = ("--blink-settings=preferredColorScheme=0",) if dark else ()
-    _run(url, f"--window-size={width},{height}", f"--screenshot={path}", *scheme)
-    return path.read_bytes()
+    for _ in range(_TRIES):
+        _run(url, f"--window-size={width},{height}", f"--screenshot={path}", *scheme)
+        if path.is_file():
+            return path.read_bytes()
+    pytest.fail(f"Chromium wrote no picture of {url} in {_TRIES} tries")
