@@ -65,16 +65,16 @@ class Shown:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """A short demo in which the learner is killed, watched in all ways there are."""
     directory = tmp_path_factory.mktemp("demo")
-    arguments = ("--seconds", "30", "--events", "600", "--port", "0", "--chaos")
+    arguments = ("--seconds", "40", "--events", "600", "--port", "0", "--chaos")
     document, pictures, series = None, {}, None
     with running("demo", *arguments) as demo, ExitStack() as stack:
         address = demo.wait_for(r"watch it learn: (\S+)").group(1)
         answer = ask(demo.wait_for(r"curl -s .*'\n").group(0))
-        prometheus = None
         if PROMETHEUS is not None:
             ports = metrics_ports(demo) | {"server": int(address.rstrip("/").rpartition(":")[2])}
             rules = MONITORING / "rules.yml"
             prometheus = stack.enter_context(scraping(directory / "prometheus", rules, ports))
+            series = asked_until_found(prometheus)
         demo.wait_for(r"was started again")
         figures = figures_of(address)
         if CHROMIUM is not None:
@@ -85,8 +85,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             ):
                 path = directory / f"{name}.png"
                 pictures[name] = screenshot(address, path, width, height, dark=dark)
-        if prometheus is not None:
-            series = asked_until_found(prometheus)
         assert demo.end() == 0, demo.output
         summary = demo.output
     return Shown(summary, answer, figures, document, pictures, series)
@@ -97,7 +95,7 @@ ABSENT = re.compile("evaluation|dead_letters|requests_total|request_seconds|cand
 
 
 def asked_until_found(prometheus: Scraping) -> dict[str, int]:
-    """How many series each query of the dashboard has, once the learner is back."""
+    """How many series each query of the dashboard has, once all were scraped."""
     series: dict[str, int] = {}
 
     def all_found() -> bool:
