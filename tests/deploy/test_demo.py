@@ -65,7 +65,7 @@ class Shown:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """A short demo in which the learner is killed, watched in all ways there are."""
     directory = tmp_path_factory.mktemp("demo")
-    arguments = ("--seconds", "40", "--events", "600", "--port", "0", "--chaos")
+    arguments = ("--seconds", "60", "--events", "600", "--port", "0", "--chaos")
     document, pictures, series = None, {}, None
     with running("demo", *arguments) as demo, ExitStack() as stack:
         address = demo.wait_for(r"watch it learn: (\S+)").group(1)
@@ -75,7 +75,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             rules = MONITORING / "rules.yml"
             prometheus = stack.enter_context(scraping(directory / "prometheus", rules, ports))
             series = asked_until_found(prometheus)
-        demo.wait_for(r"was started again")
+        assert wait_until(lambda: is_compared(address), 60), demo.output
         figures = figures_of(address)
         if CHROMIUM is not None:
             document = document_at(address)
@@ -120,6 +120,12 @@ def metrics_ports(demo: Running) -> dict[str, int]:
             if port:
                 found[words[words.index("deploy.cli") + 1]] = port
     return found
+
+
+def is_compared(address: str) -> bool:
+    """Whether the page has drawn both models."""
+    drawn = {(each["chart"], each["name"]) for each in figures_of(address)["curves"]}
+    return {("auc", "learned"), ("auc", "frozen"), ("freshness_ms", "p50")} <= drawn
 
 
 def figures_of(address: str) -> dict[str, Any]:
