@@ -65,7 +65,7 @@ class Shown:
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     """A short demo in which the learner is killed, watched in all ways there are."""
     directory = tmp_path_factory.mktemp("demo")
-    arguments = ("--seconds", "60", "--events", "600", "--port", "0", "--chaos")
+    arguments = ("--seconds", "75", "--events", "600", "--port", "0", "--chaos")
     document, pictures, series = None, {}, None
     with running("demo", *arguments) as demo, ExitStack() as stack:
         address = demo.wait_for(r"watch it learn: (\S+)").group(1)
