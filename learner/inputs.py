@@ -22,7 +22,12 @@ import numpy as np
 from ingest.compiled import part
 from ingest.examples import Kind
 from learner.prefetch import prefetch
-from learner.rare_rows import fetch_admission
+from learner.rare_rows import (
+    fetch_admission,
+    list_reads,
+    list_strangers,
+    place_strangers,
+)
 from learner.statistics import keep, recall, statistic_id, take_levels
 from pserver.table import find, find_or_add, home
 
@@ -189,8 +194,9 @@ def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, 
 
 
 @part
-def find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts):  # type: ignore[no-untyped-def]
+def find_block(columns, gaining, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
     """Find the rows of all inputs of a block but its statistics; ask for what is next."""
+    counts = scratch.counts
     for i in range(begin, end):
         row = i - begin
         counts[row] = list_fixed(features, i, scratch, row)
@@ -203,3 +209,68 @@ def find_block(columns, gaining, active, shift, gate, features, begin, end, scra
         if gate.on:
             fetch_admission(columns, gate, scratch, row, counts[row])
         _fetch_gains(columns, gaining, scratch, row, counts[row])
+
+
+@part
+def find_example(  # type: ignore[no-untyped-def]
+    columns, active, shift, program, memory, window_ms, gate, features, labelled, i, scratch, row
+):
+    """Find what is left of example i, whose block was found: strangers first, then statistics.
+
+    Return how many inputs it has, and how many of them have no row of their own: then it is
+    predicted from the rows at `scratch.reads`, else from those at its places.
+    """
+    count, strangers = scratch.counts[row], 0
+    if gate.on:
+        clicked, shown_s = labelled.kinds[i] == _CLICKED, labelled.shown_ms[i] // 1000
+        strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
+    if program.numbers.shape[0]:
+        singles = features.ids.shape[1]
+        list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
+        fixed = count
+        count = list_statistics(program, features.ids[i], scratch, row, fixed)
+        if find_rows(columns, active, shift, scratch, row, fixed, count):
+            add_rows(columns, gate.guarded, scratch, row, fixed, count)
+    if strangers:
+        list_reads(columns, gate, strangers, scratch, row, count)
+    return count, strangers
+
+
+@part
+def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type: ignore[no-untyped-def]
+    """Find the rows of impression i, shown at `event_ms`, in row 0 of the scratch. Adds none.
+
+    Returns what `find_example` does.
+    """
+    everywhere, shift, strangers = scratch.everywhere, shift_of(1), 0
+    count = list_fixed(features, i, scratch, 0)
+    find_rows(columns, everywhere, shift, scratch, 0, 0, count)
+    if gate.on:
+        strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)
+    if program.numbers.shape[0]:
+        singles = features.ids.shape[1]
+        places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
+        take_levels(program, columns, places, live, 0, 0, event_ms // 1000, scratch.levels)
+        fixed = count
+        count = list_statistics(program, features.ids[i], scratch, 0, fixed)
+        find_rows(columns, everywhere, shift, scratch, 0, fixed, count)
+    if strangers:
+        list_reads(columns, gate, strangers, scratch, 0, count)
+    return count, strangers
+
+
+@part
+def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # type: ignore[no-untyped-def]
+    """Give each input of example i without a row the place where it is learned."""
+    impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
+    clicked = labelled.kinds[i] == _CLICKED
+    place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
+
+
+@part
+def counts_of(labelled, i):  # type: ignore[no-untyped-def]
+    """Return what example i adds to the counters of its rows: shows, clicks, the second it was."""
+    kind = labelled.kinds[i]
+    shows = 0 if kind == _CLICKED else 1
+    clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])
+    return shows, clicks, np.uint32(labelled.event_ms[i] // 1000)

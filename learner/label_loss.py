@@ -1,13 +1,25 @@
-"""The slope of the loss of one example under both label policies, compiled."""
+"""From a sum to a probability, and the slope of the loss under both label policies, compiled."""
 
 from __future__ import annotations
 
-from ingest.compiled import part
+import math
+
+from ingest.compiled import part, quotient_part
 from ingest.examples import Kind
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8
 """Of a negative that may turn out positive: see `slope_of`."""
+
+
+_FARTHEST = 35.0
+"""Sums are cut here: the probability is never 0 or 1, and its logarithm is finite."""
+
+
+@quotient_part
+def probability_of(total):  # type: ignore[no-untyped-def]
+    """Return the probability of a click whose log-odds are `total`."""
+    return 1.0 / (1.0 + math.exp(-min(max(total, -_FARTHEST), _FARTHEST)))
 
 
 @part

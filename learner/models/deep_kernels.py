@@ -17,23 +17,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
-from ingest.examples import Kind
 from learner.initial import initial, origin
 from learner.inputs import (
     BLOCK,
-    add_rows,
+    counts_of,
+    find_asked,
     find_block,
-    find_rows,
-    list_fixed,
-    list_levels,
-    list_statistics,
+    find_example,
+    settle_strangers,
     shift_of,
 )
 from learner.optimizers import gained_of, shrink_of, step_row
-from learner.rare_rows import list_reads, list_strangers, place_strangers
 from learner.row_counters import count_row
 from learner.row_values import read_id, read_vector, read_weight
-from learner.statistics import mix, take_levels
+from learner.statistics import mix
 from pserver.table import find, find_or_add
 
 if TYPE_CHECKING:
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 DENSE_NUMBER = 1001
 """Field number of the rows that hold layers."""
 
-_SHOWN, _CLICKED = int(Kind.SHOWN), int(Kind.CLICKED)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _DENSE = np.uint64(DENSE_NUMBER)
 _NUMBERS = np.uint64(1023)
@@ -167,50 +163,27 @@ def gather(  # type: ignore[no-untyped-def]
 
     The caller made room.
     """
-    singles, each = features.ids.shape[1], span.fixed + program.numbers.shape[0]
-    shift, counts = shift_of(active.shape[0]), scratch.counts
+    each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
     item_position = (span.end - span.begin) * each
     for begin in range(span.begin, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
-        find_block(columns, gaining, active, shift, gate, features, begin, end, scratch, counts)
+        find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
         for i in range(begin, end):
-            row, count, kind = i - begin, counts[i - begin], labelled.kinds[i]
-            items = count - span.fixed
-            strangers, clicked = 0, kind == _CLICKED
-            if gate.on:
-                shown_s = labelled.shown_ms[i] // 1000
-                strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
-            if program.numbers.shape[0]:
-                list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
-                before = count
-                count = list_statistics(program, features.ids[i], scratch, row, before)
-                if find_rows(columns, active, shift, scratch, row, before, count):
-                    add_rows(columns, gate.guarded, scratch, row, before, count)
-            reads = scratch.places[row]
-            if strangers:
-                list_reads(columns, gate, strangers, scratch, row, count)
-                reads = scratch.reads
-            second = np.uint32(labelled.event_ms[i] // 1000)
+            row = i - begin
+            items = scratch.counts[row] - span.fixed
+            count, strangers = find_example(
+                *(columns, active, shift, program, memory, window_ms, gate),
+                *(features, labelled, i, scratch, row),
+            )
+            reads = scratch.reads if strangers else scratch.places[row]
+            counted = counts_of(labelled, i)
             where = (i - span.begin, span.fixed, items, each, item_position)
             _read_inputs(
-                columns,
-                parameters,
-                gate,
-                reads,
-                second,
-                scratch,
-                turns,
-                gathered,
-                row,
-                count,
-                where,
+                *(columns, parameters, gate, reads, counted[2], scratch, turns, gathered),
+                *(row, count, where),
             )
             if strangers:
-                impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
-                place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
-            shows = 0 if clicked else 1
-            clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])
-            counted = (shows, clicks, second)
+                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             _count_inputs(
                 columns, gaining, parameters, counted, scratch, turns, gathered, row, count, where
             )
@@ -249,27 +222,13 @@ def look_up(  # type: ignore[no-untyped-def]
     columns, parameters, program, gate, features, event_ms, fixed, scratch, one, gathered
 ):
     """Write what the network needs to predict each row of `features`. Adds no row."""
-    examples, singles = features.ids.shape
-    each, everywhere, shift = fixed + program.numbers.shape[0], scratch.everywhere, shift_of(1)
+    examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
     item_position = examples * each
     for i in range(examples):
-        count = list_fixed(features, i, scratch, 0)
-        items = count - fixed
-        find_rows(columns, everywhere, shift, scratch, 0, 0, count)
-        strangers = 0
-        if gate.on:
-            strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        items = count - each
+        reads = scratch.reads if strangers else scratch.places[0]
         second = np.uint32(event_ms[i] // 1000)
-        if program.numbers.shape[0]:
-            places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
-            take_levels(program, columns, places, live, 0, 0, event_ms[i] // 1000, scratch.levels)
-            before = count
-            count = list_statistics(program, features.ids[i], scratch, 0, before)
-            find_rows(columns, everywhere, shift, scratch, 0, before, count)
-        reads = scratch.places[0]
-        if strangers:
-            list_reads(columns, gate, strangers, scratch, 0, count)
-            reads = scratch.reads
         for k in range(count):
             at, place = _position(k, i, fixed, items, each, item_position), reads[k]
             last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
