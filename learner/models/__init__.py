@@ -75,7 +75,7 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     UnfitModule if a module of the user's cannot be used, MissingTorch where torch is not installed.
     """
     if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
-        from learner.logistic import LogisticRegression
+        from learner.models.logistic import LogisticRegression
 
         return LogisticRegression(spec, buckets)
     if spec.architecture in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):

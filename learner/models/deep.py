@@ -24,12 +24,13 @@ import torch
 from torch.func import functional_call
 
 from ingest.examples import Kind
-from learner.input_rows import InputRows, read_only
+from learner.input_rows import read_only
 from learner.inputs import BLOCK
 from learner.label_loss import slope_of
 from learner.models.deep_kernels import Gathered, Span, Turns, gather, look_up, scatter
 from learner.models.layers import Layers
 from learner.models.network import Batch, Form, make_module
+from learner.models.rows import ModelOfRows
 from learner.row_values import parameters_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ingest.examples import Encoded, Examples
-    from learner.admission import Admissions
+    from learner.input_rows import InputRows
     from learner.inputs import Labelled
     from learner.models.layers import Standing
     from learner.pending import Gaining
@@ -48,7 +49,7 @@ _FARTHEST = 35.0
 """Log-odds are cut here: the probability is never 0 or 1, and its logarithm is finite."""
 
 
-class DeepModel:
+class DeepModel(ModelOfRows):
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -59,8 +60,7 @@ class DeepModel:
         """
         # learner and server share their machine with others, and matrices here are small
         torch.set_num_threads(1)
-        self.width = spec.width
-        self._inputs = InputRows(spec, buckets)
+        super().__init__(spec, buckets)
         self._parameters = parameters_of(spec)
         self._dimensions = spec.structure.dimensions
         self._mini_batch = spec.structure.mini_batch
@@ -71,14 +71,9 @@ class DeepModel:
         self._own = threading.local()
         self._turn_of = np.zeros(0, np.int32)
 
-    @property
-    def admissions(self) -> Admissions:
-        """What was decided of ids without a row so far."""
-        return self._inputs.admissions
-
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
-        return self._inputs.rows_needed(examples) + len(self._layers)
+        return super().rows_needed(examples) + len(self._layers)
 
     def predict(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
@@ -133,10 +128,6 @@ class DeepModel:
             made = self._learn_some(view, gaining, active, examples, labelled, begin, end)
             scores[begin:end] = np.where(examples.kinds[begin:end] == Kind.CLICKED, np.nan, made)
         return scores
-
-    def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
-        self._inputs.forget()
 
     def _learn_some(
         self,

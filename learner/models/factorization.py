@@ -14,26 +14,20 @@ that the input counts in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from learner.input_rows import InputRows, read_only
-from learner.inputs import BLOCK
 from learner.models.factorization_kernels import Work, learn, predict
+from learner.models.rows import ExampleByExample
 from learner.row_values import parameters_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from ingest.examples import Encoded, Examples
-    from learner.admission import Admissions
-    from learner.pending import Gaining
+    from ingest.examples import Encoded
     from learner.spec import ModelSpec
-    from pserver.table import RowTable
 
 
-class FactorizationMachine:
+class FactorizationMachine(ExampleByExample):
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -41,83 +35,16 @@ class FactorizationMachine:
 
         Raises ValueError if it is not told.
         """
-        self.width = spec.width
-        self._machine = parameters_of(spec)
-        self._inputs = InputRows(spec, buckets)
+        machine = parameters_of(spec)
+        self._dimensions = machine.vectors.coordinates
+        super().__init__(spec, buckets, machine, learn, predict)
 
-    @property
-    def admissions(self) -> Admissions:
-        """What was decided of ids without a row so far."""
-        return self._inputs.admissions
-
-    def rows_needed(self, examples: Examples) -> int:
-        """Return an upper bound of the rows that `learn` adds."""
-        return self._inputs.rows_needed(examples)
-
-    def predict(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
-
-        Statistics are taken from the rows as they stand. Never adds a row.
-        """
-        inputs = self._inputs
-        scores = np.empty(len(features), np.float64)
-        predict(
-            view.columns,
-            self._machine,
-            inputs.program,
-            inputs.gate,
-            inputs.features(features),
-            read_only(event_ms, np.int64),
-            inputs.scratch(features, 1),
-            self._work(features),
-            scores,
-        )
-        return scores
-
-    def learn(
-        self,
-        view: RowTable,
-        gaining: Gaining,
-        active: npt.NDArray[np.bool_],
-        examples: Examples,
-    ) -> npt.NDArray[np.float64]:
-        """Score, then learn, example by example; return the scores, shape (n,), NaN for CLICKED.
-
-        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
-        active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor gains.
-        """
-        inputs = self._inputs
-        labelled = inputs.begin(active, examples)
-        scores = np.full(len(examples), np.nan)
-        learn(
-            view.columns,
-            gaining,
-            read_only(active, np.bool_),
-            self._machine,
-            inputs.program,
-            inputs.memory,
-            inputs.window_ms,
-            inputs.gate,
-            inputs.features(examples.features),
-            labelled,
-            inputs.scratch(examples.features, BLOCK),
-            self._work(examples.features),
-            scores,
-        )
-        return scores
-
-    def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
-        self._inputs.forget()
-
-    def _work(self, encoded: Encoded) -> Work:
-        inputs, dimensions = self._inputs.most_inputs(encoded), self._machine.vectors.coordinates
-        return Work(
+    def _work(self, encoded: Encoded) -> tuple[Any, ...]:
+        inputs, dimensions = self._inputs.most_inputs(encoded), self._dimensions
+        work = Work(
             np.empty((inputs, dimensions), np.float32),
             np.empty(dimensions, np.float32),
             np.empty(dimensions, np.float32),
             np.empty(1, np.float32),
         )
+        return (work,)

@@ -18,7 +18,7 @@ from deploy.race import Race
 from deploy.synthetic import SyntheticStream, World
 from ingest.encode import Encoder
 from ingest.examples import Examples, Kind
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from learner.pending import Pending
 from learner.scores import Scores
 from learner.spec import load_spec

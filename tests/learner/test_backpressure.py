@@ -10,8 +10,8 @@ import numpy as np
 from ingest.examples import pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
-from learner.logistic import LogisticRegression
 from learner.loop import Learner, Pace
+from learner.models.logistic import LogisticRegression
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ingest.examples import Examples, Kind
 from learner.admission import high_bits
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from learner.rare_rows import rare_id
 from pserver.gains import Deletions
 from pserver.store import Shape

@@ -3,7 +3,7 @@
 import pytest
 
 from ingest.encode import Encoder
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from learner.spec import load_spec, parse_spec
 from tests.bench.week import WEEK, Events, Outcome, learn, read_events, run
 from tests.learner.streams import counted

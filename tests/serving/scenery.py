@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from ingest.collector.http_server import Readiness
 from ingest.collector.tokens import Tokens
 from ingest.encode import Encoder
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from learner.spec import parse_spec
 from pserver.errors import Unreachable
 from pserver.gains import Gains, Header, Reached, pack

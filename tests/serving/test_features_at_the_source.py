@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ingest.encode import Encoder
 from ingest.examples import Examples, Kind
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from learner.pending import Pending
 from learner.spec import parse_spec
 from pserver.store import Shape

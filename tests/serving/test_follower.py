@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingest.encode import Encoder
-from learner.logistic import LogisticRegression
+from learner.models.logistic import LogisticRegression
 from pserver.errors import MissingBucket
 from pserver.replica import Replica
 from pserver.table import RowTable

@@ -1,29 +1,23 @@
-"""Logistic regression on the rows of ids, learned example by example, the model of most CTR teams.
+"""What models of rows have alike: their inputs, and how those that need no torch call kernels.
 
-The inputs of an example (learner.inputs) are rows with one weight each; an item that is in a bag
-twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take the
-statistics, add up the weights, note the score, step, count. Example by example means exactly that:
-learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
-
-An id in a bucket that already has the example changes nothing there, but its weight counts in the
-sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
-
-Where the spec has an admission, an id without a row is learned and read in the rare row of its
-field (learner.rare_rows), until it is admitted (learner.admission).
+The kernels of a model that learns example by example take the same arguments in the same order:
+columns, what is pending, which buckets are active, the model's constants, the inputs, working
+memory, and the array for the scores. So the call is written here once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from learner.ftrl import constants
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
-from learner.logistic_kernels import learn, predict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from ingest.examples import Encoded, Examples
@@ -33,17 +27,15 @@ if TYPE_CHECKING:
     from pserver.table import RowTable
 
 
-class LogisticRegression:
-    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+class ModelOfRows:
+    """A model whose inputs are those of its spec. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
         """Make the model. Only one with admission has to know how many `buckets` its store has.
 
         Raises ValueError if it is not told.
         """
-        optimizer = spec.optimizer
         self.width = spec.width
-        self._ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
         self._inputs = InputRows(spec, buckets)
 
     @property
@@ -55,6 +47,29 @@ class LogisticRegression:
         """Return an upper bound of the rows that `learn` adds."""
         return self._inputs.rows_needed(examples)
 
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        self._inputs.forget()
+
+
+class ExampleByExample(ModelOfRows, ABC):
+    """A model that two compiled kernels make, each walking a batch example by example."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        buckets: int,
+        constants: tuple[Any, ...],
+        learn: Callable[..., None],
+        predict: Callable[..., None],
+    ) -> None:
+        super().__init__(spec, buckets)
+        self._constants, self._learn, self._predict = constants, learn, predict
+
+    @abstractmethod
+    def _work(self, encoded: Encoded) -> tuple[Any, ...]:
+        """Return the working memory that the kernels take beside the inputs' own."""
+
     def predict(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
@@ -64,14 +79,15 @@ class LogisticRegression:
         """
         inputs = self._inputs
         scores = np.empty(len(features), np.float64)
-        predict(
+        self._predict(
             view.columns,
-            self._ftrl,
+            self._constants,
             inputs.program,
             inputs.gate,
             inputs.features(features),
             read_only(event_ms, np.int64),
             inputs.scratch(features, 1),
+            *self._work(features),
             scores,
         )
         return scores
@@ -92,11 +108,11 @@ class LogisticRegression:
         inputs = self._inputs
         labelled = inputs.begin(active, examples)
         scores = np.full(len(examples), np.nan)
-        learn(
+        self._learn(
             view.columns,
             gaining,
             read_only(active, np.bool_),
-            self._ftrl,
+            self._constants,
             inputs.program,
             inputs.memory,
             inputs.window_ms,
@@ -104,10 +120,7 @@ class LogisticRegression:
             inputs.features(examples.features),
             labelled,
             inputs.scratch(examples.features, BLOCK),
+            *self._work(examples.features),
             scores,
         )
         return scores
-
-    def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
-        self._inputs.forget()

@@ -1,0 +1,41 @@
+"""Logistic regression on the rows of ids, learned example by example, the model of most CTR teams.
+
+The inputs of an example (learner.inputs) are rows with one weight each; an item that is in a bag
+twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take the
+statistics, add up the weights, note the score, step, count. Example by example means exactly that:
+learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
+
+An id in a bucket that already has the example changes nothing there, but its weight counts in the
+sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
+
+Where the spec has an admission, an id without a row is learned and read in the rare row of its
+field (learner.rare_rows), until it is admitted (learner.admission).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from learner.ftrl import constants
+from learner.models.logistic_kernels import learn, predict
+from learner.models.rows import ExampleByExample
+
+if TYPE_CHECKING:
+    from ingest.examples import Encoded
+    from learner.spec import ModelSpec
+
+
+class LogisticRegression(ExampleByExample):
+    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Make the model. Only one with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told.
+        """
+        optimizer = spec.optimizer
+        ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
+        super().__init__(spec, buckets, ftrl, learn, predict)
+
+    def _work(self, _encoded: Encoded) -> tuple[Any, ...]:
+        return ()
