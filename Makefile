@@ -16,7 +16,7 @@ DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA))
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-setup: $(WHOLE) ## Create the virtual environment (.venv) from the lock files, torch included
+setup: $(WHOLE) ## Create the virtual environment (.venv) from the lock files, torch and the rivals of benchmarks included
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later, found " + sys.version.split()[0] + " (choose with make PYTHON=...)")'
@@ -26,7 +26,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $(READY)
 
-# apart, for it is some gigabytes that the demo has no use for
+# apart, for it is some gigabytes (torch, and what benchmarks compare with), no use to the demo
 $(WHOLE): requirements-deep.lock $(READY)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-deep.lock
 	touch $(WHOLE)
@@ -54,12 +54,12 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
-	for name in pserver learner joiner serving freshness collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+	for name in pserver learner drift joiner serving freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \
 		--output-file requirements.lock pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --extra deep --constraint requirements.lock \
+	$(BIN)/uv pip compile --quiet --universal --extra deep --extra bench --constraint requirements.lock \
 		--python-version 3.11 --no-header --output-file requirements-deep.lock pyproject.toml
 
 clean: ## Remove the environment and everything built
