@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from deploy.report import count_rows
 from deploy.road import Road, RoadSettings
 from deploy.stack.steps import ShownSteps
 from deploy.synthetic import SyntheticStream, World
+from ingest.clock import wall_ms
 from ingest.joiner import read_state
 from ingest.kafka import BY_KEY, KafkaWriter
 from ingest.status import instance_name, telling
@@ -151,9 +151,7 @@ def _player(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[
 
 
 def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
-    stream = SyntheticStream(
-        World.lasting(settings.seconds), settings.seed, time.time_ns() // 1_000_000
-    )
+    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, wall_ms())
 
     topics = EventTopics()
 
@@ -335,6 +333,6 @@ def _sample(settings: DemoSettings) -> list[Event]:
     """Two impressions as the model will see them, to ask the server about."""
     if settings.data is not None:
         return first_impressions(settings.data, 2)
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, now_ms)
     return stream.step(now_ms, 1).impressions[:2]

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingest.clock import wall_ms
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -110,7 +112,7 @@ class LiveStream(threading.Thread):
             self.failure = error
 
     def _step(self, showing: bool) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         passed_s = max(0, now_ms - self._stream.now_ms) / 1000.0
         rate_s = self._throttle.adapt(time.monotonic(), self._unscored())
         slate = self._stream.world.slate

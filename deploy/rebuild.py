@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from deploy.errors import BadOption, DeployError
 from ingest.bounded import BoundedReader, offsets_at
+from ingest.clock import steady_ms, wall_ms
 from ingest.kafka import KafkaReader
 from ingest.topics import examples_topic, scores_topic
 from learner.agreement import check_agreement, check_copy
@@ -196,7 +197,7 @@ def rebuild(
     and LearnerError's.
     """
     settings, manifest, spec = rebuilding.settings, rebuilding.manifest, rebuilding.spec
-    store = MemoryStore(clock_ms=_now_ms, nonces=_nonce)
+    store = MemoryStore(clock_ms=steady_ms, nonces=_nonce)
     if manifest is None:
         shape = Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
         store.create(shape)
@@ -218,7 +219,7 @@ def rebuild(
         store,
         rebuilding.shelf,
         facts,
-        now_ms=_wall_ms,
+        now_ms=wall_ms,
         token=secrets.token_hex(2),
         stop=stop,
         tell=tell_written,
@@ -247,7 +248,7 @@ def _replay(
         model=open_model(spec, shape.buckets),
         fields=spec.fields,
         pace=_PACE,
-        now_ms=_now_ms,
+        now_ms=steady_ms,
         draw_nonce=_nonce,
         rest=time.sleep,
     )
@@ -259,13 +260,13 @@ def _replay(
             keep_bytes=_KEEP_BYTES,
             expiry=replace(spec.expiry, interval_ms=_EXPIRE_EVERY_MS),
         ),
-        now_ms=_now_ms,
+        now_ms=steady_ms,
         draw_nonce=_nonce,
     )
-    keep_at_ms = look_at_ms = _now_ms()
+    keep_at_ms = look_at_ms = steady_ms()
     while not stop.is_set():
         learner.step(0.05)
-        now = _now_ms()
+        now = steady_ms()
         if now >= keep_at_ms:
             keep_at_ms = now + _KEEP_EVERY_MS
             keeper.step()
@@ -305,14 +306,6 @@ class _Nobody:
 
     def close(self) -> None:
         pass
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _nonce() -> bytes:

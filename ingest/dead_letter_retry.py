@@ -15,13 +15,13 @@ window is too late by then and becomes a new letter, unless its repair changed t
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 from confluent_kafka import KafkaException, Producer
 
+from ingest.clock import wall_ms
 from ingest.dead_letter_reading import Choice, DeadLetters
 from ingest.dead_letters import Settled, pack_settled
 from ingest.errors import StreamError
@@ -104,7 +104,7 @@ def retry(
 
 def why_refused(event: dict[str, object]) -> Reason | None:
     """Return why the joiner would refuse an event sent now, as far as can be known of one event."""
-    read = read_event(orjson.dumps(event), time.time_ns() // 1_000_000)
+    read = read_event(orjson.dumps(event), wall_ms())
     if isinstance(read, Reason):
         return read
     return Reason.NO_ID if is_tick(read) else None

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
+from ingest.clock import steady_ms
 from ingest.errors import KafkaUnreachable
 from ingest.joiner_loop import Joiner, Pace
 from ingest.joiner_metrics import JoinerCollector
@@ -64,11 +64,6 @@ class JoinerSettings:
     pace: Pace = field(default_factory=Pace)
 
 
-def now_ms() -> int:
-    """Return the milliseconds of a clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
-
-
 @contextmanager
 def rare_collections() -> Iterator[None]:
     """Let Python's collector of cycles leave the messages alone that come and go."""
@@ -109,7 +104,7 @@ def run_joiner(
         fields=fields,
         topics=topics,
         pace=settings.pace,
-        now_ms=now_ms,
+        now_ms=steady_ms,
         rest=stop.wait,
         restoring=ask_again_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,

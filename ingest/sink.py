@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, Counter, start_http_server
 from ingest.events import EARLIEST_MS, LATEST_MS
 from ingest.kafka_reader import KafkaReader
 from ingest.sink_folder import Folder, SinkError
+from ingest.status import instance_name, telling
 from ingest.stream import AtEnd, Gained, Lost, Record
 from ingest.topics import EventTopics, examples_topic
 
@@ -243,9 +244,10 @@ def run_sink(
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
-        while not stop.is_set():
-            sink.step(0.2)
-        sink.finish()
+        with telling(kafka, "sink", instance_name(), registry):
+            while not stop.is_set():
+                sink.step(0.2)
+            sink.finish()
     finally:
         reader.close()
         folder.close()

@@ -13,13 +13,13 @@ import math
 import os
 import socket
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from ingest.clock import wall_ms
 from ingest.errors import StreamError
 from ingest.kafka_writer import BY_KEY, KafkaWriter
 from ingest.stream import Source
@@ -132,7 +132,7 @@ def telling(
             last = done.wait(every_s)
             try:
                 writer = writer or KafkaWriter(impatient)
-                tell(writer, process, instance, time.time_ns() // 1_000_000, registry, ended=last)
+                tell(writer, process, instance, wall_ms(), registry, ended=last)
             except StreamError as error:
                 log.debug("no status was written: %s", error)
                 _drop(writer)

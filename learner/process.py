@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
+from ingest.clock import wall_ms
 from ingest.examples import UnreadableExamples
 from ingest.kafka import KafkaReader, KafkaWriter
 from ingest.status import instance_name, telling
@@ -88,11 +89,6 @@ class ThreadExchange:
         self._pool.shutdown()
 
 
-def now_ms() -> int:
-    """Wall clock in milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def run_learner(
     settings: LearnerSettings,
     kafka: KafkaSettings,
@@ -136,14 +132,14 @@ def run_learner(
         model=model,
         fields=spec.fields,
         pace=settings.pace,
-        now_ms=now_ms,
+        now_ms=wall_ms,
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
         accept_topic=settings.accept_topic,
         guard=Guard(settings.limits) if settings.limits is not None else None,
         dead_letters=EventTopics().dead_letters,
     )
-    collector = LearnerCollector(spec.name, learner, now_ms, lambda: model.admissions)
+    collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
     REGISTRY.register(collector)
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
@@ -151,7 +147,7 @@ def run_learner(
         with telling(kafka, "learner", instance_name(), REGISTRY):
             while not stop.is_set():
                 learner.step(0.02)
-            if not learner.finish(now_ms() + _FINISH_MS):
+            if not learner.finish(wall_ms() + _FINISH_MS):
                 log.warning("stopped with pushes unanswered: their examples will be read again")
     except UnreadableExamples as error:
         raise WrongExamples(topic, error) from error

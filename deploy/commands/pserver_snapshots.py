@@ -2,13 +2,13 @@
 
 import json
 import secrets
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deploy.commands.options import REDIS, ModelFile, RedisUrl
 from deploy.errors import BadOption
+from ingest.clock import wall_ms
 
 if TYPE_CHECKING:
     from pserver.snapshots.manifest import Manifest
@@ -63,7 +63,7 @@ def snapshot(
                 store,
                 shelf,
                 Facts(version_here(), store.sub_hashes),
-                now_ms=_now_ms,
+                now_ms=wall_ms,
                 token=secrets.token_hex(2),
                 stop=stop,
                 tell=shown.buckets(f"copying {spec.name}"),
@@ -82,7 +82,7 @@ def list_(
     from pserver.snapshots.listing import list_snapshots
     from pserver.snapshots.shelf import Shelf
 
-    listed, now_ms = list_snapshots(Shelf(place)), _now_ms()
+    listed, now_ms = list_snapshots(Shelf(place)), wall_ms()
     if as_json:
         typer.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
         return
@@ -155,7 +155,7 @@ def prune(
         raise BadOption("expected --keep N, --older-than DAYS or both, found neither")
     older_than_ms = None if older_than is None else int(older_than * _DAY_MS)
     shelf = Shelf(place)
-    goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=_now_ms())
+    goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=wall_ms())
     if not dry_run:
         remove(shelf, goes)
     did = "would remove" if dry_run else "removed"
@@ -178,10 +178,6 @@ def say_written(written: "Manifest | None", place: str) -> None:
         f"{written.size_bytes / 1e6:,.1f} MB in {place}, "
         f"{(written.ended_ms - written.begun_ms) / 1000:.1f} s"
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def version_here() -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ingest.clock import wall_ms
 from ingest.collector.app import make_app
 from ingest.collector.delivery import Delivery
 from ingest.collector.http_server import (
@@ -26,6 +26,7 @@ from ingest.collector.http_server import (
 from ingest.collector.limits import Limits, Room
 from ingest.collector.metrics import CollectorMetrics
 from ingest.schema import EventKind
+from ingest.status import instance_name, telling
 from ingest.topics import EventTopics, check_co_partitioned
 
 if TYPE_CHECKING:
@@ -72,11 +73,6 @@ class CollectorSettings:
         return int(self.deadline_s) + 2
 
 
-def now_ms() -> int:
-    """Wall clock in milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def run_collector(
     settings: CollectorSettings,
     kafka: KafkaSettings,
@@ -103,11 +99,12 @@ def run_collector(
         listening_socket(settings.host, settings.port) as listener,
         contextlib.closing(Delivery(kafka, settings.deadline_s, settings.linger_ms)) as delivery,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
+        telling(kafka, "collector", instance_name(), registry),
         rare_collections(_COLLECT_AFTER),
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
-        app = make_app(targets, delivery, room, tokens, metrics, readiness, now_ms)
+        app = make_app(targets, delivery, room, tokens, metrics, readiness, wall_ms)
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
 

@@ -62,7 +62,7 @@ class Open:
     @property
     def predictions(self) -> int:
         """How many of them are predictions."""
-        return sum(len(table) for tables in self.served.values() for table in tables)
+        return sum(len(table) for tables in list(self.served.values()) for table in tables)
 
     def earliest(self, alias: str) -> tuple[Hashes, Floats]:
         """Return the ids that an alias served, ascending, and the score that each got first."""

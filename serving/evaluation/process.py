@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
+from ingest.clock import wall_ms
 from ingest.kafka import KafkaReader, TopicSpec, ensure_topics
+from ingest.status import instance_name, telling
 from ingest.topics import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
@@ -109,7 +111,10 @@ def run_evaluation(
     REGISTRY.register(collector)
     server = start_http_server(settings.metrics_port) if settings.metrics_port else None
     try:
-        with tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory:
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
+            telling(kafka, "evaluation", instance_name(), REGISTRY),
+        ):
             feeding.start()
             asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
     finally:
@@ -216,7 +221,7 @@ class _Feeding(threading.Thread):
                     fields=self._spec.fields,
                     sample=self._settings.sample,
                     pace=self._settings.pace,
-                    now_ms=lambda: time.time_ns() // 1_000_000,
+                    now_ms=wall_ms,
                     rest=time.sleep,
                 )
                 self.figures = feeder.figures

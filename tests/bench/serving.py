@@ -31,13 +31,14 @@ import numpy as np
 import orjson
 import uvloop
 
+from ingest.clock import wall_ms
 from ingest.encode import Encoder
 from learner.spec import load_spec
 from pserver.gains import Gains, Header, Reached, pack
 from pserver.memory_store import MemoryStore
 from pserver.store import Push, Shape, Span
 from serving.api.openapi import examples
-from serving.process import ModelAt, ServerSettings, now_ms, run_server
+from serving.process import ModelAt, ServerSettings, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -75,7 +76,7 @@ def events(fields: FieldSet, count: int, dice: np.random.Generator) -> list[dict
     sources = {each.source for each in (*fields.singles, *fields.bags, *fields.numbers)} - {""}
     columns = {source: dice.zipf(1.2, count) % 1_000_000 for source in sorted(sources)}
     return [
-        {"timestamp_ms": now_ms()} | {source: int(column[i]) for source, column in columns.items()}
+        {"timestamp_ms": wall_ms()} | {source: int(column[i]) for source, column in columns.items()}
         for i in range(count)
     ]
 
@@ -121,7 +122,7 @@ class Pushing:
 
     def _push(self, gains: Gains) -> None:
         start, self._offset = self._offset, self._offset + 1
-        of_row, append_ms = self._shape.bucket_of(gains.ids), now_ms()
+        of_row, append_ms = self._shape.bucket_of(gains.ids), wall_ms()
         span = Span("bench/0", start, self._offset)
         reached = [Reached("bench/0", start, self._offset, append_ms)]
         pushes = []
@@ -137,7 +138,7 @@ def serve(parent: Connection) -> None:
     """Serve until the parent says so; tell it the port first."""
     spec = load_spec(SPEC)
     nonces = itertools.count(1)
-    store = MemoryStore(clock_ms=now_ms, nonces=lambda: next(nonces).to_bytes(8, "little"))
+    store = MemoryStore(clock_ms=wall_ms, nonces=lambda: next(nonces).to_bytes(8, "little"))
     store.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
     pushing = Pushing(spec, store)
     pushing.fill()

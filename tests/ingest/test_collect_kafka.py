@@ -42,7 +42,9 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
+from ingest.status import unpack
 from ingest.stream import Record, Source
+from ingest.topics import STATUS_TOPIC
 from tests.deploy.command import Running, running
 from tests.ingest.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka_with_passwords import KafkaWithPasswords
@@ -253,6 +255,12 @@ def test_the_client_and_the_collector_understand_each_other(
     assert found == Counter(f"client-{i}" for i in range(100))
     assert in_topic(own_kafka.bootstrap, "clicks", "client") == Counter(["client-8"])
     assert [(each.reason, each.found) for each in told] == [("bad_time", '"later"')]
+    said = [
+        unpack(each.value) for each in read_all(KafkaSettings(own_kafka.bootstrap), STATUS_TOPIC)
+    ]
+    last = [each for each in said if each.process == "collector"][-1]
+    assert last.ended, "it said goodbye"
+    assert "headrace_collector_events_total" in {each.name for each in last.figures}
 
 
 def test_bad_events_are_shown_repaired_and_sent_back_at_the_command_line(

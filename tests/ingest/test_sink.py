@@ -15,11 +15,20 @@ import pyarrow.parquet
 import pytest
 
 from ingest.fakes import ListReader
-from ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from ingest.kafka import (
+    EventTopics,
+    KafkaSettings,
+    KafkaWriter,
+    ensure_topics,
+    read_all,
+    topics_for,
+)
 from ingest.kafka_writer import BY_KEY
 from ingest.sink import Sink, SinkSettings
 from ingest.sink_folder import Folder, SinkError
+from ingest.status import unpack
 from ingest.stream import Record, Source
+from ingest.topics import STATUS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,6 +202,12 @@ def test_a_sink_of_kafka_is_killed_and_goes_on(
     rows = read(tmp_path, topics.impressions)
     assert len(rows) == sent
     assert len({row["impression_id"] for row in rows}) == sent
+    told = {
+        (status.process, figure.labels.get("topic"), status.ended)
+        for status in (unpack(each.value) for each in read_all(settings, STATUS_TOPIC))
+        for figure in status.figures
+    }
+    assert ("sink", topics.impressions, True) in told, "it told how it was, and said goodbye"
 
 
 def _offsets(directory: Path, topic: str) -> list[tuple[int, int]]:

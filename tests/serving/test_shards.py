@@ -8,11 +8,12 @@ from collections.abc import Callable
 import httpx
 
 from deploy.stack.valkey import ValkeyCluster
+from ingest.clock import wall_ms
 from learner.spec import parse_spec
 from pserver.nodes import Waiting
 from pserver.redis_store import StoreSettings, open_store
 from pserver.store import Shape
-from serving.process import ModelAt, ServerSettings, now_ms, run_server
+from serving.process import ModelAt, ServerSettings, run_server
 from serving.replicas.follower import Following
 from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
 
@@ -57,7 +58,7 @@ def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) 
     def unreachable() -> int:
         return int(client.get(f"/v1/models/{name}").json()["buckets"]["unreachable"])
 
-    pusher.push(gains, append_ms=now_ms(), clicks=[now_ms()])
+    pusher.push(gains, append_ms=wall_ms(), clicks=[wall_ms()])
     eventually(lambda: version() == BUCKETS)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -68,6 +69,6 @@ def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) 
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: unreachable() == 0)
-    pusher.push(gains, append_ms=now_ms(), clicks=[now_ms()])
+    pusher.push(gains, append_ms=wall_ms(), clicks=[wall_ms()])
     eventually(lambda: version() == 2 * BUCKETS)
     assert client.get(f"/v1/models/{name}").json()["freshness"]["count"] == 2
