@@ -9,3 +9,7 @@ class ServingError(Exception):
 
 class BadAlias(ServingError):
     """An alias cannot be what it was asked to be."""
+
+
+class BadSnapshot(ServingError):
+    """It is not clear which snapshot is to be served, or as what."""

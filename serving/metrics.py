@@ -13,7 +13,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from serving.replicas.follower import STATES
+from serving.replicas.standing import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from serving.api.limits import Room
     from serving.models.served import Served
-    from serving.replicas.follower import Standing
+    from serving.replicas.standing import Standing
 
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
@@ -135,11 +135,12 @@ class ReplicaCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand now."""
         now = self._now_ms()
-        standings = [(each.spec.name, each.follower.standing) for each in self._models]
+        standings = [(each.spec.name, each.rows.standing) for each in self._models]
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(f"headrace_server_{name}", text, labels=["model"])
             for model, standing in standings:
-                gauge.add_metric([model], value(standing))
+                if not (standing.snapshot and name in _OF_LOGS):
+                    gauge.add_metric([model], value(standing))
             yield gauge
         state = GaugeMetricFamily(
             "headrace_server_state",
@@ -194,3 +195,5 @@ _GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
         lambda s: s.polled_ms / 1000,
     ),
 )
+_OF_LOGS = ("buckets", "unreachable_buckets", "last_poll_timestamp_seconds")
+"""Of models that follow the parameter server: no alert is to miss a snapshot's keepers."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ingest.clock import wall_ms
 from ingest.collector.http_server import (
     Leaving,
     Readiness,
@@ -23,38 +23,29 @@ from ingest.collector.http_server import (
 from ingest.collector.tokens import Tokens
 from ingest.kafka import KafkaWriter, TopicSpec, ensure_topics
 from ingest.status import instance_name, telling
-from learner.agreement import check_agreement
-from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
-from learner.models import open_model
-from pserver.replica import Replica
-from pserver.table import RowTable
 from serving.api.app import Parts, make_app
 from serving.api.limits import Limits
-from serving.api.request import RequestDecoder
-from serving.errors import ServingError
-from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
+from serving.metrics import RequestMetrics
 from serving.models.aliases import Aliases
-from serving.models.candidates import EventCandidates
-from serving.models.predictor import Predictor, TableRows
-from serving.models.served import Models, Served
+from serving.models.opening import ModelAt, SnapshotAt, open_models
+from serving.models.served import Models
 from serving.models.shadows import Shadows
 from serving.page.reader import StatusReader
 from serving.page.routes import page_routes
 from serving.predictions.log import LogSettings, PredictionsLog
 from serving.predictions.message import TOPIC
-from serving.replicas.follower import Follower, Following
+from serving.replicas.follower import Following
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from prometheus_client import CollectorRegistry
-
     from ingest.settings import KafkaSettings
     from ingest.stream import Writer
-    from learner.spec import ModelSpec
-    from pserver.store import Store
+    from pserver.errors import StoreError
+
+__all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server"]
 
 log = logging.getLogger(__name__)
 
@@ -105,14 +96,6 @@ class ServerSettings:
     predictions: LogSettings = field(default_factory=LogSettings)
 
 
-class ModelAt(NamedTuple):
-    """A model, and where its rows are."""
-
-    spec: ModelSpec
-    store: Store
-    """Used by this server alone until it returns; it stays open."""
-
-
 class Runs(Protocol):
     """What has a thread of its own."""
 
@@ -123,22 +106,18 @@ class Runs(Protocol):
         """End."""
 
 
-def now_ms() -> int:
-    """Wall clock in milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def run_server(
     settings: ServerSettings,
-    models: Sequence[ModelAt],
+    models: Sequence[ModelAt | SnapshotAt],
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Serve until `stop` is set; then finish what is under way and leave.
 
-    `listening` is told the port once requests are accepted. Raises WrongModel if a store's model is
-    of another spec, the other errors of pserver.errors if a first copy fails, AddressTaken,
-    BadTokens, BadAlias.
+    `listening` is told the port once requests are accepted. A model whose first copy fails is
+    refused with the reason, and tried again, as long as there are others. Raises WrongModel if a
+    store's model is of another spec, what the first copy failed of if all models' did,
+    AddressTaken, BadTokens, BadAlias.
     """
     tokens = tokens_for(
         settings.tokens,
@@ -148,29 +127,35 @@ def run_server(
     )
     registry = new_registry()
     served = Models(
-        _served(models, settings, registry),
+        open_models(models, settings.following, settings.limits, registry),
         Aliases(
-            [each.spec.name for each in models], settings.aliases, now_ms, settings.aliases_file
+            [each.spec.name for each in models], settings.aliases, wall_ms, settings.aliases_file
         ),
     )
-    followers = [each.follower for each in served]
+    rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
     beside = _beside(settings, served, metrics)
     parts = Parts(
-        *(served, metrics, registry, now_ms, settings.limits, Readiness(), tokens),
+        *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
         admin_tokens=Tokens(settings.admin_tokens),
         admin_open=is_this_machine(settings.host),
         beside=beside,
     )
 
-    def failures() -> list[Exception]:
-        return [each.failure for each in followers if each.failure is not None]
+    ended_by: list[StoreError] = []
+
+    def broken() -> bool:
+        """Whether there is no model that is answered, or will be."""
+        failures = [each.failure for each in rows if each.failure is not None]
+        if len(failures) == len(rows):
+            ended_by[:] = failures
+        return bool(ended_by)
 
     with (
         telling(settings.told_to, "server", instance_name(), registry),
         listening_socket(settings.host, settings.port) as listener,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
-        _running([*followers, *beside]),
+        _running([*rows, *beside]),
         _page_of(settings.told_to) as page,
         rare_collections(_COLLECT_AFTER),
         _quick_switches(),
@@ -181,7 +166,7 @@ def run_server(
         leaving = Leaving(
             stop,
             parts.readiness,
-            lambda: bool(failures()),
+            broken,
             settings.drain_ms,
             settings.finish_s,
         )
@@ -190,8 +175,8 @@ def run_server(
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
         run_app(app, listener, leaving)
         app.state.answering.close()
-    for failure in failures():
-        raise failure
+    if ended_by:
+        raise ended_by[0]
 
 
 def _beside(
@@ -216,44 +201,11 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
     if kafka is None:
         yield None
         return
-    reader = StatusReader(kafka, now_ms)
+    reader = StatusReader(kafka, wall_ms)
     try:
         yield reader
     finally:
         reader.close()
-
-
-def _served(
-    models: Sequence[ModelAt], settings: ServerSettings, registry: CollectorRegistry
-) -> list[Served]:
-    """Return the models with all that answers for them, not yet followed."""
-    freshness = FreshnessMetrics(registry)
-    made: list[Served] = []
-    for spec, store in models:
-        if spec.name in {each.spec.name for each in made}:
-            raise ServingError(f"expected models of different names, found {spec.name} twice")
-        shape = store.shape()
-        check_agreement(spec, shape)
-        follower = Follower(
-            Replica(store, shape), settings.following, now_ms, freshness.of(spec.name)
-        )
-        predictor = Predictor(spec.fields, open_model(spec, shape.buckets))
-        # compiles the kernels, or loads them: the first request is not to pay for it
-        nothing = TableRows(RowTable(spec.width))
-        predictor.predict(nothing, EventCandidates({}, [{}]), now_ms())
-        costly = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
-        made.append(
-            Served(
-                spec,
-                RequestDecoder(spec.fields, settings.limits),
-                predictor,
-                follower,
-                costly,
-                Predictor(spec.fields, open_model(spec, shape.buckets)) if costly else None,
-            )
-        )
-    registry.register(ReplicaCollector(made, now_ms))
-    return made
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from deploy.commands.options import (
 from deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from serving.process import ModelAt
+    from serving.process import ModelAt, SnapshotAt
 
 app = typer.Typer(help="Answer requests.", no_args_is_help=True)
 
@@ -31,13 +31,23 @@ def _group() -> None:
 
 
 ModelFiles = Annotated[
-    list[Path],
+    list[Path] | None,
     typer.Option(
         "--model",
         envvar="HEADRACE_MODEL",
         metavar="FILE",
         help="The model spec (TOML); may be repeated: one server, many models.",
         show_default=False,
+    ),
+]
+SnapshotPlaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--snapshot",
+        envvar="HEADRACE_SERVING_SNAPSHOT",
+        metavar="NAME=PLACE",
+        help="Serve a snapshot as it is, as the model NAME; may be repeated. PLACE is a folder or "
+        "URL of snapshots, whose newest is meant, or of one of them. Asks neither Redis nor Kafka.",
     ),
 ]
 TokensFile = Annotated[
@@ -119,7 +129,8 @@ PredictionsShare = Annotated[
 
 @app.command()
 def run(
-    model: ModelFiles,
+    model: ModelFiles = None,
+    snapshot: SnapshotPlaces = None,
     redis: RedisUrl = REDIS,
     host: Host = "127.0.0.1",
     port: Port = 8080,
@@ -135,13 +146,15 @@ def run(
     kafka: ToldTo = None,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Follow models in the parameter server and answer requests over HTTP, until stopped."""
+    """Answer requests over HTTP from models that follow the parameter server, or from snapshots."""
     from deploy.commands.building import kafka_settings
     from deploy.signals import stopped_by_signals
     from serving.api.limits import Limits
     from serving.predictions.log import LogSettings
     from serving.process import ServerSettings, run_server
 
+    if not (model or snapshot):
+        raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
     told_to = kafka_settings(kafka, kafka_client) if kafka else None
     if predictions_share and told_to is None:
         raise BadOption(
@@ -164,7 +177,10 @@ def run(
         told_to=told_to,
     )
     with ExitStack() as stack:
-        models = opened(stack, model, redis)
+        models: list[ModelAt | SnapshotAt] = [
+            *opened(stack, model or [], redis),
+            *frozen(snapshot or []),
+        ]
         stop = stack.enter_context(stopped_by_signals())
         run_server(settings, models, stop)
 
@@ -238,6 +254,19 @@ def opened(stack: ExitStack, files: list[Path], redis: str) -> list["ModelAt"]:
         stack.callback(store.close)
         made.append(ModelAt(spec, store))
     return made
+
+
+def frozen(given: Sequence[str]) -> list["SnapshotAt"]:
+    """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError."""
+    from serving.models.opening import find_frozen
+
+    pairs = [each.partition("=") for each in given]
+    for name, equals, place in pairs:
+        if not (name and equals and place):
+            raise BadOption(
+                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, found {name!r}"
+            )
+    return [find_frozen(name, place) for name, _, place in pairs]
 
 
 def tokens_of(variable: str, file: Path | None) -> list[str]:

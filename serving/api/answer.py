@@ -13,7 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from serving.models.served import Served
-    from serving.replicas.follower import Standing
+    from serving.replicas.standing import Standing
 
 
 class Age(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,10 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     version: int
     """Sum of the versions of the model's buckets: grows with every push that was folded."""
     state: str
-    """`fresh`, or why not: `starting`, `behind` the logs, `unreachable` buckets, `trouble`."""
+    """`fresh`, or why not: `starting`, `behind` the logs, `unreachable` buckets, `trouble`, or a
+    `snapshot`, which stays as it is."""
+    snapshot: str = ""
+    """The snapshot that was answered from; left out if the model follows the logs."""
     age_ms: Age
     event_ms: EventTime
     event_age_ms: Age
@@ -110,7 +113,8 @@ class Status(msgspec.Struct, frozen=True):
     """Of the spec: the parameter server has the same."""
     ready: bool
     state: str
-    """`incomplete` (no answers yet), `trouble`, `unreachable`, `starting`, `behind`, `fresh`."""
+    """`incomplete` (no answers yet), `trouble`, `unreachable`, `starting`, `behind`, `fresh`; or a
+    `snapshot`, which stays as it is."""
     version: int
     age_ms: Age
     event_ms: EventTime
@@ -119,7 +123,9 @@ class Status(msgspec.Struct, frozen=True):
     buckets: Buckets
     freshness: FreshnessMs
     trouble: str
-    """What the parameter server said that an operator has to mend; empty if nothing."""
+    """What was said that an operator has to mend; empty if nothing."""
+    snapshot: str
+    """The snapshot that is served; empty if the model follows the logs."""
 
 
 def age(standing: Standing, now_ms: int) -> Age:
@@ -146,7 +152,7 @@ def _age(newest: int | None, oldest: int | None, now_ms: int) -> Age:
 
 def status(served: Served, now_ms: int) -> Status:
     """Return how a model stands at `now_ms`."""
-    standing, summary = served.follower.standing, served.follower.freshness()
+    standing, summary = served.rows.standing, served.rows.freshness()
     return Status(
         model=served.spec.name,
         architecture=served.spec.architecture,
@@ -161,4 +167,5 @@ def status(served: Served, now_ms: int) -> Status:
         buckets=Buckets(standing.buckets, standing.copied, standing.unreachable),
         freshness=FreshnessMs(summary.p50_ms, summary.p99_ms, summary.count),
         trouble=standing.trouble,
+        snapshot=standing.snapshot,
     )

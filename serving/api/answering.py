@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from serving.models.candidates import Asked, Candidates
     from serving.models.predictor import Predictor
     from serving.models.served import Models, Served, Target
-    from serving.replicas.follower import Standing
+    from serving.replicas.standing import Standing
 
 _NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
+_LONGEST_SHOWN = 80
+"""Of a name that is none of ours: a snapshot's has less."""
 
 
 class Scored(NamedTuple):
@@ -173,7 +175,7 @@ class Answering:
     ) -> tuple[Written, int]:
         """Return the answer to a body, and how many candidates it has. Raises Refused."""
         served = target.served
-        standing, now_ms = served.follower.standing, self._now_ms()
+        standing, now_ms = served.rows.standing, self._now_ms()
         check_complete(standing)
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
@@ -194,7 +196,9 @@ def score(
 ) -> Scored:
     """Return a request's scores, by the model's own predictor unless another is given."""
     served = target.served
-    scores = (predictor or served.predictor).predict(served.follower, asked.candidates, now_ms)
+    scores = (predictor or served.predictor).predict(
+        served.rows.reading(), asked.candidates, now_ms
+    )
     chosen = None
     if asked.top_k is not None:
         chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
@@ -208,13 +212,16 @@ def check_complete(standing: Standing) -> None:
             503,
             "",
             f"all {standing.buckets} buckets of the model copied",
-            f"{standing.copied}: ask again in a moment",
+            standing.trouble or f"{standing.copied}: ask again in a moment",
         )
 
 
 def check_fresh(asked: Asked, standing: Standing, now_ms: int) -> None:
     """Return if the request's demands are met. Raises Refused (412)."""
     least, most = asked.min_version, asked.max_age_ms
+    if asked.snapshot is not None and standing.snapshot != asked.snapshot:
+        found = standing.snapshot or f"a model that follows the logs, at version {standing.version}"
+        raise Refused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
     if least is not None and standing.version < least:
         raise Refused(412, "min_version", f"version {least} or later here", f"{standing.version}")
     if most is not None:
@@ -279,6 +286,7 @@ def learned(scored: Scored) -> dict[str, Any]:
         "alias": scored.target.alias,
         "version": standing.version,
         "state": standing.state(now_ms),
+        "snapshot": standing.snapshot,
         "age_ms": age(standing, now_ms),
         "event_ms": event_time(standing),
         "event_age_ms": event_age(standing, now_ms),

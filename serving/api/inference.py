@@ -7,7 +7,7 @@
 A model's inputs and outputs are described in `tensors`. Its version, in this protocol, is the
 fingerprint of its spec: what a client was written for. How far the model has learned is a
 parameter of every answer (`version`, `age_ms_newest`, ...); `max_age_ms` and `min_version` among a
-request's parameters demand that it is fresh.
+request's parameters demand that it is fresh, and `snapshot` that it is the snapshot of that name.
 
 Binary extension: with the header `Inference-Header-Content-Length` the body is so many bytes of
 JSON and then the data of those inputs that have a `binary_data_size`, in order. An output is
@@ -121,6 +121,7 @@ class InferFace:
             None,
             _count(request.parameters, "max_age_ms"),
             _count(request.parameters, "min_version"),
+            _text(request.parameters, "snapshot"),
             _outputs(request),
         )
 
@@ -141,6 +142,7 @@ class InferFace:
                     ("age_ms_oldest", ages.oldest),
                     ("event_ms_newest", standing.newest_event_ms),
                     ("event_ms_oldest", standing.oldest_event_ms),
+                    ("snapshot", standing.snapshot or None),
                 )
                 if value is not None
             },
@@ -193,6 +195,13 @@ def _count(parameters: Mapping[str, Any], name: str) -> int | None:
     return value
 
 
+def _text(parameters: Mapping[str, Any], name: str) -> str | None:
+    value = parameters.get(name)
+    if value is not None and type(value) is not str:
+        raise Refused(400, f"parameters.{name}", "a text", shown(value))
+    return value
+
+
 def _outputs(request: InferRequest) -> tuple[tuple[str, bool], ...]:
     binary = request.parameters.get("binary_data_output") is True
     asked = request.outputs or [Output(name) for name in _OUTPUTS]
@@ -231,7 +240,7 @@ def add_inference(
 
     @app.get("/v2/health/ready", tags=tags, summary="Whether every model can be asked")
     async def ready() -> Response:
-        complete = all(each.follower.standing.complete for each in models)
+        complete = all(each.rows.standing.complete for each in models)
         answers = complete and not readiness.leaving
         return Response(encode({"ready": answers}), 200 if answers else 400, media_type=JSON)
 
@@ -253,7 +262,7 @@ def add_inference(
         name = request.path_params["name"]
         try:
             served = _check_version(models, request.path_params)
-            check_complete(served.follower.standing)
+            check_complete(served.rows.standing)
         except Refused as refused:
             return error_of(refused)
         return Response(encode({"name": name, "ready": True}), media_type=JSON)

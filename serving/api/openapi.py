@@ -32,7 +32,7 @@ _REFUSALS = {
     "401": "A token is asked for, and none that is good here was given.",
     "404": "No such model or alias.",
     "408": "The body did not come in time.",
-    "412": "The request demands fresher information than this server has.",
+    "412": "The request demands fresher information than this server has, or another snapshot.",
     "413": "The body is too long.",
     "415": "The body is packed.",
     "422": "The request is wrong: which field, what was expected, what was found.",

@@ -61,6 +61,7 @@ class RequestDecoder:
             (TIME, Milliseconds | None, None),
             ("max_age_ms", Count | None, None),
             ("min_version", Count | None, None),
+            ("snapshot", str | None, None),
             ("context", row | None, None),
         ]
         candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
@@ -89,6 +90,7 @@ class RequestDecoder:
             None,
             request.max_age_ms,
             request.min_version,
+            request.snapshot,
         )
 
     def decode_rank(self, body: bytes) -> Asked:
@@ -101,6 +103,7 @@ class RequestDecoder:
             top_k,
             request.max_age_ms,
             request.min_version,
+            request.snapshot,
         )
 
     def _decoded(

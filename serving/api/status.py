@@ -46,9 +46,18 @@ def add_health(app: FastAPI, models: Models, readiness: Readiness) -> None:
 
     @app.get("/health/ready", tags=["health"], summary="Whether predictions are answered")
     async def ready() -> Response:
-        waiting = [each.spec.name for each in models if not each.follower.standing.complete]
-        answers = not waiting and not readiness.leaving
-        body = encode({"ready": answers, "leaving": readiness.leaving, "incomplete": waiting})
+        waiting = [each.spec.name for each in models if not each.rows.standing.complete]
+        # one that cannot be completed is no reason to leave the others unasked
+        failed = [each.spec.name for each in models if each.rows.failure is not None]
+        answers = set(waiting) <= set(failed) and not readiness.leaving
+        body = encode(
+            {
+                "ready": answers,
+                "leaving": readiness.leaving,
+                "incomplete": waiting,
+                "failed": failed,
+            }
+        )
         return Response(body, 200 if answers else 503, media_type=JSON)
 
 

@@ -96,3 +96,5 @@ class Asked:
     """No answer rather than one whose information is older."""
     min_version: int | None = None
     """No answer rather than one from an earlier version."""
+    snapshot: str | None = None
+    """No answer rather than one from anything but the snapshot of this name."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from serving.api.request import RequestDecoder
     from serving.models.aliases import Aliases
     from serving.models.predictor import Predictor
-    from serving.replicas.follower import Follower
+    from serving.replicas.standing import LocalRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Served:
     spec: ModelSpec
     decoder: RequestDecoder
     predictor: Predictor
-    follower: Follower
+    rows: LocalRows
     costly: bool = False
     """Whether it is computed on a thread beside the event loop, however small the request."""
     spare: Predictor | None = None
@@ -58,12 +58,15 @@ class Models:
         return sorted(self._served)
 
     def find(self, name: str) -> Target:
-        """Return the model of this name or alias. Raises Refused (404)."""
+        """Return the model of this name or alias, or the snapshot. Raises Refused (404)."""
         served = self._served.get(name)
         if served is not None:
             return Target(served, "")
         alias = self.aliases.table.get(name)
         if alias is None:
+            for each in self:
+                if each.rows.standing.snapshot == name:
+                    return Target(each, "")
             known = ", ".join([*self.names(), *sorted(self.aliases.table)])
             raise Refused(404, "model", f"one of the models and aliases here: {known}", name)
         return Target(self._served[alias.model], name)

@@ -84,7 +84,7 @@ class Shadows:
         target, answered, read = shadowed
         model = target.served.spec.name
         try:
-            standing = target.served.follower.standing
+            standing = target.served.rows.standing
             check_complete(standing)
             asked = read(target.served)
         except Refused:

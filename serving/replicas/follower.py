@@ -7,9 +7,11 @@ which kernels and sockets release.
 What others need to know is published as one immutable `Standing` after every poll: readers take the
 reference and see one moment, whole.
 
-An error of the store stops a server that has never been complete, for it has nothing to say and an
-operator has to act. A server that was complete goes on answering from what it has, staler and
-staler, says so, and tries again: whatever happens to the parameter server, answers do not stop.
+An error of the store that comes before the first copy is complete is kept as `failure`: there is
+nothing to answer from, and an operator has to act. A server none of whose models can be answered
+ends with it; one that has others goes on, and this model as soon as the error is mended. A replica
+that was complete is answered from all the same, staler and staler, and says so: whatever happens to
+the parameter server, answers do not stop.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from pserver.errors import StoreError
 from pserver.replica import Copied, Folded, Stale
-from serving.replicas.freshness import Ages, Freshness, Summary
+from serving.replicas.freshness import Freshness, Summary
+from serving.replicas.standing import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,12 +43,6 @@ log = logging.getLogger(__name__)
 _RETRY_S = 1.0
 """After an error that an operator has to mend: often enough to notice that he did."""
 _JOIN_S = 10.0
-LATE_MS = 1_000
-"""Logs that were not read for so long are not followed, whatever the reason."""
-STATES = ("incomplete", "trouble", "unreachable", "starting", "behind", "fresh")
-"""How a replica may stand, the worst first: not complete yet; something that an operator has to
-mend; buckets that do not answer; complete, and not yet at the end of the logs; not at their end any
-more; and as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +55,6 @@ class Following:
     """Of one bucket: what is folded before anything else is looked at."""
     busy_share: float = 0.5
     """At most this part of the thread's time goes into polling: requests need the rest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a replica stood after its last poll."""
-
-    complete: bool
-    buckets: int
-    copied: int
-    """Buckets of which it holds a complete copy."""
-    unreachable: int
-    """Buckets that could not be followed when last asked."""
-    version: int
-    """Sum of the versions of all buckets: grows with every push that was folded."""
-    rows: int
-    ages: Ages
-    newest_event_ms: int | None
-    """Greatest event time learned from, of the bucket that is ahead; None if none is known."""
-    oldest_event_ms: int | None
-    """Of the bucket that is behind."""
-    behind: bool
-    """The last poll did not come to the end of some bucket's log."""
-    caught_up: bool
-    """Some poll has, since the replica is complete."""
-    polled_ms: int
-    """Wall clock when the logs were last read; 0 if never."""
-    copies: int
-    """Buckets copied since the start."""
-    trouble: str = ""
-    """What the parameter server said that an operator has to mend; empty if nothing."""
-
-    def state(self, now_ms: int) -> str:
-        """Return one of STATES: the worst that is true at `now_ms`."""
-        if not self.complete:
-            return "incomplete"
-        if self.trouble:
-            return "trouble"
-        if self.unreachable:
-            return "unreachable"
-        if not self.caught_up:
-            return "starting"
-        if self.behind or now_ms - self.polled_ms > LATE_MS:
-            return "behind"
-        return "fresh"
 
 
 class Follower:
@@ -125,7 +78,7 @@ class Follower:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.failure: StoreError | None = None
-        """Why following ended before the replica was complete."""
+        """Why it cannot be completed now; who mends that sees it go on."""
         self.standing = self._stand()
 
     @property
@@ -134,8 +87,12 @@ class Follower:
         return self._replica.table
 
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:  # noqa: ARG002
-        """Return the rows, to be read only: all of them are here."""
+        """Return the rows, to be read only."""
         return self._replica.table
+
+    def reading(self) -> Follower:
+        """Return what a request reads from: all rows are here."""
+        return self
 
     def freshness(self) -> Summary:
         """Return the percentiles of recent freshness: not free, so only made when asked for."""
@@ -213,14 +170,15 @@ class Follower:
             try:
                 self.step()
             except StoreError as error:
+                if self.standing.trouble != str(error):
+                    here = "what is here" if self._replica.complete else "nothing yet"
+                    log.error("answering from %s, since: %s", here, error)
+                self.standing = replace(self.standing, trouble=str(error))
                 if not self._replica.complete:
                     self.failure = error
-                    return
-                if self.standing.trouble != str(error):
-                    log.error("answering from what is here, since: %s", error)
-                self.standing = replace(self.standing, trouble=str(error))
                 self._ended.wait(_RETRY_S)
                 continue
+            self.failure = None
             self._ended.wait(self._rest_s(time.monotonic() - began))
 
     def _rest_s(self, busy_s: float) -> float:

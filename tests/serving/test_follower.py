@@ -67,14 +67,23 @@ def test_clicks_pushed_before_the_replica_was_complete_are_no_samples() -> None:
     assert follower.freshness().count == 1
 
 
-def test_an_error_before_the_first_copy_ends_following_and_is_kept() -> None:
+def test_an_error_before_the_first_copy_is_kept_until_it_is_mended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serving.replicas.follower._RETRY_S", 0.002)
     store = Fallible(memory_store(news()))
     store.failure = MissingBucket("bucket 1 of news is empty")
     follower = follower_of(store)
     follower.start()
-    eventually(lambda: follower.failure is not None)
-    follower.stop()
-    assert "bucket 1" in str(follower.failure)
+    try:
+        eventually(lambda: follower.failure is not None)
+        assert "bucket 1" in str(follower.failure)
+        assert follower.standing.trouble == str(follower.failure)
+        store.failure = None
+        eventually(lambda: follower.standing.complete)
+        eventually(lambda: follower.failure is None)
+    finally:
+        follower.stop()
 
 
 def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(

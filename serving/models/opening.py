@@ -1,0 +1,135 @@
+"""From a model spec, or a snapshot, to a model that can be served.
+
+The rows are not here yet: they come when the server starts (`LocalRows.start`). What an operator
+got wrong in naming a model is found before, and stops the server: another spec than the parameter
+server's, two models of one name, a snapshot that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ingest.clock import wall_ms
+from learner.agreement import check_agreement
+from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from learner.models import open_model
+from learner.spec import parse_spec
+from pserver.replica import Replica
+from pserver.snapshots.listing import find_snapshot, list_snapshots
+from pserver.snapshots.manifest import model_of
+from pserver.snapshots.shelf import Shelf
+from pserver.table import RowTable
+from serving.api.request import RequestDecoder
+from serving.errors import BadSnapshot, ServingError
+from serving.metrics import FreshnessMetrics, ReplicaCollector
+from serving.models.candidates import EventCandidates
+from serving.models.predictor import Predictor, TableRows
+from serving.models.served import Served
+from serving.replicas.follower import Follower
+from serving.replicas.frozen import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from prometheus_client import CollectorRegistry
+
+    from learner.spec import ModelSpec
+    from pserver.snapshots.manifest import Manifest
+    from pserver.store import Store
+    from serving.api.limits import Limits
+    from serving.replicas.follower import Following
+    from serving.replicas.standing import LocalRows
+
+
+_NAME = re.compile(r"[a-z0-9_-]+")
+
+
+class ModelAt(NamedTuple):
+    """A model, and where its rows are."""
+
+    spec: ModelSpec
+    store: Store
+    """Used by this server alone until it returns; it stays open."""
+
+
+class SnapshotAt(NamedTuple):
+    """A snapshot, and the name of the model that it is served as."""
+
+    spec: ModelSpec
+    """The snapshot's own, but for the name."""
+    shelf: Shelf
+    manifest: Manifest
+
+
+def find_frozen(name: str, url: str) -> SnapshotAt:
+    """Return the snapshot that is to be served as the model `name`.
+
+    `url`: a snapshot, or the folder of snapshots of which the newest is meant: of the model `name`
+    if there is one, else of the only model there. Raises BadSnapshot, SnapshotError, SpecError.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, found {name!r}")
+    folder, _, last = url.rstrip("/").rpartition("/")
+    chosen = last if model_of(last) else None
+    shelf = Shelf((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
+    model = name
+    if chosen is None:
+        there = sorted({each.model for each in list_snapshots(shelf)})
+        if name not in there and len(there) > 1:
+            raise BadSnapshot(
+                f"{name}={url}: expected snapshots of {name}, or of one model only, found those "
+                f"of {', '.join(there)}: name the snapshot, {url.rstrip('/')}/SNAPSHOT"
+            )
+        model = there[0] if name not in there and there else name
+    manifest = find_snapshot(shelf, model, chosen)
+    spec = parse_spec(manifest.spec, f"{shelf.url}/{manifest.name}")
+    check_agreement(spec, manifest.shape)
+    return SnapshotAt(replace(spec, name=name), shelf, manifest)
+
+
+def open_models(
+    models: Iterable[ModelAt | SnapshotAt],
+    following: Following,
+    limits: Limits,
+    registry: CollectorRegistry,
+) -> list[Served]:
+    """Return the models with all that answers for them, without their rows yet.
+
+    Raises ServingError, WrongModel, and what a store raises that has no such model.
+    """
+    freshness = FreshnessMetrics(registry)
+    made: list[Served] = []
+    for each in models:
+        spec = each.spec
+        if spec.name in {other.spec.name for other in made}:
+            raise ServingError(f"expected models of different names, found {spec.name} twice")
+        rows: LocalRows
+        if isinstance(each, SnapshotAt):
+            buckets = each.manifest.buckets
+            rows = Frozen(each.shelf, each.manifest, wall_ms)
+        else:
+            shape = each.store.shape()
+            check_agreement(spec, shape)
+            buckets = shape.buckets
+            replica = Replica(each.store, shape)
+            rows = Follower(replica, following, wall_ms, freshness.of(spec.name))
+        made.append(_served(spec, buckets, rows, limits))
+    registry.register(ReplicaCollector(made, wall_ms))
+    return made
+
+
+def _served(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
+    predictor = Predictor(spec.fields, open_model(spec, buckets))
+    # compiles the kernels, or loads them: the first request is not to pay for it
+    predictor.predict(TableRows(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
+    costly = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+    return Served(
+        spec,
+        RequestDecoder(spec.fields, limits),
+        predictor,
+        rows,
+        costly,
+        Predictor(spec.fields, open_model(spec, buckets)) if costly else None,
+    )

@@ -1,0 +1,40 @@
+"""Snapshots of a small model, to be served."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pserver.snapshots.shelf import Shelf
+from pserver.snapshots.writing import Facts, write_snapshot
+from tests.serving.scenery import NOW_MS, Pusher, gains_of_article, memory_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from learner.spec import ModelSpec
+    from pserver.memory_store import MemoryStore
+    from pserver.snapshots.manifest import Manifest
+
+LEARNED_MS = NOW_MS - 86_400_000
+
+
+def learned(spec: ModelSpec, z: float = -3.0) -> MemoryStore:
+    """A model that has learned of an article `hot`, a day ago; a click if z is negative."""
+    store = memory_store(spec)
+    Pusher(store).push(gains_of_article(spec, "hot", z), append_ms=LEARNED_MS)
+    return store
+
+
+def snapshot_of(store: MemoryStore, folder: Path, at_ms: int = NOW_MS) -> Manifest:
+    made = write_snapshot(
+        store,
+        Shelf(str(folder)),
+        Facts("test", 1),
+        now_ms=lambda: at_ms,
+        token="0123",
+        stop=threading.Event(),
+        tell=lambda _: None,
+    )
+    assert made is not None
+    return made
