@@ -66,4 +66,6 @@ def part_of(examples: Examples, begin: int, end: int) -> Examples:
             numbers=features.numbers[begin:end],
         ),
         slices={name: values[begin:end] for name, values in examples.slices.items()},
+        weights=None if examples.weights is None else examples.weights[begin:end],
+        negative_rate=examples.negative_rate,
     )

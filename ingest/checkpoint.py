@@ -31,9 +31,12 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
     duplicate_clicks: int = 0
     """A second click of an impression whose first is learned."""
     examples: int = 0
-    """`immediate`: impressions and learned clicks; `window`: impressions whose window closed."""
+    """`immediate`: impressions and learned clicks; `window`: impressions whose window closed.
+    Either without the dropped negatives."""
     dead_letters: int = 0
     ticks: int = 0
+    dropped_negatives: int = 0
+    """Examples that down-sampling left out."""
 
     @property
     def duplicates(self) -> int:

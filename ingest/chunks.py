@@ -15,6 +15,7 @@ import numpy as np
 from ingest.decode import Decoded, Decoder
 from ingest.encode import Encoder
 from ingest.events import IMPRESSION_ID, REQUEST_ID, Reason
+from ingest.example_weights import weights_of
 from ingest.runs import ID_BYTES, LONGEST_LENGTH_BYTES
 from ingest.scan import TICK
 
@@ -44,7 +45,7 @@ class Rows(NamedTuple):
     """What examples need of each event, in columns a compiled kernel can copy from."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
-    numbers: npt.NDArray[np.float32]  # (n, numbers)
+    numbers: npt.NDArray[np.float32]  # (n, numbers), and a column more for a declared weight
     begins: npt.NDArray[np.int64]  # (n, strings) in `data`
     lengths: npt.NDArray[np.int32]  # (n, strings) bytes, -1 for null
     data: npt.NDArray[np.uint8]
@@ -88,21 +89,36 @@ class ChunkReader:
         self._encoder = Encoder(fields)
         self._decoders = {Side.IMPRESSIONS: Decoder(fields), Side.CLICKS: Decoder(None)}
         self._strings = (IMPRESSION_ID, REQUEST_ID, *fields.slice_by)
+        self._weight = fields.weights.source
 
     def read(self, side: Side, block: Block) -> Chunk:
         """Return a chunk of one or more messages of one source, in the order of their offsets."""
         decoded = self._decoders[side].decode(block.values, block.append_ms)
         roles = np.where(decoded.found.states == TICK, np.uint8(Role.TICK), np.uint8(Role.EVENT))
-        roles[list(decoded.refused)] = Role.REFUSED
+        rows, refused = no_rows(), decoded.refused
+        if side is Side.IMPRESSIONS:
+            rows = self._rows(decoded)
+            if self._weight:
+                rows, bad = self._weighed(rows, decoded)
+                refused = refused | bad
+        roles[list(refused)] = Role.REFUSED
         return Chunk(
             side,
             int(block.offsets[-1]) + 1,
             block.offsets,
             Arrays(roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID)),
-            self._rows(decoded) if side is Side.IMPRESSIONS else no_rows(),
+            rows,
             block,
-            decoded.refused,
+            refused,
         )
+
+    def _weighed(self, rows: Rows, decoded: Decoded) -> tuple[Rows, dict[int, Reason]]:
+        """Lay the weights behind the numbers; return which events have one that is none."""
+        absent = decoded.absent(self._weight)
+        weights, bad = weights_of(absent, decoded.reals(self._weight))
+        refused = dict.fromkeys(np.flatnonzero(bad).tolist(), Reason.BAD_WEIGHT)
+        numbers = np.column_stack((rows.numbers, weights))
+        return rows._replace(numbers=numbers), refused
 
     def _rows(self, decoded: Decoded) -> Rows:
         count = len(decoded)

@@ -91,6 +91,11 @@ class Decoded:
         reals: npt.NDArray[np.float64] = self.found.reals[self.places[source]]
         return reals
 
+    def absent(self, source: str) -> npt.NDArray[np.bool_]:
+        """Return where a raw field whose text was asked for is missing or null; shape (n,)."""
+        absent: npt.NDArray[np.bool_] = self.found.kinds[self.places[source]] == ABSENT
+        return absent
+
     def items(self, source: str) -> tuple[Hashes, Longs]:
         """Return the hashes of all items, event by event, and how many each event has; (n,)."""
         row, found = self.places[source], self.found
@@ -119,6 +124,9 @@ class Decoder:
         if fields is not None:
             for source in (REQUEST_ID, *fields.slice_by):
                 needs[source] = needs.get(source, 0) | NEEDS_TEXT
+            if weight := fields.weights.source:
+                # its text is asked for as well, to tell a word from nothing
+                needs[weight] = needs.get(weight, 0) | NEEDS_TEXT | NEEDS_REAL
             for field in (*fields.singles, *fields.bags, *fields.numbers):
                 if field.transform is not Transform.CROSS:
                     needed = needs.get(field.source, 0) | _NEEDED[field.transform]

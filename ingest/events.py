@@ -38,6 +38,10 @@ class Reason(StrEnum):
     BEFORE_2000 = "expected timestamp_ms of the year 2000 or later, found an earlier one"
     AHEAD = "expected timestamp_ms at most a day after its append to Kafka, found a later one"
     NESTED = "expected fields that are scalars or arrays of scalars, found a nested value"
+    BAD_WEIGHT = (
+        "expected the field that the spec names as weight to be a number from 0 to a million, "
+        "found another value"
+    )
     TOO_LATE = (
         "expected an impression at most one label window older than the newest before it, "
         "found an older one"

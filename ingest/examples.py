@@ -2,9 +2,10 @@
 
 One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns, not rows, because
 both sides are vectorized; Arrow, because any tool can read it. What is alike for the whole batch
-(fingerprint, watermark) stands in the metadata of its schema. Ids and plain numbers are lists of
-fixed length, so that their values are one array; bags are lists of lists. `unpack` copies nothing
-but what Arrow has no array for.
+(fingerprint, watermark, what part of the negatives was kept) stands in its schema's metadata.
+A column `weight` is there if the spec declares weights or down-sampling (`example_weights`). Ids
+and plain numbers are lists of fixed length, so that their values are one array; bags are lists of
+lists. `unpack` copies nothing but what Arrow has no array for.
 """
 
 from __future__ import annotations
@@ -70,6 +71,9 @@ class Examples:
     request_ids: pa.StringArray  # (n,) null where absent
     features: Encoded
     slices: dict[str, pa.Array]  # raw fields, by name, that evaluation slices by; each (n,)
+    weights: npt.NDArray[np.float32] | None = None  # (n,) what each counts as; None: all 1
+    negative_rate: float = 1.0
+    """Part of the negatives that was kept; the weights make up for the others."""
 
     def __len__(self) -> int:
         return int(self.kinds.shape[0])
@@ -86,9 +90,10 @@ class Examples:
         )
         strings = pa.array([], pa.string())
         slices = dict.fromkeys(fields.slice_by, strings)
+        weights = np.zeros(0, np.float32) if fields.weights.declared else None
         return cls(
             *(fields.fingerprint, watermark_ms, none, none, times, times, times),
-            *(strings, strings, features, slices),
+            *(strings, strings, features, slices, weights, fields.weights.negative_rate),
         )
 
 
@@ -109,6 +114,8 @@ def pack(examples: Examples) -> bytes:
         "numbers": _rows(pa.array(features.numbers.reshape(-1)), features.numbers.shape),
         "bags": _rows(items, (count, bags)),
     }
+    if examples.weights is not None:
+        columns["weight"] = pa.array(examples.weights)
     columns |= {_SLICE + name: values for name, values in examples.slices.items()}
     batch = pa.record_batch(columns)
     schema = batch.schema.with_metadata(
@@ -116,6 +123,7 @@ def pack(examples: Examples) -> bytes:
             "format": str(FORMAT),
             "fingerprint": examples.fingerprint,
             "watermark_ms": str(examples.watermark_ms),
+            "negative_rate": str(examples.negative_rate),
         }
     )
     sink = pa.BufferOutputStream()
@@ -157,6 +165,8 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
         request_ids=batch["request_id"],
         features=_features(batch, fields),
         slices={name: batch[_SLICE + name] for name in fields.slice_by},
+        weights=batch["weight"].to_numpy() if fields.weights.declared else None,
+        negative_rate=float(facts.get(b"negative_rate", b"1")),
     )
 
 
@@ -187,7 +197,14 @@ def concatenate(batches: list[Examples]) -> Examples:
             name: pa.concat_arrays([batch.slices[name] for batch in batches])
             for name in last.slices
         },
+        weights=_weights(batches),
+        negative_rate=last.negative_rate,
     )
+
+
+def _weights(batches: list[Examples]) -> npt.NDArray[np.float32] | None:
+    found = [batch.weights for batch in batches if batch.weights is not None]
+    return np.concatenate(found) if found else None
 
 
 def _rows(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:

@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 import numpy as np
 
 from ingest.events import TIME
+from ingest.example_weights import KEYS as WEIGHT_KEYS
+from ingest.example_weights import Weights, parse_weights
 from ingest.spec_text import SpecError, SpecText, one_of
 from ingest.values import NUMBER_ROW, field_id
 
@@ -134,6 +136,8 @@ class FieldSet:
     """Of everything here: batches of examples carry it, and who disagrees refuses them."""
     number_ids: npt.NDArray[np.uint64] = field(compare=False)
     """The one row of each plain number, as an id; shape (numbers,)."""
+    weights: Weights = field(default_factory=Weights)
+    """What examples count as, and which are made at all."""
 
     def __len__(self) -> int:
         return len(self.singles) + len(self.bags) + len(self.numbers)
@@ -146,10 +150,15 @@ class FieldSet:
 
     @classmethod
     def of(
-        cls, fields: Iterable[Field], label: LabelPolicy, slice_by: tuple[str, ...] = ()
+        cls,
+        fields: Iterable[Field],
+        label: LabelPolicy,
+        slice_by: tuple[str, ...] = (),
+        weights: Weights | None = None,
     ) -> FieldSet:
         """Return the set of `fields`, which are taken to be valid."""
         ordered = sorted(fields, key=lambda each: each.number)
+        weights = weights or Weights()
         plain = tuple(each for each in ordered if each.transform is Transform.NUMBER)
         number_ids = np.array([field_id(NUMBER_ROW, each.number) for each in plain], np.uint64)
         number_ids.flags.writeable = False
@@ -159,8 +168,9 @@ class FieldSet:
             numbers=plain,
             label=label,
             slice_by=slice_by,
-            fingerprint=_fingerprint(ordered, label, slice_by),
+            fingerprint=_fingerprint(ordered, label, slice_by, weights),
             number_ids=number_ids,
+            weights=weights,
         )
 
 
@@ -188,7 +198,10 @@ def parse_fields(tables: Mapping[str, object], where: SpecText) -> FieldSet:
     fields = [_field(_table(named, where, "fields", name), where, name) for name in named]
     _check_numbers(fields, where)
     _check_crosses({each.name: each for each in fields}, where)
-    return FieldSet.of(fields, _label(tables, where), _slice_by(tables, where))
+    examples = _table(tables, where, "examples")
+    _only(examples, ("slice_by", *WEIGHT_KEYS), where, "examples")
+    slice_by, weights = _slice_by(examples, where), parse_weights(examples, where)
+    return FieldSet.of(fields, _label(tables, where), slice_by, weights)
 
 
 def _field(table: Mapping[str, object], where: SpecText, name: str) -> Field:
@@ -313,9 +326,7 @@ def _label(tables: Mapping[str, object], where: SpecText) -> LabelPolicy:
     return LabelPolicy(Policy(policy), max(1, math.floor(cast("float", window_s) * 1000)))
 
 
-def _slice_by(tables: Mapping[str, object], where: SpecText) -> tuple[str, ...]:
-    table = _table(tables, where, "examples")
-    _only(table, {"slice_by"}, where, "examples")
+def _slice_by(table: Mapping[str, object], where: SpecText) -> tuple[str, ...]:
     names = table.get("slice_by", [])
     if not _names(names) or len(set(names)) != len(names):
         raise where.error(
@@ -347,7 +358,9 @@ def _shown(found: object) -> str:
     return "nothing" if found is None else json.dumps(found, default=str)
 
 
-def _fingerprint(fields: list[Field], label: LabelPolicy, slice_by: tuple[str, ...]) -> str:
+def _fingerprint(
+    fields: list[Field], label: LabelPolicy, slice_by: tuple[str, ...], weights: Weights
+) -> str:
     canonical = json.dumps(
         {
             "fields": [
@@ -366,7 +379,7 @@ def _fingerprint(fields: list[Field], label: LabelPolicy, slice_by: tuple[str, .
                 for each in fields
             ],
             "label": {"policy": label.policy.value, "window_ms": label.window_ms},
-            "examples": {"slice_by": slice_by},
+            "examples": {"slice_by": slice_by} | weights.agreed(),
         },
         sort_keys=True,
         separators=(",", ":"),

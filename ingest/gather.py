@@ -38,6 +38,11 @@ def gather(fields: FieldSet, rings: Rings, made: Made, watermark_ms: int) -> Exa
     bag_offsets = np.zeros(items.size + 1, np.int32)
     np.cumsum(items.reshape(-1), out=bag_offsets[1:])
     bag_bytes, _ = _bytes(arena, starts, items.sum(axis=1, dtype=np.int32) * np.int32(ID_BYTES))
+    numbers, weights = held.numbers[places], None
+    if fields.weights.declared:
+        own = numbers[:, -1] if fields.weights.source else np.ones(count, np.float32)
+        weights = fields.weights.of_kept(made.labels[:count], own)
+        numbers = np.ascontiguousarray(numbers[:, : len(fields.numbers)])
     return Examples(
         fingerprint=fields.fingerprint,
         watermark_ms=watermark_ms,
@@ -48,10 +53,10 @@ def gather(fields: FieldSet, rings: Rings, made: Made, watermark_ms: int) -> Exa
         append_ms=made.append_ms[:count].copy(),
         impression_ids=columns[0],
         request_ids=columns[1],
-        features=Encoded(
-            held.ids[places], bag_bytes.view(np.uint64), bag_offsets, held.numbers[places]
-        ),
+        features=Encoded(held.ids[places], bag_bytes.view(np.uint64), bag_offsets, numbers),
         slices=dict(zip(fields.slice_by, columns[2:], strict=True)),
+        weights=weights,
+        negative_rate=fields.weights.negative_rate,
     )
 
 

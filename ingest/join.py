@@ -47,6 +47,7 @@ _COUNTERS = {
     "examples": rules.EXAMPLES,
     "dead_letters": rules.DEAD_LETTERS,
     "ticks": rules.TICKS,
+    "dropped_negatives": rules.DROPPED_NEGATIVES,
 }
 
 
@@ -116,6 +117,7 @@ class PartitionJoiner:
         self.fields = fields
         self._window_ms = fields.label.window_ms
         self._closing = fields.label.policy is Policy.WINDOW
+        self._keep_below = np.uint64(fields.weights.keep_below)
         self._restoring: Checkpoint | None = None
         self._forget()
 
@@ -189,7 +191,8 @@ class PartitionJoiner:
             self._turn()
             left = limit - max(taken, examples)
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
-            rule = Rule(self._window_ms, self._closing, False, shown, clicked, until_ms, left)
+            bounds = shown, clicked, until_ms, left
+            rule = Rule(self._window_ms, self._closing, False, *bounds, self._keep_below)
             made = _make(max(room, left))
             answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
             if made.counts[0]:
@@ -235,7 +238,7 @@ class PartitionJoiner:
 
     def _forget(self) -> None:
         fields = self.fields
-        self._held = Held(len(fields.singles), len(fields.numbers))
+        self._held = Held(len(fields.singles), len(fields.numbers) + bool(fields.weights.source))
         self._state = np.zeros(rules.STATE_SIZE, np.int64)
         self._state[[rules.WATERMARK, *_CLOCKS]] = NEVER
         self._state[rules.LEAST_DELAY] = FOREVER
@@ -251,7 +254,7 @@ class PartitionJoiner:
         checkpoint = self._restoring
         assert checkpoint is not None
         forever = (FOREVER, FOREVER, FOREVER, FOREVER)
-        rule = Rule(self._window_ms, self._closing, True, *forever)
+        rule = Rule(self._window_ms, self._closing, True, *forever, self._keep_below)
         while True:
             self._turn()
             stops = [

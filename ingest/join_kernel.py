@@ -16,6 +16,7 @@ from ingest.join_rules import (
     CLICKS,
     CLOSED,
     DEAD_LETTERS,
+    DROPPED_NEGATIVES,
     DUPLICATE_CLICKS,
     DUPLICATE_IMPRESSIONS,
     EVENT,
@@ -38,7 +39,11 @@ from ingest.join_rules import (
     WATERMARK,
 )
 from ingest.slots import NOWHERE, find_place, find_slot, place_in, put_in
+from ingest.values import fmix64
 from ingest.window import CLOCK_MS, hold_click, hold_row, whole_clock
+
+_DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
+"""An arbitrary constant: draws have nothing to do with what else the hash decides."""
 
 
 @kernel
@@ -145,6 +150,15 @@ def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-u
 
 
 @part
+def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
+    """Whether the negative of an impression is left out: drawn from the hash of its id alone."""
+    if rule.silent or fmix64(wanted ^ _DRAWN_FROM) <= rule.keep_below:
+        return False
+    state[DROPPED_NEGATIVES] += 1
+    return True
+
+
+@part
 def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     """Close the windows that end before `until_ms`, moving the watermark past each."""
     entries, ends = rings.entries, rings.ends
@@ -182,7 +196,9 @@ def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     row = sequence & (held.starts.shape[0] - 1)
     shown_ms = _shown_ms(rings, sequence, state)
     times = shown_ms, shown_ms, held.append_ms[row]
-    _emit(state, made, CLOSED, held.clicked[row], sequence, times, rule)
+    wanted = rings.entries.hashes[sequence & (rings.entries.hashes.shape[0] - 1)]
+    if held.clicked[row] or not _drops(state, wanted, rule):
+        _emit(state, made, CLOSED, held.clicked[row], sequence, times, rule)
     rings.ends.open_head[0] += 1
 
 
@@ -238,7 +254,7 @@ def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-
     hold_row(rings, rows, i, now_ms, event_ms, append_ms)
     ends.entry_tail[0] += 1
     state[IMPRESSIONS] += 1
-    if not rule.closing:
+    if not (rule.closing or _drops(state, wanted, rule)):
         _emit(state, made, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
     _settle(rings, state, wanted, sequence, now_ms, made, rule)
     if rule.closing and not _is_open(entries, place, state, rule):

@@ -58,10 +58,10 @@ WAIT = -(1 << 62)
 # places in the state
 WATERMARK, LEAST_DELAY, SHOWN_CLOCK, CLICKED_CLOCK = 0, 1, 2, 3
 IMPRESSIONS, CLICKS, LATE_CLICKS, DUPLICATE_IMPRESSIONS, DUPLICATE_CLICKS = 4, 5, 6, 7, 8
-EXAMPLES, DEAD_LETTERS, TICKS = 9, 10, 11
-NEEDED = 12
+EXAMPLES, DEAD_LETTERS, TICKS, DROPPED_NEGATIVES = 9, 10, 11, 12
+NEEDED = 13
 """Examples that must fit into `Made` at once, where `run` answered GROW."""
-STATE_SIZE = 13
+STATE_SIZE = 14
 
 # what `run` answers
 BLOCKED, FULL, GROW = 0, 1, 2
@@ -101,3 +101,5 @@ class Rule(NamedTuple):
     """Take nothing later than this."""
     limit: int
     """Stop after so many events taken, or examples made."""
+    keep_below: np.uint64
+    """A negative whose draw of 64 bits is up to this is kept (`example_weights`)."""

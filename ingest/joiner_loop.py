@@ -98,7 +98,7 @@ class Joiner:
         give_up_s: float,
     ) -> None:
         self._reader, self._transactions = reader, transactions
-        self._fields, self._pace = fields, pace
+        self.fields, self._pace = fields, pace
         self._now_ms, self._rest, self._restoring = now_ms, rest, restoring
         self._topics = {
             Side.IMPRESSIONS: topics.impressions,
@@ -206,11 +206,11 @@ class Joiner:
         for number in numbers:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             shown = sources[Side.IMPRESSIONS]
-            part = Partition(self._fields, sources, (topic_ids[0], topic_ids[1]))
+            part = Partition(self.fields, sources, (topic_ids[0], topic_ids[1]))
             where = f"{shown.topic}/{number}"
             saved = None
             if shown in found:
-                saved = load_saved(found[shown].metadata, self._fields.fingerprint, where)
+                saved = load_saved(found[shown].metadata, self.fields.fingerprint, where)
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             self.partitions[number] = part

@@ -35,6 +35,7 @@ _COUNTED = {
     "late_clicks": "Clicks more than the label window after their impression, or without one.",
     "duplicates": "Impressions and clicks that came again.",
     "examples": "Examples written.",
+    "dropped_negatives": "Negative examples left out by down-sampling.",
 }
 
 
@@ -66,6 +67,8 @@ class JoinerCollector(Collector):
         yield self._counter(
             "restores", "Partitions read again from their rewind offsets.", figures.restores
         )
+        rate = self._joiner.fields.weights.negative_rate
+        yield self._gauge("negative_rate", "Part of the negative examples that is kept.", rate)
         yield from self._held_now()
         yield self._durations()
 

@@ -83,6 +83,8 @@ class JoinerState:
     dead_letters: int
     lag: int
     """Events of any kind that were not yet taken."""
+    dropped_negatives: int = 0
+    """Examples that down-sampling left out."""
 
 
 class StateReader:
@@ -147,6 +149,7 @@ class StateReader:
             examples=counters.examples,
             dead_letters=counters.dead_letters,
             lag=lag,
+            dropped_negatives=counters.dropped_negatives,
         )
 
     def _sources(self) -> list[TopicPartition]:

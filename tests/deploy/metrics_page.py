@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry, Histogram
 
 import deploy
+from ingest.example_weights import Weights
 from ingest.collector.metrics import CollectorMetrics
 from ingest.joiner_loop import Figures as JoinerFigures
 from ingest.joiner_metrics import JoinerCollector
@@ -54,7 +55,10 @@ def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ..
 
 def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     durations = Histogram("durations", "of transactions", registry=None)
-    loop = SimpleNamespace(figures=JoinerFigures(), partitions={}, durations=durations)
+    fields = SimpleNamespace(weights=Weights())
+    loop = SimpleNamespace(
+        figures=JoinerFigures(), partitions={}, durations=durations, fields=fields
+    )
     yield from collected(JoinerCollector("m", cast("Any", loop), cast("Any", None)).collect())
 
 

@@ -69,5 +69,5 @@ class Life:
 
     @property
     def examples(self) -> list[tuple[int, int, int, str, int]]:
-        fields = self.joiner._fields
+        fields = self.joiner.fields
         return list(examples_in(self.transactions.written, EXAMPLES, fields))

@@ -28,6 +28,7 @@ policy = "{policy}"
 window_s = 0.1
 [examples]
 slice_by = ["device"]
+{examples}
 [fields.user]
 number = 1
 transform = "id"
@@ -43,8 +44,9 @@ transform = "bag"
 """
 
 
-def fields_of(policy: str = "immediate") -> FieldSet:
-    where = SpecText("test.toml", _SPEC.format(policy=policy))
+def fields_of(policy: str = "immediate", examples: str = "") -> FieldSet:
+    """Fields of the events here; `examples`: further lines of that section."""
+    where = SpecText("test.toml", _SPEC.format(policy=policy, examples=examples))
     return parse_fields(where.tables(), where)
 
 
@@ -77,8 +79,8 @@ def records(
 class Partition:
     """A joiner, and everything it has made."""
 
-    def __init__(self, policy: str = "immediate") -> None:
-        self.fields = fields_of(policy)
+    def __init__(self, policy: str = "immediate", examples: str = "") -> None:
+        self.fields = fields_of(policy, examples)
         self.reader = ChunkReader(self.fields)
         self.joiner = PartitionJoiner(self.fields)
         self.made: list[tuple[str, str, int]] = []
