@@ -1,30 +1,48 @@
 """Putting a snapshot into a store: which one, as what, and whether it fits.
 
+As the same model; as a copy under another name, which goes on from the same examples; or as the
+beginning of a model that has grown a field ("warm"), whose examples are its own.
+
 What is missing decides what is done. A store that lost buckets gets just those; an empty one gets
 the whole model; and where even the model's shape was lost with its shard, the snapshot knows it.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from deploy.errors import BadOption
+from ingest.examples import UnreadableExamples
+from ingest.kafka import KafkaReader
+from ingest.topics import examples_topic
+from ingest.whole_topic import read_all
 from learner.agreement import check_agreement, check_copy
+from learner.errors import WrongExamples
 from learner.spec import load_spec, parse_spec
+from learner.warm_start import check_larger, first_after
 from pserver.errors import MissingModel
 from pserver.snapshots.errors import DamagedSnapshot
 from pserver.snapshots.listing import find_snapshot
-from pserver.snapshots.restoring import check_buckets, fill_with_nothing, restore, whole_shape
+from pserver.snapshots.restoring import (
+    Change,
+    check_buckets,
+    fill_with_nothing,
+    restore,
+    whole_shape,
+)
 from pserver.snapshots.verifying import verify
 from pserver.store import Shape
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
+    from learner.warm_start import Beginning, Kept
     from pserver.snapshots.manifest import Manifest
     from pserver.snapshots.restoring import Restored
     from pserver.snapshots.shelf import Shelf
@@ -40,6 +58,8 @@ class RestoreSettings:
     """Of the snapshot; None: the newest of the model."""
     copy: Path | None = None
     """Spec of the model to restore as; None: the same model."""
+    warm: bool = False
+    """Whether `copy` has more fields or statistics, and examples of its own."""
     buckets: int | None = None
     """None: as many as the store's model has, or the snapshot where there is none."""
     trusting: bool = False
@@ -51,6 +71,15 @@ class Wanted(NamedTuple):
 
     manifest: Manifest
     spec: ModelSpec
+    warm: Kept | None = None
+    """What a larger model keeps of it; None: it is the same model, perhaps renamed."""
+
+    @property
+    def moment_ms(self) -> int:
+        """Greatest append time of what it has learned, as far as it knows; else when it began."""
+        manifest = self.manifest
+        known = max(each.append_ms for each in manifest.files)
+        return known or manifest.as_of_ms or manifest.begun_ms
 
 
 def choose(shelf: Shelf, spec: ModelSpec, settings: RestoreSettings) -> Wanted:
@@ -66,8 +95,27 @@ def choose(shelf: Shelf, spec: ModelSpec, settings: RestoreSettings) -> Wanted:
     if copy.name == spec.name:
         raise BadOption(f'--as: expected a spec of another name than "{spec.name}"')
     where = f"snapshot {manifest.name}"
-    check_copy(copy, parse_spec(manifest.spec, where), where)
+    original = parse_spec(manifest.spec, where)
+    if settings.warm:
+        return Wanted(manifest, copy, check_larger(copy, original, where))
+    check_copy(copy, original, where)
     return Wanted(manifest, copy)
+
+
+def examples_after(kafka: KafkaSettings, wanted: Wanted) -> tuple[Beginning, dict[str, int]]:
+    """Return where in its own examples a larger model goes on from a snapshot, and as marks.
+
+    Raises StreamError's kinds, WrongExamples.
+    """
+    spec = wanted.spec
+    topic = examples_topic(spec.name)
+    try:
+        beginning = first_after(read_all(kafka, topic), spec.fields, wanted.moment_ms)
+    except UnreadableExamples as error:
+        raise WrongExamples(topic, error) from error
+    with closing(KafkaReader(kafka, None, [topic])) as reader:
+        identity = reader.topic_id(topic)
+    return beginning, {f"{identity}/{s.partition}": n for s, n in beginning.offsets.items()}
 
 
 def restore_model(
@@ -76,15 +124,17 @@ def restore_model(
     wanted: Wanted,
     settings: RestoreSettings,
     *,
+    marks: Mapping[str, int] | None = None,
     stop: threading.Event,
     tell_verified: Callable[[Progress], None],
     tell_restored: Callable[[Progress], None],
 ) -> Restored | None:
     """Verify, then fill what is missing; None if told to stop before anything was written.
 
-    `store` is of the model `wanted.spec`. Raises what an operator has to read, StoreError's kinds.
+    `store` is of the model `wanted.spec`. marks: of a larger model, which else begins where its
+    examples begin. Raises what an operator has to read, StoreError's kinds.
     """
-    manifest, spec = wanted
+    manifest, spec, kept = wanted
     there = whole_shape(store)
     if there is not None:
         check_agreement(spec, there)
@@ -110,6 +160,7 @@ def restore_model(
         manifest,
         shape,
         trusting=settings.trusting,
+        change=None if kept is None else Change(kept.rows, marks or {}),
         stop=stop,
         tell=tell_restored,
     )

@@ -30,7 +30,7 @@ def check_agreement(spec: ModelSpec, shape: Shape) -> None:
         raise WrongModel(
             f'model "{spec.name}": the parameter server was made from another spec '
             f"(fingerprint {shape.fingerprint}) than this process has ({spec.fingerprint}):\n"
-            f"{_difference(shape.spec, spec.text, 'parameter server')}"
+            f"{difference(shape.spec, spec.text, 'parameter server')}"
         )
     if shape.width != spec.width:
         raise WrongModel(
@@ -55,14 +55,15 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
     if differing:
         raise WrongModel(
             f'expected "{copy.name}" to be "{original.name}" under another name, found that they '
-            f"differ in {', '.join(differing)}:\n{_difference(original.text, copy.text, where)}"
+            f"differ in {', '.join(differing)}:\n{difference(original.text, copy.text, where)}"
         )
 
 
-def _difference(stored: str, here: str, where: str) -> str:
+def difference(stored: str, here: str, where: str) -> str:
+    """Return how two texts of a spec differ, line by line: `stored` as `where` has it."""
     lines = difflib.unified_diff(
         stored.splitlines(), here.splitlines(), where, "this process", lineterm=""
     )
-    difference = "\n".join(lines)
+    found = "\n".join(lines)
     # one text, two meanings: a default or a transform changed between versions of headrace
-    return difference or "the texts are equal: another version of headrace wrote it; make it anew"
+    return found or "the texts are equal: another version of headrace wrote it; make it anew"

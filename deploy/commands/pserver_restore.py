@@ -20,8 +20,10 @@ from deploy.commands.pserver_snapshots import EXIT_STOPPED, Place, say_written, 
 from deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from deploy.restore import RestoreSettings
+    from deploy.restore import RestoreSettings, Wanted
+    from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
+    from learner.warm_start import Kept
 
 Named = Annotated[
     str | None,
@@ -56,6 +58,24 @@ def restore(
             help="Restore as the model of this spec, which differs from --model in its name.",
         ),
     ] = None,
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm",
+            help="The spec of --as has more fields or statistics: begin it with this model's rows. "
+            "It learns examples of its own.",
+        ),
+    ] = False,
+    kafka: Annotated[
+        str | None,
+        typer.Option(
+            "--kafka",
+            metavar="HOST:PORT",
+            help="With --warm: begin behind what the snapshot has learned. The joiner of the new "
+            "model must have come that far. Default: at the beginning of its examples.",
+        ),
+    ] = None,
+    kafka_client: KafkaClient = None,
     buckets: Annotated[
         int | None,
         typer.Option(
@@ -81,11 +101,16 @@ def restore(
 
     After an interruption run it again: it goes on where it was.
     """
+    from deploy.commands.building import kafka_settings
     from deploy.restore import RestoreSettings
     from learner.spec import load_spec
 
     spec = load_spec(model)
-    settings = RestoreSettings(name, copy, buckets, trusting=no_verify)
+    settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
+    if warm and copy is None:
+        raise BadOption("--warm: expected --as beside it, with the spec of the larger model")
+    if kafka is not None and not warm:
+        raise BadOption("--kafka: expected --warm beside it; else the snapshot has its own marks")
     if empty:
         if name is not None or copy is not None:
             raise BadOption("--empty: expected neither --snapshot nor --as beside it")
@@ -93,7 +118,8 @@ def restore(
     elif place is None:
         raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, found neither")
     else:
-        _restore_from(place, spec, redis, settings)
+        after = None if kafka is None else kafka_settings(kafka, kafka_client)
+        _restore_from(place, spec, redis, settings, after)
 
 
 def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
@@ -115,7 +141,13 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     )
 
 
-def _restore_from(place: str, spec: "ModelSpec", redis: str, settings: "RestoreSettings") -> None:
+def _restore_from(
+    place: str,
+    spec: "ModelSpec",
+    redis: str,
+    settings: "RestoreSettings",
+    kafka: "KafkaSettings | None",
+) -> None:
     from rich.console import Console
 
     from deploy.commands.building import redis_url
@@ -127,7 +159,8 @@ def _restore_from(place: str, spec: "ModelSpec", redis: str, settings: "RestoreS
 
     shelf = Shelf(place)
     wanted = choose(shelf, spec, settings)
-    manifest, to = wanted
+    manifest, to, warm = wanted
+    marks = _marks_after(kafka, wanted) if kafka is not None else None
     # a model whose shape was lost with its shard gets the layout that its other buckets still have
     store = open_store(redis_url(redis), to.name, StoreSettings(sub_hashes=manifest.sub_hashes))
     try:
@@ -137,6 +170,7 @@ def _restore_from(place: str, spec: "ModelSpec", redis: str, settings: "RestoreS
                 shelf,
                 wanted,
                 settings,
+                marks=marks,
                 stop=stop,
                 tell_verified=shown.buckets(f"verifying {manifest.name}"),
                 tell_restored=shown.buckets(f"restoring {to.name}"),
@@ -151,8 +185,32 @@ def _restore_from(place: str, spec: "ModelSpec", redis: str, settings: "RestoreS
         return
     typer.echo(
         f"{to.name}: {len(restored.buckets)} buckets with {restored.rows:,} rows restored from "
-        f"{manifest.name}; learners go on from its marks"
+        f"{manifest.name}; learners {_said_of_examples(to.name, marks, warm)}"
     )
+
+
+def _marks_after(kafka: "KafkaSettings", wanted: "Wanted") -> dict[str, int]:
+    from deploy.restore import examples_after
+
+    beginning, marks = examples_after(kafka, wanted)
+    if beginning.waiting:
+        shown = ", ".join(str(source.partition) for source in beginning.waiting)
+        typer.echo(
+            f"{wanted.spec.name}: partitions {shown} of its examples hold nothing from after "
+            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, what it writes "
+            "from before then is learned a second time",
+            err=True,
+        )
+    return marks
+
+
+def _said_of_examples(name: str, marks: dict[str, int] | None, warm: "Kept | None") -> str:
+    if warm is None:
+        return "go on from its marks"
+    where = "at their beginning" if marks is None else "behind what it has learned"
+    new = f"; empty are {', '.join(warm.new)}" if warm.new else ""
+    layers = "" if warm.layers else "; layers, if it has any, begin anew"
+    return f"begin with the examples of {name} {where}{new}{layers}"
 
 
 def rebuild(
@@ -216,6 +274,11 @@ def rebuild(
             tell_written=shown.buckets("writing"),
         )
     say_written(written, place)
+
+
+def moment_text(at_ms: int) -> str:
+    """Return a time as a person reads it."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def moment_ms(text: str) -> int:

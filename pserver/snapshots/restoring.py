@@ -8,6 +8,8 @@ A model may get several times the buckets, a power of two, and another name. A b
 then split by the high bits of their ids, and its marks go to every part: each part has learned from
 just what the whole had learned from.
 
+A larger model may begin with a snapshot too (`Change`): with some rows, and marks of its own.
+
 Resumable at any line: a bucket is there when all of it is, and the next restore fills those that
 are still missing, from whichever snapshot it is given.
 """
@@ -20,18 +22,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pserver.errors import CorruptEntry, MissingModel
-from pserver.snapshots.errors import DamagedSnapshot, DoesNotFit
-from pserver.snapshots.rows_file import unpack
-from pserver.snapshots.verifying import wrong_bytes
+from pserver.errors import MissingModel
+from pserver.snapshots.errors import DoesNotFit
+from pserver.snapshots.reading import read_bucket
 from pserver.snapshots.writing import Progress
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from pserver.rows import Rows
-    from pserver.snapshots.manifest import BucketFile, Manifest
+    from pserver.snapshots.manifest import Manifest
     from pserver.snapshots.shelf import Shelf
     from pserver.store import Shape, Store
 
@@ -52,6 +55,15 @@ class Restored(NamedTuple):
     """Whether nothing is missing; False if it was told to stop before."""
 
 
+class Change(NamedTuple):
+    """What of a snapshot is not taken as it is, for a model that only begins with it."""
+
+    kept: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
+    """Which rows are, of these ids; shape (n,)."""
+    marks: Mapping[str, int]
+    """Of all buckets, in place of those that the snapshot has."""
+
+
 def check_buckets(snapshot: int, wanted: int) -> None:
     """Return if a snapshot of so many buckets can become a model of `wanted`. Raises DoesNotFit."""
     if wanted & (wanted - 1) or not snapshot <= wanted <= MOST_BUCKETS:
@@ -69,12 +81,14 @@ def restore(
     shape: Shape,
     *,
     trusting: bool = False,
+    change: Change | None = None,
     stop: threading.Event,
     tell: Callable[[Progress], None],
 ) -> Restored:
     """Fill the buckets of `shape` that are missing in the store, and make the model whole.
 
-    `trusting`: do not compare the bytes of a file with their digest. Raises ModelExists if the
+    `trusting`: do not compare the bytes of a file with their digest. `change`: None where the model
+    goes on as the snapshot has it. Raises ModelExists if the
     store has the model with another shape, DoesNotFit, DamagedSnapshot, BucketExists if somebody
     else fills the same bucket, StorageFailed, Unreachable.
     """
@@ -88,7 +102,7 @@ def restore(
         source: list(parts)
         for source, parts in itertools.groupby(missing, lambda bucket: bucket // factor)
     }
-    filling = _Filling(store, shelf, manifest, shape, trusting)
+    filling = _Filling(store, shelf, manifest, shape, trusting, change)
     filled: list[int] = []
     rows = size_bytes = 0
     with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="restore") as pool:
@@ -149,37 +163,29 @@ class _Filling:
         manifest: Manifest,
         shape: Shape,
         trusting: bool,
+        change: Change | None,
     ) -> None:
         self._store, self._shelf, self._manifest, self._shape = store, shelf, manifest, shape
-        self._trusting = trusting
+        self._trusting, self._change = trusting, change
 
     def fill(self, source: int, parts: Sequence[int]) -> int:
         """Load these buckets from the snapshot's bucket `source`; return how many rows."""
         file = self._manifest.files[source]
-        chunks = self._read(file)
+        chunks = read_bucket(self._shelf, self._manifest, file, trusting=self._trusting)
+        marks = file.marks if self._change is None else self._change.marks
         rows = 0
         for bucket in parts:
             own = [part for chunk in chunks if (part := self._part(chunk, bucket)).ids.shape[0]]
-            self._store.load(bucket, file.version, file.marks, _in_pieces(own))
+            self._store.load(bucket, file.version, marks, _in_pieces(own))
             rows += sum(part.ids.shape[0] for part in own)
         return rows
-
-    def _read(self, file: BucketFile) -> list[Rows]:
-        name = self._manifest.name
-        blob = self._shelf.read(name, file.file)
-        wrong = "missing" if blob is None else "" if self._trusting else wrong_bytes(blob, file)
-        if blob is None or wrong:
-            raise DamagedSnapshot(name, [f"{file.file}: {wrong}"])
-        try:
-            return list(unpack(blob, self._manifest.width))
-        except CorruptEntry as error:
-            raise DamagedSnapshot(name, [f"{file.file}: {error}"]) from error
 
     def _part(self, chunk: Rows, bucket: int) -> Rows:
         """Return the rows of one bucket; ids ascend, so they are neighbours."""
         buckets = self._shape.bucket_of(chunk.ids)
         first, end = np.searchsorted(buckets, [bucket, bucket + 1])
-        return chunk.chosen(slice(int(first), int(end)))
+        own = chunk.chosen(slice(int(first), int(end)))
+        return own if self._change is None else own.chosen(self._change.kept(own.ids))
 
 
 def _in_pieces(chunks: Sequence[Rows]) -> Iterator[Rows]:

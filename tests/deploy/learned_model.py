@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -85,9 +86,13 @@ class LearnedModel:
         finally:
             store.close()
 
-    def produce(self, impressions: int) -> Examples:
-        """Append examples to the topic, in batches, and count them."""
+    def produce(self, impressions: int, *, earlier_ms: int = 0) -> Examples:
+        """Append examples to the topic, in batches, and count them.
+
+        earlier_ms: by which their events had been appended before the others'.
+        """
         examples = random_examples(self.random, self.spec, impressions, closed=False)
+        examples = replace(examples, append_ms=examples.append_ms - earlier_ms)
         writer = KafkaWriter(self.kafka)
         for number, begin in enumerate(range(0, len(examples), BATCH)):
             target = Source(self.topic, number % PARTITIONS)

@@ -1,0 +1,189 @@
+"""A model that has grown a field begins with the rows of what it was."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from ingest.examples import pack
+from ingest.stream import Record, Source
+from learner.models.deep_kernels import DENSE_NUMBER
+from learner.spec import ModelSpec, parse_spec
+from learner.warm_start import check_larger, first_after
+from pserver.errors import WrongModel
+from pserver.memory_store import MemoryStore
+from pserver.replica import Replica
+from pserver.snapshots.restoring import Change, restore
+from pserver.snapshots.shelf import Shelf
+from pserver.store import Push, Shape, Span
+from tests.learner.streams import BUCKETS, Bench, part, random_examples
+from tests.pserver.snapshot_world import taken
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pserver.rows import Rows
+
+SMALL = """\
+[model]
+name = "small"
+{model}
+
+[fields.item]
+number = 1
+transform = "id"
+
+[fields.user]
+number = 2
+transform = "id"
+
+[statistics.item_rate]
+number = 40
+statistic = "rate"
+of = "item"
+
+[optimizer]
+alpha = 0.1
+"""
+FIELD = '[fields.size]\nnumber = 4\ntransform = "log_bucket"\n\n'
+STATISTIC = '[statistics.user_age]\nnumber = 41\nstatistic = "age"\nof = "user"\n\n'
+DEEP = 'architecture = "deepfm"\ndimensions = 4\nlayers = [8]'
+NOW_MS = 1_700_000_000_000
+
+
+def spec_of(model: str = "", name: str = "small", more: str = "") -> ModelSpec:
+    text = SMALL.format(model=model).replace('"small"', f'"{name}"')
+    return parse_spec(text.replace("[optimizer]", more + "[optimizer]"), f"{name}.toml")
+
+
+def larger_of(model: str = "") -> ModelSpec:
+    return spec_of(model, "large", FIELD + STATISTIC)
+
+
+def store() -> MemoryStore:
+    dice, ticks = random.Random(0), itertools.count()
+    return MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
+
+
+def learned(spec: ModelSpec, seed: int) -> tuple[MemoryStore, Bench]:
+    """A store whose model has learned some examples, and who has learned them."""
+    from pserver.gains import Header
+    from pserver.gains import pack as pack_gains
+
+    bench, filled = Bench(spec), store()
+    filled.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+    bench.learn(random_examples(np.random.default_rng(seed), spec, 60, closed=False))
+    for bucket, gains in bench.pending.take(range(BUCKETS)).items():
+        header = Header(spec.width, gains.ids.shape[0], NOW_MS, NOW_MS, [])
+        span = Span("old/0", 0, 1)
+        filled.push([Push(bucket, (span,), bytes(8), pack_gains(header, gains))])
+    return filled, bench
+
+
+def rows_of(filled: MemoryStore, spec: ModelSpec, buckets: int) -> Rows:
+    replica = Replica(filled, filled.shape())
+    while not replica.complete:
+        replica.poll()
+    assert filled.shape().fingerprint == spec.fingerprint
+    assert filled.shape().buckets == buckets
+    return replica.table.everything().existing()
+
+
+@pytest.mark.parametrize("model", ["", DEEP], ids=["logistic", "deepfm"])
+def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_its_own(
+    model: str, tmp_path: Path
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    small, large = spec_of(model), larger_of(model)
+    filled, bench = learned(small, seed)
+    shelf = Shelf(str(tmp_path))
+    manifest = taken(filled, shelf)
+    kept = check_larger(large, small, "snapshot x")
+    assert kept.new == ("size", "user_age")
+
+    target, shape = store(), Shape("large", 2 * BUCKETS, large.width, large.fingerprint, large.text)
+    done = restore(
+        target, shelf, manifest, shape,
+        change=Change(kept.rows, {"new/0": 7}), stop=threading.Event(), tell=lambda _: None,
+    )  # fmt: skip
+    assert done.complete
+    found = rows_of(target, large, 2 * BUCKETS)
+    before = bench.view.everything().existing()
+    layers = before.ids & np.uint64(1023) == DENSE_NUMBER
+    assert layers.any() == bool(model)
+    assert found.checksum() == before.chosen(~layers).checksum()
+    for answer in target.marks(range(2 * BUCKETS)):
+        assert not isinstance(answer, Exception)
+        assert answer.marks == {"new/0": 7}
+
+    beginning = Bench(large)
+    beginning.view.put(found)
+    scores = beginning.learn(random_examples(np.random.default_rng(seed), large, 20, closed=False))
+    assert not np.isnan(scores).all()
+
+
+def test_layers_are_kept_where_the_network_is_the_same() -> None:
+    ids = np.array([5 << 10 | DENSE_NUMBER, 5 << 10 | 1], np.uint64)
+    same = check_larger(spec_of(DEEP, "again"), spec_of(DEEP), "snapshot x")
+    assert same.rows(ids).tolist() == [True, True]
+    assert same.new == ()
+    for other in (
+        larger_of(DEEP),
+        spec_of(DEEP.replace("[8]", "[9]"), "again"),
+        spec_of(DEEP, "again", STATISTIC),
+    ):
+        kept = check_larger(other, spec_of(DEEP), "snapshot x")
+        assert kept.rows(ids).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("number = 1\n", "number = 9\n", r"\[fields.item\]: expected Field.*number=1.*number=9"),
+        (
+            'number = 2\ntransform = "id"',
+            'number = 2\ntransform = "log_bucket"',
+            r"\[fields.user\]: expected .*'id'.*, found .*'log_bucket'",
+        ),
+        ('of = "item"', 'of = "user"', r"\[statistics.item_rate\]"),
+        ("alpha = 0.1", "alpha = 0.2", r"\[optimizer\]: expected .*0.1.*, found .*0.2"),
+        ("[fields.item]", '[label]\npolicy = "window"\n\n[fields.item]', r"\[label\]"),
+        ("dimensions = 4", "dimensions = 5", r"rows: expected 10 floats, as .* has, found 12"),
+        ("dimensions = 4", "seed = 8\ndimensions = 4", r"\[model\] seed: expected 1, found 8"),
+        ('"deepfm"', '"dcn_v2"', r"\[model\] architecture: expected 'deepfm', found 'dcn_v2'"),
+        ("[fields.user]\nnumber = 2", "[fields.whom]\nnumber = 2", "fields.user.*found nothing"),
+    ],
+)
+def test_what_must_not_differ_is_refused_by_name(before: str, after: str, problem: str) -> None:
+    text = larger_of(DEEP).text
+    assert before in text
+    text = text.replace(before, after, 1)
+    if "whom" in text:
+        text = text.replace('of = "user"', 'of = "whom"')
+    with pytest.raises(WrongModel, match=problem) as refused:
+        check_larger(parse_spec(text, "large.toml"), spec_of(DEEP), "snapshot x")
+    assert 'expected "large" to have all that "small" has' in str(refused.value)
+
+
+def test_its_examples_begin_with_the_first_batch_of_each_partition_that_is_not_too_old() -> None:
+    spec = larger_of()
+    examples = random_examples(np.random.default_rng(3), spec, 60, closed=True)
+    batches = [part(examples, begin, begin + 10) for begin in range(0, 60, 10)]
+    records = [
+        Record(Source("t", number % 2), 100 + number, 0, pack(batch))
+        for number, batch in enumerate(batches)
+    ]
+    moment = int(batches[2].append_ms[5])
+    found = first_after(records, spec.fields, moment)
+    assert found.offsets == {Source("t", 0): 102, Source("t", 1): 103}
+    assert found.waiting == ()
+    late = int(batches[4].append_ms.max())
+    found = first_after(records, spec.fields, late)
+    assert found.offsets == {Source("t", 0): 105, Source("t", 1): 105}
+    assert found.waiting == (Source("t", 0),)
