@@ -81,6 +81,7 @@ class InputRows:
             read_only(examples.event_ms, np.int64),
             read_only(examples.shown_ms, np.int64),
             read_only(impressions, np.uint64),
+            read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
         )
 
     def forget(self) -> None:

@@ -64,6 +64,7 @@ class Labelled(NamedTuple):
     event_ms: npt.NDArray[np.int64]  # (n,)
     shown_ms: npt.NDArray[np.int64]  # (n,)
     impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if nobody asks for them
+    weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
 
 
 class Scratch(NamedTuple):
@@ -268,8 +269,17 @@ def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # ty
 
 
 @part
+def weight_of(labelled, i):  # type: ignore[no-untyped-def]
+    """Return what example i counts as in the loss: its slope is that of so many."""
+    return labelled.weights[i] if labelled.weights.shape[0] else _ONE
+
+
+@part
 def counts_of(labelled, i):  # type: ignore[no-untyped-def]
-    """Return what example i adds to the counters of its rows: shows, clicks, the second it was."""
+    """Return what example i adds to the counters of its rows: shows, clicks, the second it was.
+
+    Whatever it weighs: counters count what happened.
+    """
     kind = labelled.kinds[i]
     shows = 0 if kind == _CLICKED else 1
     clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])

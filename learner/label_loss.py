@@ -24,7 +24,7 @@ def probability_of(total):  # type: ignore[no-untyped-def]
 
 @part
 def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
-    """Return the derivative of the loss by the sum of the weights.
+    """Return the derivative of the loss of an example of weight 1 by the sum of the weights.
 
     A closed impression has its label: p - y. With `immediate` every click was first shown as a
     negative, so the stream's rate is biased: p / (1 + p) of its examples are positive. The

@@ -145,6 +145,10 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
     fields = parse_fields(tables, where)
     check_history(structure, fields, where)
     statistics = _statistics(table_of(tables, where, "statistics"), fields, where)
+    if statistics and fields.weights.sampling:
+        expected = "no negative_rate beside [statistics.*]: rows count the examples that are kept"
+        found = f"negative_rate {fields.weights.negative_rate:g}, which would bend every rate"
+        raise where.error(("examples", "negative_rate"), expected, found)
     section = table_of(tables, where, "optimizer")
     optimizers = parse_optimizers(section, structure.groups, where)
     agreed: dict[str, object] = {

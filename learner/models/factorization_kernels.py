@@ -21,6 +21,7 @@ from learner.inputs import (
     find_example,
     settle_strangers,
     shift_of,
+    weight_of,
 )
 from learner.label_loss import probability_of, slope_of
 from learner.optimizers import shrink_of, step_row
@@ -134,7 +135,7 @@ def learn(  # type: ignore[no-untyped-def]
                 scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            slope = slope_of(kind, labelled.labels[i], p)
+            slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry, Histogram
 
 import deploy
-from ingest.example_weights import Weights
 from ingest.collector.metrics import CollectorMetrics
+from ingest.example_weights import Weights
 from ingest.joiner_loop import Figures as JoinerFigures
 from ingest.joiner_metrics import JoinerCollector
 from learner.loop import Figures as LearnerFigures

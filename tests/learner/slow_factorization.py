@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ingest.examples import Kind
-from tests.learner.slow_logistic import Row, SlowLogistic, mixed
+from tests.learner.slow_logistic import Row, SlowLogistic, mixed, weight_of
 from tests.learner.slow_optimizers import Coordinate
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SlowFactorization(SlowLogistic):
             dot = sum(a * b for a, b in zip(rows[j][1:], rows[k][1:], strict=True))
             y += dot * x[j] * x[k]
         p = 1.0 / (1.0 + math.exp(-y))
-        slope = self.slope(seen.kind, seen.label, p)
+        slope = self.slope(seen.kind, seen.label, p) * weight_of(examples, i)
         gradients = []
         for k, row in enumerate(rows):  # eq. (4)
             others = [j for j in range(1, len(rows)) if j != k] if k else []

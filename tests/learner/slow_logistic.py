@@ -62,6 +62,11 @@ class Seen:
     """Ids that have to earn a row and have none."""
 
 
+def weight_of(examples: Examples, i: int) -> float:
+    """How many examples this one counts as."""
+    return 1.0 if examples.weights is None else float(examples.weights[i])
+
+
 @dataclass
 class SlowLogistic:
     """The model: rows by id, levels by impression."""
@@ -126,7 +131,8 @@ class SlowLogistic:
         p = 1.0 / (1.0 + math.exp(-total))
         for k in self.place(seen, inactive):
             weights[k] = 0.0
-        self._step(seen, weights, self.slope(seen.kind, seen.label, p), inactive)
+        slope = self.slope(seen.kind, seen.label, p) * weight_of(examples, i)
+        self._step(seen, weights, slope, inactive)
         return math.nan if seen.kind is Kind.CLICKED else p
 
     def seen(self, examples: Examples, i: int, inactive: tuple[int, ...]) -> Seen:

@@ -209,6 +209,7 @@ def part(examples: Examples, begin: int, end: int) -> Examples:
             features.numbers[rows],
         ),
         {},
+        None if examples.weights is None else examples.weights[rows],
     )
 
 
