@@ -21,7 +21,7 @@ from ingest.collector.http_server import (
     tokens_for,
 )
 from ingest.collector.tokens import Tokens
-from ingest.kafka import KafkaWriter, TopicSpec, ensure_topics
+from ingest.kafka import KafkaWriter
 from ingest.status import instance_name, telling
 from serving.api.app import Parts, make_app
 from serving.api.limits import Limits
@@ -33,7 +33,7 @@ from serving.models.shadows import Shadows
 from serving.page.reader import StatusReader
 from serving.page.routes import page_routes
 from serving.predictions.log import LogSettings, PredictionsLog
-from serving.predictions.message import TOPIC
+from serving.predictions.topic import ensure_predictions
 from serving.replicas.follower import Following
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _beside(
         impatient = replace(kafka, lost_timeout_s=_LOST_S)
 
         def open_writer() -> Writer:
-            ensure_topics(kafka, [TopicSpec(TOPIC, settings.predictions_partitions)])
+            ensure_predictions(kafka, settings.predictions_partitions)
             return KafkaWriter(impatient)
 
         logs.append(PredictionsLog(settings.predictions, open_writer, metrics.logged))

@@ -35,7 +35,7 @@ from serving.evaluation.fold import Rules
 from serving.evaluation.metrics import EvaluationCollector
 from serving.evaluation.published import RESULTS
 from serving.evaluation.windows import Windows
-from serving.predictions.message import TOPIC
+from serving.predictions.topic import TOPIC, ensure_predictions
 
 if TYPE_CHECKING:
     from ingest.settings import KafkaSettings
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROWS_DAYS = 1
-_PREDICTIONS_DAYS = 7
 _DAY_MS = 24 * 3600 * 1000
 _STOP_POLL_S = 0.05
 _LEAST_WAIT_MS = 60_000
@@ -254,20 +253,15 @@ def _topics(
 ) -> tuple[FeedTopics, tuple[str, ...]]:
     """Make evaluation's topics; return all topics, and the partitions that are evaluated."""
     examples, scores = examples_topic(model), scores_topic(model)
-    names = (examples, scores, settings.predictions)
-    counts = partition_counts(kafka, names)
+    counts = partition_counts(kafka, (examples, scores))
     missing = [name for name in (examples, scores) if name not in counts]
     if missing:
         raise EvaluationError(
             f"expected topics {examples} and {scores}, found no {', '.join(missing)}: "
             "they are made by the joiner and the learner of this model"
         )
-    made = list(evaluation_topics(model))
-    if settings.predictions not in counts:
-        counts[settings.predictions] = counts[examples]
-        kept = {"retention.ms": str(_PREDICTIONS_DAYS * _DAY_MS)}
-        log_like = {"cleanup.policy": "delete"}
-        made.append(TopicSpec(settings.predictions, counts[examples], log_like, kept))
-    ensure_topics(kafka, made)
+    ensure_topics(kafka, evaluation_topics(model))
+    predictions = settings.predictions
+    counts[predictions] = ensure_predictions(kafka, counts[examples], predictions)
     sources = tuple(f"{name}/{number}" for name, count in counts.items() for number in range(count))
     return FeedTopics(examples, scores, settings.predictions, rows_topic(model)), sources

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from ingest.errors import StreamError
 from ingest.kafka import BY_KEY
 from ingest.stream import Source
-from serving.predictions.message import TOPIC, messages_of
+from serving.predictions.message import messages_of
+from serving.predictions.topic import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable

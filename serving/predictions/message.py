@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from serving.api.answering import Scored
 
-TOPIC = "predictions"
-
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was said of one candidate."""
