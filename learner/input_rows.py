@@ -111,6 +111,7 @@ class InputRows:
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),
             np.ones(1, np.bool_),

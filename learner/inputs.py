@@ -76,6 +76,7 @@ class Scratch(NamedTuple):
     x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
     strangers: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
     reads: npt.NDArray[np.int64]  # (inputs,) places that it is predicted from
+    zs: npt.NDArray[np.float32]  # (inputs,) z of the same
     weights: npt.NDArray[np.float32]  # (inputs,) of the same
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ingest.compiled import kernel
 from pserver.gains import NEVER, Gains
-from pserver.table import find
+from pserver.table import find, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from pserver.store import Shape
     from pserver.table import RowTable
+
+_NEVER = np.uint32(NEVER)
 
 
 class Gaining(NamedTuple):
@@ -37,7 +39,7 @@ class Gaining(NamedTuple):
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
-    first_seen: npt.NDArray[np.uint32]  # (capacity,) NEVER if none
+    first_seen: npt.NDArray[np.uint32]  # (capacity,) of what is touched; else without meaning
     last_seen: npt.NDArray[np.uint32]  # (capacity,)
     values: npt.NDArray[np.float32]  # (capacity, width)
 
@@ -46,19 +48,19 @@ class Gaining(NamedTuple):
 def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untyped-def]
     for i in range(ids.shape[0]):
         to = view_places[i]
+        view.shows[to] = gaining.shows[to]
+        view.clicks[to] = gaining.clicks[to]
+        view.first_seen[to] = gaining.first_seen[to] if gaining.touched[to] else _NEVER
+        view.last_seen[to] = gaining.last_seen[to]
         place = find(folded.slots, folded.ids, ids[i])
         if place < 0:
-            view.shows[to] = gaining.shows[to]
-            view.clicks[to] = gaining.clicks[to]
-            view.first_seen[to] = gaining.first_seen[to]
-            view.last_seen[to] = gaining.last_seen[to]
             for k in range(view.values.shape[1]):
                 view.values[to, k] = gaining.values[to, k]
             continue
-        view.shows[to] = folded.shows[place] + np.uint64(gaining.shows[to])
-        view.clicks[to] = folded.clicks[place] + np.uint64(gaining.clicks[to])
-        view.first_seen[to] = min(folded.first_seen[place], gaining.first_seen[to])
-        view.last_seen[to] = max(folded.last_seen[place], gaining.last_seen[to])
+        view.shows[to] += folded.shows[place]
+        view.clicks[to] += folded.clicks[place]
+        view.first_seen[to] = min(folded.first_seen[place], view.first_seen[to])
+        view.last_seen[to] = max(folded.last_seen[place], view.last_seen[to])
         for k in range(view.values.shape[1]):
             view.values[to, k] = folded.values[place, k] + gaining.values[to, k]
 
@@ -148,19 +150,25 @@ def _clear(gaining: Gaining, places: npt.NDArray[np.int64]) -> None:
     gaining.touched[places] = False
     gaining.shows[places] = 0
     gaining.clicks[places] = 0
-    gaining.first_seen[places] = NEVER
     gaining.last_seen[places] = 0
     gaining.values[places] = 0.0
 
 
 def _make(capacity: int, width: int) -> Gaining:
+    columns = lay_out(
+        capacity,
+        {
+            "shows": (np.uint32,),
+            "clicks": (np.uint32,),
+            "first_seen": (np.uint32,),
+            "last_seen": (np.uint32,),
+            "touched": (np.bool_,),
+            "values": (np.float32, (width,)),
+        },
+        multiple=32,
+    )
     return Gaining(
-        np.zeros(capacity, np.bool_),
-        np.zeros(capacity, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(capacity, np.uint32),
-        np.zeros(capacity, np.uint32),
-        np.full(capacity, NEVER, np.uint32),
-        np.zeros(capacity, np.uint32),
-        np.zeros((capacity, width), np.float32),
+        order=np.zeros(capacity, np.int64),
+        count=np.zeros(1, np.int64),
+        **columns,
     )

@@ -19,6 +19,7 @@ def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[n
     columns.last_seen[place] = max(columns.last_seen[place], second)
     if not gaining.touched[place]:
         gaining.touched[place] = True
+        gaining.first_seen[place] = second
         gaining.order[gaining.count[0]] = place
         gaining.count[0] += 1
     gaining.shows[place] += np.uint32(shows)

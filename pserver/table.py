@@ -6,14 +6,17 @@ what a row that never existed is (no shows, no gains), which is the same thing t
 a quarter of the rows may be such, `compact` makes new columns without them: who reads the old ones
 meanwhile sees one moment, and who remembers places is told where they went.
 
-The columns are plain arrays in a named tuple (`Columns`), so that compiled kernels of other parts
-can look up, read and change rows without calling back into Python. A kernel that may add rows must
-be given room first: `reserve`.
+The columns are arrays in a named tuple (`Columns`), so that compiled kernels of other parts can
+look up, read and change rows without calling back into Python. A kernel that may add rows must be
+given room first: `reserve`.
+
+All columns of a row lie together in memory (`lay_out`): who wants a row nearly always wants all of
+it, and a row is somewhere that no cache holds. Column by column it would be a walk for each.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 _SMALLEST = 1024
+_LINE = 64
+"""Bytes that memory gives at a time."""
+_NEVER = np.uint32(NEVER)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -86,6 +92,7 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
     columns.count[0] += 1
     slots[slot] = place
     ids[place] = row_id
+    columns.first_seen[place] = _NEVER
     return np.int64(place)
 
 
@@ -227,20 +234,46 @@ class RowTable:
         self.columns.values[places] = 0.0
 
 
+def lay_out(
+    capacity: int, columns: dict[str, tuple[Any, ...]], multiple: int = 8
+) -> dict[str, npt.NDArray[Any]]:
+    """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
+
+    columns: type, and shape if it is no single number, of each. A row takes a `multiple` of bytes,
+    and if that divides 64, and the row is no longer, no row lies across two lines of a cache.
+    """
+    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
+    size = -(-plain.itemsize // multiple) * multiple
+    row = np.dtype(
+        {
+            "names": list(columns),
+            "formats": [plain[name] for name in columns],
+            "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
+            "itemsize": size,
+        }
+    )
+    memory = np.zeros(capacity * size + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    rows = memory[first : first + capacity * size].view(row)
+    return {name: rows[name] for name in columns}
+
+
 def _make(capacity: int, width: int) -> Columns:
     slots = 2
     while slots < 2 * capacity:
         slots *= 2
-    return Columns(
-        np.full(slots, -1, np.int32),
-        np.zeros(1, np.int64),
-        np.zeros(capacity, np.uint64),
-        np.zeros(capacity, np.uint64),
-        np.zeros(capacity, np.uint64),
-        np.full(capacity, NEVER, np.uint32),
-        np.zeros(capacity, np.uint32),
-        np.zeros((capacity, width), np.float32),
+    columns = lay_out(
+        capacity,
+        {
+            "ids": (np.uint64,),
+            "shows": (np.uint64,),
+            "clicks": (np.uint64,),
+            "first_seen": (np.uint32,),
+            "last_seen": (np.uint32,),
+            "values": (np.float32, (width,)),
+        },
     )
+    return Columns(np.full(slots, -1, np.int32), np.zeros(1, np.int64), **columns)
 
 
 def _grown(old: Columns, capacity: int) -> Columns:

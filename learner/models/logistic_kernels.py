@@ -27,39 +27,48 @@ _CLICKED = int(Kind.CLICKED)
 
 @quotient_part
 def _forward(columns, ftrl, reads, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Return the probability of a click, from the rows at `reads`; leave weights, n and sqrt(n)."""
+    """Return the probability of a click, from the rows at `reads`; leave weights, n and sqrt(n).
+
+    Gathered first, so that the arithmetic is a loop over neighbours, several at a time.
+    """
+    values, zs, squares, roots = columns.values, scratch.zs, scratch.squares, scratch.roots
+    weights, x = scratch.weights, scratch.x[row]
+    for k in range(count):
+        zs[k] = squares[k] = np.float32(0.0)
+        if reads[k] >= 0:
+            place = np.uint64(reads[k])
+            zs[k], squares[k] = values[place, 0], values[place, 1]
+    for k in range(count):
+        root_n = math.sqrt(squares[k])
+        roots[k] = root_n
+        weights[k] = weight(zs[k], root_n, ftrl)
     total = 0.0
     for k in range(count):
-        place = reads[k]
-        z = n = np.float32(0.0)
-        if place >= 0:
-            z, n = columns.values[place, 0], columns.values[place, 1]
-        root_n = math.sqrt(n)
-        w = weight(z, root_n, ftrl)
-        scratch.squares[k] = n
-        scratch.roots[k] = root_n
-        scratch.weights[k] = w
-        total += w * scratch.x[row, k]
+        total += weights[k] * x[k]
     return probability_of(total)
 
 
 @quotient_part
 def _step(columns, gaining, ftrl, slope, counted, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Step and count the rows of one example, in the view and in what is pending alike."""
+    """Step and count the rows of one example, in the view and in what is pending alike.
+
+    What z and n gain takes the place of what they were.
+    """
     values, more_values = columns.values, gaining.values
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
-    weights, squares, roots = scratch.weights, scratch.squares, scratch.roots
+    weights, squares, roots, zs = scratch.weights, scratch.squares, scratch.roots, scratch.zs
     shows, clicks, second = counted
+    slope = np.float32(slope)
     for k in range(count):
-        place = places[k]
+        zs[k], squares[k] = step(slope * x[k], weights[k], squares[k], roots[k], ftrl)
+    for k in range(count):
         if not live[k]:
             continue
-        gradient = np.float32(slope) * x[k]
-        z_gain, n_gain = step(gradient, weights[k], squares[k], roots[k], ftrl)
-        values[place, 0] += z_gain
-        values[place, 1] += n_gain
-        more_values[place, 0] += z_gain
-        more_values[place, 1] += n_gain
+        place = np.uint64(places[k])
+        values[place, 0] += zs[k]
+        values[place, 1] += squares[k]
+        more_values[place, 0] += zs[k]
+        more_values[place, 1] += squares[k]
         count_row(columns, gaining, place, shows, clicks, second)
 
 

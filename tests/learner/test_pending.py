@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from learner.pending import Pending
-from pserver.gains import NEVER, Gains
+from pserver.gains import Gains
 from pserver.store import Shape
 from pserver.table import RowTable
 
@@ -26,7 +26,7 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
         gaining.order[gaining.count[0]] = place
         gaining.count[0] += 1
         gaining.shows[place] = gained
-        gaining.last_seen[place] = gained
+        gaining.first_seen[place] = gaining.last_seen[place] = gained
     kept = np.array([4000, 4999], np.uint64)
     folded.clear(folded.find(np.setdiff1d(ids, kept)))
     pending.refresh(folded, ids, None)
@@ -38,6 +38,6 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     gains = pending.take([0])[0]
     assert gains.ids.tolist() == [17, 2500, 4000]
     assert gains.shows.tolist() == [5, 7, 3]
-    assert gains.first_seen.tolist() == [NEVER] * 3
+    assert gains.first_seen.tolist() == [5, 7, 3]
     assert len(pending) == 0
     assert not pending.gaining.touched.any()

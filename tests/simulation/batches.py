@@ -158,6 +158,7 @@ class CountingModel:
                 place = find_or_add(columns, row_id)
                 if not gaining.touched[place]:
                     gaining.touched[place] = True
+                    gaining.first_seen[place] = event_ms // 1000
                     gaining.order[gaining.count[0]] = place
                     gaining.count[0] += 1
                 for side in (columns, gaining):
