@@ -43,7 +43,8 @@ class InputRows:
         self.bags = len(spec.fields.bags)
         self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
         """Inputs that every example has, statistics aside."""
-        self._number_ids = read_only(spec.fields.number_ids, np.uint64)
+        self.number_ids = read_only(spec.fields.number_ids, np.uint64)
+        """(numbers,) of the rows that plain numbers are weighed with."""
         self._levels = self.program.kinds.shape[0]
         self.memory = empty_memory(self._levels)
         self._admission, self._buckets = spec.admission, buckets
@@ -95,7 +96,7 @@ class InputRows:
             read_only(encoded.bag_ids, np.uint64),
             read_only(encoded.bag_offsets, np.int32),
             read_only(encoded.numbers, np.float32),
-            self._number_ids,
+            self.number_ids,
         )
 
     def scratch(self, encoded: Encoded, block: int) -> Scratch:

@@ -47,10 +47,11 @@ from pserver.rows import Rows
 from pserver.tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import numpy.typing as npt
 
+    from pserver.gains import Deletions, Gains, Header
     from pserver.store import Looked, Polled, Shape, Store
 
     Ids = npt.NDArray[np.uint64]
@@ -60,6 +61,15 @@ _ENTRIES_A_POLL = 64
 """Of one bucket, unless asked otherwise."""
 _TRIES = 4
 """To read a bucket's rows while its history breaks under us: once is an event, thrice an outage."""
+
+
+class Taken(NamedTuple):
+    """An entry of a bucket's log was taken into its tail."""
+
+    bucket: int
+    version: int
+    header: Header
+    content: Gains | Deletions
 
 
 class Anew(NamedTuple):
@@ -85,12 +95,21 @@ class Found:
     """Buckets that did not answer: of their rows nothing is known."""
 
 
+def _nobody(_: object) -> None:
+    pass
+
+
 class Lookup:
     """Single rows of a model, by id."""
 
-    def __init__(self, store: Store, shape: Shape) -> None:
+    def __init__(
+        self, store: Store, shape: Shape, watch: Callable[[Taken | Anew], None] = _nobody
+    ) -> None:
+        """`watch` is told of every entry as it is taken, in order, and of a bucket that begins anew
+        before anything is taken of it again.
+        """
         self.shape = shape
-        self._store = store
+        self._store, self._watch = store, watch
         self._tail = Tail(shape)
         self._positions: list[Position | None] = [None] * shape.buckets
         self._trimmed = [0] * shape.buckets  # as last said; forgotten when no row needs it any more
@@ -246,6 +265,7 @@ class Lookup:
             self._tail.append(bucket, entry.version, content)
             position = advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position
+            self._watch(Taken(bucket, entry.version, header, content))
 
     def _restart(self, buckets: Collection[int]) -> None:
         if buckets:
@@ -253,6 +273,7 @@ class Lookup:
         for bucket in buckets:
             self._positions[bucket] = None
             self._changes.append(Anew(bucket))
+            self._watch(Anew(bucket))
 
     def _forget(self) -> None:
         for bucket, trimmed in enumerate(self._trimmed):

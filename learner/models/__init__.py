@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ingest.examples import Encoded, Examples
     from learner.admission import Admissions
+    from learner.asked_rows import AskedRows
     from learner.pending import Gaining
     from learner.spec import ModelSpec
     from pserver.table import RowTable
@@ -51,6 +52,10 @@ class Model(Learning, Protocol):
 
     width: int
     """Floats a row."""
+
+    @property
+    def asked_rows(self) -> AskedRows:
+        """Which rows `predict` reads."""
 
     @property
     def admissions(self) -> Admissions:

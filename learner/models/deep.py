@@ -24,6 +24,7 @@ import torch
 from torch.func import functional_call
 
 from ingest.examples import Kind
+from learner.asked_rows import AskedRows
 from learner.input_rows import read_only
 from learner.inputs import BLOCK
 from learner.label_loss import slope_of
@@ -70,6 +71,11 @@ class DeepModel(ModelOfRows):
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
         self._own = threading.local()
         self._turn_of = np.zeros(0, np.int32)
+
+    @property
+    def asked_rows(self) -> AskedRows:
+        """Which rows `predict` reads."""
+        return AskedRows(self._inputs, self._layers.ids)
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""

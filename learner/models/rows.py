@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from learner.asked_rows import AskedRows
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
 
@@ -42,6 +43,11 @@ class ModelOfRows:
     def admissions(self) -> Admissions:
         """What was decided of ids without a row so far."""
         return self._inputs.admissions
+
+    @property
+    def asked_rows(self) -> AskedRows:
+        """Which rows `predict` reads."""
+        return AskedRows(self._inputs, np.zeros(0, np.uint64))
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
