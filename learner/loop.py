@@ -30,6 +30,7 @@ from learner.pending import Pending
 from learner.pushes import Progress, Pushes
 from learner.scores import Scores
 from learner.scores import pack as pack_scores
+from learner.staleness import AT_EASE, Staleness
 from pserver.errors import Unreachable
 from pserver.replica import Copied, Deleted, Folded
 from pserver.table import RowTable
@@ -60,6 +61,8 @@ class Pace:
     """Between two pushes of a bucket: the learner's share of freshness."""
     backlog_interval_ms: int = 400
     """The same while batches pile up: longer, since a hot row then costs one addition a push."""
+    staleness: Staleness = AT_EASE
+    """Bounds what is learned between two pushes. A time is in the place of the two intervals."""
     log_bytes_limit: int = 64 << 20
     """Unfolded bytes of a bucket beyond which the learner waits for keepers: before memory ends."""
     order_wait_ms: int = 200
@@ -144,8 +147,11 @@ class Learner:
         self.figures = Figures()
         self.tally = self._pushes.tally
         self._recheck_at_ms = 0
-        self._pushed_at_ms = self._folded_at_ms = now_ms()
-        self._interval_ms = pace.push_interval_ms
+        self._pushed_at_ms = now_ms()
+        self._fold_at_ms = self._pushed_at_ms + pace.push_interval_ms
+        self._usual_ms = pace.staleness.interval_ms or pace.push_interval_ms
+        self._interval_ms = self._usual_ms
+        self._unsent = 0  # examples learned since the last push
 
     def step(self, timeout_s: float) -> bool:
         """Do everything once; return whether anything was learned.
@@ -196,9 +202,9 @@ class Learner:
     def _fold(self) -> None:
         # not while a push is awaited: its entry would come back as if it were somebody else's
         now = self._now_ms()
-        if self._pushes.awaited or now - self._folded_at_ms < self._pace.push_interval_ms:
+        if self._pushes.awaited or now < self._fold_at_ms:
             return
-        self._folded_at_ms = now
+        self._fold_at_ms = now + self._usual_ms
         for change in self.replica.poll():
             match change:
                 case Folded(bucket=bucket, gains=gains):
@@ -233,9 +239,10 @@ class Learner:
         """Learn what is there, for at most a push interval; return whether there was anything."""
         until_ms = self._now_ms() + self._pace.push_interval_ms
         learned = False
-        while (batch := self._intake.next()) is not None:
+        while not self._full() and (batch := self._intake.next()) is not None:
             learned = True
             self._learn(batch)
+            self._unsent += len(batch.examples)
             if self._due() or self._now_ms() >= until_ms:
                 break
         return learned
@@ -305,13 +312,18 @@ class Learner:
         self.figures.scored += scored.shape[0]
         self.figures.score_sum += float(batch.scores.sum())
 
+    def _full(self) -> bool:
+        """Whether nothing more may be learned before it is pushed."""
+        most = self._pace.staleness.examples
+        return most is not None and self._unsent >= most
+
     def _due(self) -> bool:
         elapsed_ms = self._now_ms() - self._pushed_at_ms
-        return not self._pushes.awaited and elapsed_ms >= self._interval_ms
+        return not self._pushes.awaited and (self._full() or elapsed_ms >= self._interval_ms)
 
     def _push(self) -> None:
         self._recheck_at_ms = 0
-        self._pushed_at_ms = self._now_ms()
+        self._pushed_at_ms, self._unsent = self._now_ms(), 0
         if self._guard is not None and self._guard.exploded(self._pending.largest()):
             # some batch since the last push: read again, and looked at one by one
             self._guard.careful = True
@@ -326,6 +338,8 @@ class Learner:
     def _answer(self) -> None:
         again = self._pushes.handle_answers()
         if again is not None:
+            if self._pace.staleness.examples is not None:
+                self._fold_at_ms = 0  # before anything more is learned
             self._intake.read_again(again)
             self._intake.commit()
 
@@ -348,7 +362,7 @@ class Learner:
         return throttled
 
     def _set_pace(self) -> None:
-        goal = self._pace.push_interval_ms
-        if self._intake.behind():
+        goal = self._usual_ms
+        if self._pace.staleness.interval_ms is None and self._intake.behind():
             goal = self._pace.backlog_interval_ms
         self._interval_ms = min(goal, max(1, 2 * self._interval_ms))

@@ -15,6 +15,7 @@ from deploy.commands.options import (
     ModelFile,
     RedisUrl,
 )
+from deploy.errors import BadOption
 
 AcceptTopic = Annotated[
     str,
@@ -39,6 +40,18 @@ ExamplesOf = Annotated[
     ),
 ]
 
+PushEvery = Annotated[
+    str,
+    typer.Option(
+        "--push-every",
+        envvar="HEADRACE_PUSH_EVERY",
+        metavar="BOUND",
+        help="How stale several learners may let each other be: `batch`, a number of examples "
+        "(`20000`) or a time (`50ms`). Default: 50 ms, up to 400 ms while batches pile up.",
+        show_default=False,
+    ),
+]
+
 app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
 
 
@@ -57,19 +70,27 @@ def run(
     metrics_port: MetricsPort = 0,
     accept_topic: AcceptTopic = "",
     examples_of: ExamplesOf = "",
+    push_every: PushEvery = "",
 ) -> None:
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
     from deploy.signals import stopped_by_signals
+    from learner.loop import Pace
     from learner.process import LearnerSettings, run_learner
     from learner.spec import load_spec
+    from learner.staleness import BadStaleness, parse_staleness
 
+    try:
+        pace = Pace(staleness=parse_staleness(push_every))
+    except BadStaleness as error:
+        raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_learner(
             LearnerSettings(
                 instance=instance,
                 metrics_port=metrics_port,
+                pace=pace,
                 accept_topic=accept_topic,
                 examples_of=examples_of,
             ),
