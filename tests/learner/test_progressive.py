@@ -1,6 +1,7 @@
 """The five figures: equal to scikit-learn's where it has them, else to slow loops."""
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -62,6 +63,18 @@ def test_log_loss_is_scikit_learns(rows: list[tuple[int, float, int]]) -> None:
     assert log_loss(labels, scores) == pytest.approx(
         metrics.log_loss(labels, scores, labels=[0, 1])
     )
+
+
+@settings(max_examples=100, deadline=None)
+@given(ROWS, st.integers(0, 2**32 - 1))
+def test_an_impression_of_weight_k_is_k_impressions(
+    rows: list[tuple[int, float, int]], seed: int
+) -> None:
+    labels, scores, requests = _columns(rows)
+    weights = np.random.default_rng(seed).integers(0, 4, len(rows))
+    repeated = (np.repeat(each, weights) for each in (labels, scores, requests))
+    found = progressive(labels, scores, requests, weights.astype(np.float64))
+    assert astuple(found) == pytest.approx(astuple(progressive(*repeated)), nan_ok=True)
 
 
 def test_a_constant_answer_has_the_entropy_of_the_rate_and_is_calibrated() -> None:
