@@ -50,6 +50,7 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
         "[fields], [label] or [examples]": (copy.fields.fingerprint, original.fields.fingerprint),
         "[statistics]": (copy.statistics, original.statistics),
         "[optimizer]": (copy.optimizer, original.optimizer),
+        "[calibration]": (copy.calibration, original.calibration),
     }
     differing = [section for section, (one, other) in pairs.items() if one != other]
     if differing:

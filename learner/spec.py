@@ -2,8 +2,9 @@
 
 One TOML file. `ingest.fields` reads what makes an example (`[fields.*]`, `[label]`, `[examples]`),
 `learner.architecture` what model it is (`[model]`), `learner.optimizer_spec` how it is stepped
-(`[optimizer]`), `learner.growth` how far it may grow (`[admission]`, `[expiry]`), this file
-`[statistics.*]` and the whole. The fingerprint is of what was read, not of the text,
+(`[optimizer]`), `learner.growth` how far it may grow (`[admission]`, `[expiry]`),
+`learner.calibration` what becomes of its answers (`[calibration]`), this file `[statistics.*]` and
+the whole. The fingerprint is of what was read, not of the text,
 so a comment may change and a default may be written out. Whatever is not known is refused, naming
 the line: a misspelt key would else be a default in silence.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
 from ingest.spec_text import SpecError, SpecText, one_of
 from learner.architecture import Structure, check_history, parse_model
+from learner.calibration import Calibration, parse_calibration
 from learner.growth import Admission, parse_admission, parse_expiry
 from learner.optimizer_spec import Optimizer, Optimizers, parse_optimizers
 from learner.optimizers import floats
@@ -33,7 +35,7 @@ __all__ = ["ModelSpec", "Optimizer", "SpecError", "Statistic", "load_spec", "par
 
 _SECTIONS = (
     *("model", "label", "examples", "fields", "statistics", "optimizer"),
-    *("admission", "expiry"),
+    *("admission", "expiry", "calibration"),
 )
 
 
@@ -71,6 +73,8 @@ class ModelSpec:
     """None: every id gets a row when it is first seen."""
     expiry: Expiry
     """For keepers. Without a section: nothing is ever deleted."""
+    calibration: Calibration | None
+    """None: what the model says is the answer."""
     fingerprint: str
     """Of all that has to agree: the parameter server keeps it, and who has another is refused."""
     text: str
@@ -167,6 +171,10 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         window_ms = fields.label.window_ms
         expiry = parse_expiry(table_of(tables, where, "expiry"), window_ms, where)
         agreed["expiry"] = {"after_s": expiry.after_s, "most_rows": expiry.most_rows}
+    calibration = None
+    if "calibration" in tables:
+        calibration = parse_calibration(table_of(tables, where, "calibration"), where)
+        agreed["calibration"] = asdict(calibration)
     canonical = json.dumps(agreed, sort_keys=True, separators=(",", ":"))
     return ModelSpec(
         name=name,
@@ -176,6 +184,7 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         optimizers=optimizers,
         admission=admission,
         expiry=expiry,
+        calibration=calibration,
         fingerprint=hashlib.sha256(canonical.encode()).hexdigest()[:16],
         text=text,
     )

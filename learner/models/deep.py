@@ -24,7 +24,6 @@ import torch
 from torch.func import functional_call
 
 from ingest.examples import Kind
-from learner.asked_rows import AskedRows
 from learner.input_rows import read_only
 from learner.inputs import BLOCK
 from learner.label_loss import slope_of
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ingest.examples import Encoded, Examples
+    from learner.asked_rows import AskedRows
     from learner.input_rows import InputRows
     from learner.inputs import Labelled
     from learner.models.layers import Standing
@@ -75,19 +75,15 @@ class DeepModel(ModelOfRows):
     @property
     def asked_rows(self) -> AskedRows:
         """Which rows `predict` reads."""
-        return AskedRows(self._inputs, self._layers.ids)
+        return self._asked_rows(self._layers.ids)
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
         return super().rows_needed(examples) + len(self._layers)
 
-    def predict(
+    def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
-
-        Statistics are taken from the rows as they stand. Never adds a row.
-        """
         count = len(features)
         if not count:
             return np.zeros(0)
@@ -111,28 +107,22 @@ class DeepModel(ModelOfRows):
             log_odds = self._forward(gathered, _leaves(gathered, standing), offsets, count)
         return _probability(log_odds)
 
-    def learn(
+    def _learn_all(
         self,
         view: RowTable,
         gaining: Gaining,
         active: npt.NDArray[np.bool_],
         examples: Examples,
+        labelled: Labelled,
     ) -> npt.NDArray[np.float64]:
-        """Score, then learn, mini-batch by mini-batch; return the scores, (n,), NaN for CLICKED.
-
-        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
-        active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor gains.
-        """
-        labelled = self._inputs.begin(active, examples)
-        active = read_only(active, np.bool_)
+        """Learn mini-batch by mini-batch."""
         if self._turn_of.shape[0] < view.columns.ids.shape[0]:
             self._turn_of = np.full(view.columns.ids.shape[0], -1, np.int32)
-        scores = np.full(len(examples), np.nan)
+        scores = np.empty(len(examples))
         for begin in range(0, len(examples), self._mini_batch):
             end = min(begin + self._mini_batch, len(examples))
-            made = self._learn_some(view, gaining, active, examples, labelled, begin, end)
-            scores[begin:end] = np.where(examples.kinds[begin:end] == Kind.CLICKED, np.nan, made)
+            whole = view, gaining, active, examples, labelled
+            scores[begin:end] = self._learn_some(*whole, begin, end)
         return scores
 
     def _learn_some(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, quotient_part
-from ingest.examples import Kind
 from learner.inputs import (
     BLOCK,
     counts_of,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     Floats = npt.NDArray[np.float32]
 
-_CLICKED = int(Kind.CLICKED)
 _ZERO = np.float32(0.0)
 
 
@@ -131,8 +129,7 @@ def learn(  # type: ignore[no-untyped-def]
             reads = scratch.reads if strangers else scratch.places[row]
             counted = counts_of(labelled, i)
             p = _forward(columns, machine, gate, reads, counted[2], scratch, work, row, count)
-            if kind != _CLICKED:
-                scores[i] = p
+            scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from ingest.compiled import kernel, quotient_part
-from ingest.examples import Kind
 from learner.ftrl import step, weight
 from learner.inputs import (
     BLOCK,
@@ -21,8 +20,6 @@ from learner.inputs import (
 )
 from learner.label_loss import probability_of, slope_of
 from learner.row_counters import count_row
-
-_CLICKED = int(Kind.CLICKED)
 
 
 @quotient_part
@@ -100,8 +97,7 @@ def learn(  # type: ignore[no-untyped-def]
             )
             reads = scratch.reads if strangers else scratch.places[row]
             p = _forward(columns, ftrl, reads, scratch, row, count)
-            if kind != _CLICKED:
-                scores[i] = p
+            scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)

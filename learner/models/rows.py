@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ingest.examples import Kind
 from learner.asked_rows import AskedRows
+from learner.calibration import Calibrated
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
 
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
 
     from ingest.examples import Encoded, Examples
     from learner.admission import Admissions
+    from learner.inputs import Labelled
     from learner.pending import Gaining
     from learner.spec import ModelSpec
     from pserver.table import RowTable
 
 
-class ModelOfRows:
+class ModelOfRows(ABC):
     """A model whose inputs are those of its spec. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -38,6 +41,7 @@ class ModelOfRows:
         """
         self.width = spec.width
         self._inputs = InputRows(spec, buckets)
+        self._calibrated = Calibrated(spec.calibration) if spec.calibration else None
 
     @property
     def admissions(self) -> Admissions:
@@ -47,18 +51,73 @@ class ModelOfRows:
     @property
     def asked_rows(self) -> AskedRows:
         """Which rows `predict` reads."""
-        return AskedRows(self._inputs, np.zeros(0, np.uint64))
+        return self._asked_rows(np.zeros(0, np.uint64))
+
+    def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> AskedRows:
+        if self._calibrated is not None:
+            layers = np.concatenate((layers, self._calibrated.ids))
+        return AskedRows(self._inputs, layers)
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
-        return self._inputs.rows_needed(examples)
+        return self._inputs.rows_needed(examples) + (2 if self._calibrated else 0)
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        Statistics are taken from the rows as they stand. Never adds a row.
+        """
+        scores = self._answers(view, features, event_ms)
+        if self._calibrated is not None:
+            self._calibrated.apply(view, scores)
+        return scores
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """Score, then learn; return the scores, shape (n,), NaN for CLICKED.
+
+        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
+        active: (buckets,) False where the bucket already has these examples: an id there changes
+        neither view nor gains.
+        """
+        labelled = self._inputs.begin(active, examples)
+        active = read_only(active, np.bool_)
+        scores = self._learn_all(view, gaining, active, examples, labelled)
+        if self._calibrated is not None:
+            self._calibrated.learn(view, gaining, active, labelled, scores)
+        scores[examples.kinds == Kind.CLICKED] = np.nan
+        return scores
+
+    @abstractmethod
+    def _answers(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return what `predict` does, before calibration."""
+
+    @abstractmethod
+    def _learn_all(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: Labelled,
+    ) -> npt.NDArray[np.float64]:
+        """Return the score of every example, before calibration, made before learning it."""
 
     def forget(self) -> None:
         """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
         self._inputs.forget()
 
 
-class ExampleByExample(ModelOfRows, ABC):
+class ExampleByExample(ModelOfRows):
     """A model that two compiled kernels make, each walking a batch example by example."""
 
     def __init__(
@@ -76,13 +135,9 @@ class ExampleByExample(ModelOfRows, ABC):
     def _work(self, encoded: Encoded) -> tuple[Any, ...]:
         """Return the working memory that the kernels take beside the inputs' own."""
 
-    def predict(
+    def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
-
-        Statistics are taken from the rows as they stand. Never adds a row.
-        """
         inputs = self._inputs
         scores = np.empty(len(features), np.float64)
         self._predict(
@@ -98,26 +153,20 @@ class ExampleByExample(ModelOfRows, ABC):
         )
         return scores
 
-    def learn(
+    def _learn_all(
         self,
         view: RowTable,
         gaining: Gaining,
         active: npt.NDArray[np.bool_],
         examples: Examples,
+        labelled: Labelled,
     ) -> npt.NDArray[np.float64]:
-        """Score, then learn, example by example; return the scores, shape (n,), NaN for CLICKED.
-
-        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
-        active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor gains.
-        """
-        inputs = self._inputs
-        labelled = inputs.begin(active, examples)
-        scores = np.full(len(examples), np.nan)
+        """Learn example by example."""
+        inputs, scores = self._inputs, np.empty(len(examples))
         self._learn(
             view.columns,
             gaining,
-            read_only(active, np.bool_),
+            active,
             self._constants,
             inputs.program,
             inputs.memory,

@@ -1,0 +1,174 @@
+"""The layer after a model that keeps its probabilities true: Platt's two numbers, learned online.
+
+What a model learned of the past may promise too much or too little today: the rate of clicks moved,
+or the model is too sure of itself, as those with many parameters are in one pass. With
+
+    [calibration]
+    kind = "platt"
+
+the answer is sigmoid((1 + a) z + b), z being the log-odds of the model (Platt, "Probabilistic
+outputs for support vector machines", 1999). a and b follow the gradient of the same loss, example
+by example, each after it was scored (online: Gupta and Ramdas, "Online Platt scaling with
+calibeating", ICML 2023). Their rate is constant, so outcomes are forgotten as new ones come: it is
+recent outcomes that count, the last 1 / (alpha p (1 - p)) examples or so. The model itself learns
+as if there were no layer: no gradient passes through.
+
+a and b are a row each, of a reserved field number. So they are pushed, folded, marked and served
+exactly as all that is learned, several learners add to them, and the forward pass that scores in
+the learner is the one that answers in the server. The step is plain SGD, which only adds; of an
+example of great weight it is cut as an implicit step would be (Karampatziakis and Langford, "Online
+importance weight aware updates", UAI 2011), or it would overshoot.
+
+Order is kept: with 1 + a > 0 the layer changes no ranking, so no AUC of a moment.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ingest.compiled import kernel, part, quotient_part
+from ingest.spec_text import one_of
+from learner.inputs import counts_of, shift_of, weight_of
+from learner.label_loss import probability_of, slope_of
+from learner.row_counters import count_row
+from learner.spec_tables import only, real, shown
+from pserver.table import find, find_or_add
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ingest.spec_text import SpecText
+    from learner.inputs import Labelled
+    from learner.pending import Gaining
+    from learner.spec_tables import Table
+    from pserver.table import RowTable
+
+CALIBRATION_NUMBER = 1002
+"""Field number of the two rows."""
+
+PLATT = "platt"
+_FARTHEST = 15.0
+"""Log-odds are cut here before they are scaled: beyond it single precision knows no odds."""
+_SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
+_OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The section `[calibration]`."""
+
+    kind: str = PLATT
+    alpha: float = 0.002
+    """Learning rate: outcomes are forgotten after some 1 / (alpha p (1 - p)) examples: five
+    thousand where a tenth is clicked; with a greater one chance moves a and b more."""
+
+
+def parse_calibration(table: Table, where: SpecText) -> Calibration:
+    """Return what the section says. Raises SpecError."""
+    keys = ("calibration",)
+    only(table, ("kind", "alpha"), where, *keys)
+    if table.get("kind") != PLATT:
+        found = table.get("kind")
+        raise where.error((*keys, "kind"), f"kind {one_of((PLATT,), str(found))}", shown(found))
+    alpha = real(table, where, keys, "alpha", Calibration().alpha, (1e-6, 1.0))
+    return Calibration(PLATT, alpha)
+
+
+class Scale(NamedTuple):
+    """The layer, as kernels take it."""
+
+    alpha: float
+    ids: npt.NDArray[np.uint64]  # (2,) of a, of b
+    places: npt.NDArray[np.int64]  # (2,) working memory
+    live: npt.NDArray[np.bool_]  # (2,)
+
+
+class Calibrated:
+    """Calibrates what a model scored. One thread learns; any number may apply."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self.ids = np.array([_SLOPE, _OFFSET], np.uint64)
+        self._alpha = calibration.alpha
+
+    def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
+        """Put the calibrated probabilities in the place of the model's own. Adds no row."""
+        _apply(view.columns, self._scale(), scores)
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        labelled: Labelled,
+        scores: npt.NDArray[np.float64],
+    ) -> None:
+        """Do as `apply` with each example in turn, and learn from it then.
+
+        scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
+        """
+        _learn(view.columns, gaining, active, self._scale(), labelled, scores)
+
+    def _scale(self) -> Scale:
+        return Scale(self._alpha, self.ids, np.empty(2, np.int64), np.empty(2, np.bool_))
+
+
+@quotient_part
+def _log_odds(p):  # type: ignore[no-untyped-def]
+    if not 0.0 < p < 1.0:
+        return _FARTHEST if p > 0.5 else -_FARTHEST
+    return min(max(math.log(p / (1.0 - p)), -_FARTHEST), _FARTHEST)
+
+
+@part
+def _value(columns, place):  # type: ignore[no-untyped-def]
+    return columns.values[place, 0] if place >= 0 else np.float32(0.0)
+
+
+@part
+def _calibrated(columns, places, z):  # type: ignore[no-untyped-def]
+    a, b = _value(columns, places[0]), _value(columns, places[1])
+    return probability_of((1.0 + a) * z + b)
+
+
+@kernel
+def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
+    for k in range(2):
+        scale.places[k] = find(columns.slots, columns.ids, scale.ids[k])
+    for i in range(scores.shape[0]):
+        scores[i] = _calibrated(columns, scale.places, _log_odds(scores[i]))
+
+
+@quotient_part
+def _gain(alpha, slope, weight, z):  # type: ignore[no-untyped-def]
+    """Return the step of b; that of a is z times as long."""
+    return -alpha * slope * weight / (1.0 + 0.25 * alpha * weight * (1.0 + z * z))
+
+
+@kernel
+def _learn(columns, gaining, active, scale, labelled, scores):  # type: ignore[no-untyped-def]
+    shift, ids, places, live = shift_of(active.shape[0]), scale.ids, scale.places, scale.live
+    for k in range(2):
+        live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
+        if live[k]:
+            places[k] = find_or_add(columns, ids[k])
+        else:
+            places[k] = find(columns.slots, columns.ids, ids[k])
+    for i in range(scores.shape[0]):
+        if math.isnan(scores[i]):
+            continue  # the guard finds it, and a row must not
+        z = _log_odds(scores[i])
+        p = _calibrated(columns, places, z)
+        scores[i] = p
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        gain = _gain(scale.alpha, slope, np.float64(weight_of(labelled, i)), z)
+        shows, clicks, second = counts_of(labelled, i)
+        for k in range(2):
+            if live[k]:
+                own = np.float32(gain * z if k == 0 else gain)
+                columns.values[places[k], 0] += own
+                gaining.values[places[k], 0] += own
+                count_row(columns, gaining, places[k], shows, clicks, second)

@@ -1,0 +1,172 @@
+"""The layer after a model: a row's worth of Platt scaling, learned and served like all the rest."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ingest.examples import Examples, Kind, concatenate
+from learner.calibration import CALIBRATION_NUMBER, Calibrated, Calibration
+from learner.progressive import calibration, normalized_entropy
+from learner.spec import ModelSpec, SpecError, parse_spec
+from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
+
+SECTION = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
+MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
+DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\nmini_batch = 8\n'
+MODELS = ["", MACHINE, DEEP]
+
+
+def _pair(policy: str = "window", model: str = "", seed: int = 1) -> tuple[ModelSpec, ModelSpec]:
+    """The same model with the layer and without it."""
+    if model == DEEP:
+        pytest.importorskip("torch", reason="deep models are an extra")
+    both = (
+        random_spec(np.random.default_rng(seed), policy, True, each, model)
+        for each in (SECTION, "")
+    )
+    with_layer, bare = both
+    return with_layer, bare
+
+
+def _layer(bench: Bench) -> np.ndarray:
+    return np.asarray(bench.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER)
+
+
+def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, float]:
+    """Calibrated scores, a and b, of a plain loop."""
+    a = b = 0.0
+    scores = []
+    for i, p in enumerate(raw):
+        z = math.log(p / (1 - p))
+        q = 1 / (1 + math.exp(-(1 + a) * z - b))
+        scores.append(q)
+        weight = 1.0 if examples.weights is None else float(examples.weights[i])
+        step = 0.01 * weight * (q - examples.labels[i])
+        step /= 1 + 0.25 * 0.01 * weight * (1 + z * z)
+        a, b = a - step * z, b - step
+    return scores, a, b
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("weighed", [False, True])
+def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: bool) -> None:
+    spec, bare = _pair(model=model)
+    examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
+    if weighed:
+        weights = np.random.default_rng(3).choice([0.0, 1.0, 30.0], len(examples))
+        examples = replace(examples, weights=weights.astype(np.float32))
+    bench, alone = Bench(spec), Bench(bare)
+    expected, a, b = _expected(alone.learn(examples), examples)
+    np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
+    rows, layer = bench.rows(), _layer(bench)
+    assert sorted(rows.values[layer, 0].tolist()) == pytest.approx(sorted([a, b]), rel=1e-3)
+    assert abs(a) > 0.005
+    assert rows.shows[layer].tolist() == [300, 300]
+    assert rows.clicks[layer].tolist() == [int(examples.labels.sum())] * 2
+    # the model learned as if nothing stood behind it
+    np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int) -> None:
+    spec, _ = _pair("immediate")
+    examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
+    whole, split = Bench(spec), Bench(spec)
+    scores = whole.learn(examples)
+    begins = range(0, len(examples), batch)
+    made = [split.learn(part(examples, begin, begin + batch)) for begin in begins]
+    np.testing.assert_array_equal(np.concatenate(made), scores)
+    np.testing.assert_array_equal(np.isnan(scores), examples.kinds == Kind.CLICKED)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_was_pushed_answers_as_the_learner_does(model: str) -> None:
+    spec, _ = _pair("immediate", model)
+    bench, served = Bench(spec), Bench(spec)
+    examples = random_examples(np.random.default_rng(5), spec, 200, closed=False)
+    bench.learn(examples)
+    served.view.add(bench.gained())
+    asked = examples.features, examples.event_ms
+    answers = served.model.predict(served.view, *asked)
+    np.testing.assert_array_equal(answers, bench.model.predict(bench.view, *asked))
+    ids = bench.rows().ids[_layer(bench)]
+    assert np.isin(ids, served.model.asked_rows.always).all()
+    served.view.clear(served.view.find(ids))
+    assert np.any(served.model.predict(served.view, *asked) != answers)
+
+
+def test_a_bucket_that_has_the_examples_keeps_its_half_of_the_layer() -> None:
+    spec, _ = _pair()
+    examples = random_examples(np.random.default_rng(6), spec, 200, closed=True)
+    bench = Bench(spec)
+    bench.learn(part(examples, 0, 100))
+    before, layer = bench.rows(), _layer(bench)
+    mine, other = bench.shape.bucket_of(before.ids[layer]).tolist()
+    assert mine != other
+    assert BUCKETS > 1
+    bench.learn(part(examples, 100, 200), inactive=(mine,))
+    after = bench.rows()
+    kept, moved = (after.values[np.isin(after.ids, [row_id]), 0] for row_id in before.ids[layer])
+    assert kept == before.values[layer][0, 0]
+    assert moved != before.values[layer][1, 0]
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_a_model_that_is_too_sure_of_itself_is_mended(policy: str) -> None:
+    """A vast learning rate fits noise: its probabilities are far too near to 0 and 1."""
+    text = FIELDS.format(policy=policy) + "[optimizer]\nalpha = 3.0\nl2 = 0.0\n"
+    figures = {}
+    random = np.random.default_rng(7)
+    sure = parse_spec(text, "test.toml")
+    examples = random_examples(random, sure, 6000, closed=policy == "window")
+    clicked = set(examples.impression_ids.filter(examples.labels.astype(bool)).to_pylist())
+    for name, spec in (("sure", sure), ("mended", parse_spec(text + SECTION, "test.toml"))):
+        scores = Bench(spec).learn(examples)
+        scored = ~np.isnan(scores)
+        names = examples.impression_ids.filter(scored).to_pylist()
+        labels = np.array([each in clicked for each in names], np.uint8)[3000:]
+        figures[name] = scores[scored][3000:], labels
+    (sure_scores, labels), (mended_scores, _) = figures["sure"], figures["mended"]
+    assert normalized_entropy(labels, sure_scores) > 1.2
+    assert normalized_entropy(labels, mended_scores) < 1.03
+    assert abs(calibration(labels, mended_scores) - 1.0) < 0.1
+    surest = np.argsort(sure_scores)[-300:]
+    promised = sure_scores[surest].mean() - labels[surest].mean()
+    assert promised > 0.3
+    assert abs(mended_scores[surest].mean() - labels[surest].mean()) < promised / 2
+
+
+def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
+    random = np.random.default_rng(8)
+    spec, _ = _pair()
+    bench, layer = Bench(spec), Calibrated(Calibration(alpha=0.01))
+    view, gaining, active = bench.view, bench.pending, np.ones(BUCKETS, np.bool_)
+    for rate in (0.3, 0.05):
+        examples = random_examples(random, spec, 1000, closed=True)
+        examples = concatenate([examples] * 6)
+        labels = (random.random(len(examples)) < rate).astype(np.uint8)
+        examples = replace(examples, labels=labels)
+        labelled = bench.model._inputs.begin(active, examples)  # type: ignore[attr-defined]
+        scores = np.full(len(examples), 0.2)  # a model that learns nothing
+        view.reserve(2)
+        layer.learn(view, gaining.reserve(), active, labelled, scores)
+        assert scores[0] == pytest.approx(0.2 if rate == 0.3 else 0.3, abs=0.07)
+        assert scores[-2000:].mean() == pytest.approx(rate, abs=0.02)
+    answer = np.full(1, 0.2)
+    layer.apply(view, answer)
+    assert answer[0] == pytest.approx(0.05, abs=0.03)
+
+
+def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
+    text = FIELDS.format(policy="window")
+    bare, spec = parse_spec(text, "t"), parse_spec(text + SECTION, "t")
+    assert (bare.calibration, spec.calibration) == (None, Calibration("platt", 0.01))
+    assert bare.fingerprint != spec.fingerprint
+    with pytest.raises(SpecError, match="platt"):
+        parse_spec(text + '[calibration]\nkind = "plat"\n', "t")
+    with pytest.raises(SpecError, match="kind"):
+        parse_spec(text + "[calibration]\n", "t")
