@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from serving.api.limits import Room
     from serving.models.served import Served
+    from serving.replicas.bounded import Bounded
     from serving.replicas.standing import Standing
 
+ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 
@@ -124,6 +126,39 @@ class FreshnessMetrics:
                 child.observe(sample / 1000)
 
         return observe
+
+
+class BoundedMetrics:
+    """What bounded replicas had, and what they had to fetch."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._read = Counter(
+            "headrace_server_rows_read",
+            "Rows that requests read of a bounded replica: a hit, fetched within the deadline, or "
+            "defaulted, as if they had not learned anything.",
+            ("model", "outcome"),
+            registry=registry,
+        )
+        self._tail = Gauge(
+            "headrace_server_tail_bytes",
+            "Memory of what a bounded replica keeps of the logs.",
+            ("model",),
+            registry=registry,
+        )
+
+    def of(self, model: str) -> Callable[[str, int], None]:
+        """Return what counts a model's rows, by outcome."""
+        children = {each: self._read.labels(model, each) for each in ROW_OUTCOMES}
+
+        def count(outcome: str, rows: int) -> None:
+            if rows:
+                children[outcome].inc(rows)
+
+        return count
+
+    def watch(self, model: str, rows: Bounded) -> None:
+        """Tell from now on how large a model's tails are."""
+        self._tail.labels(model).set_function(lambda: rows.tail_bytes)
 
 
 class ReplicaCollector(Collector):

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ingest.settings import KafkaSettings
     from ingest.stream import Writer
     from pserver.errors import StoreError
+    from serving.replicas.bounded import Bounds
 
 __all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server"]
 
@@ -85,6 +86,8 @@ class ServerSettings:
     finish_s: int = 5
     """How long requests under way may take to finish."""
     following: Following = field(default_factory=Following)
+    bounds: Bounds | None = None
+    """How many rows of each model that follows are held; None: all of them."""
     limits: Limits = field(default_factory=Limits)
     told_to: KafkaSettings | None = None
     """Whose topic `status` this server tells how it is, and the page draws; None: no page."""
@@ -127,7 +130,7 @@ def run_server(
     )
     registry = new_registry()
     served = Models(
-        open_models(models, settings.following, settings.limits, registry),
+        open_models(models, settings.following, settings.bounds, settings.limits, registry),
         Aliases(
             [each.spec.name for each in models], settings.aliases, wall_ms, settings.aliases_file
         ),

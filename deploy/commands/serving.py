@@ -127,6 +127,28 @@ PredictionsShare = Annotated[
 ]
 
 
+MostRows = Annotated[
+    int | None,
+    typer.Option(
+        "--most-rows",
+        envvar="HEADRACE_SERVING_MOST_ROWS",
+        min=1_000,
+        help="Hold at most so many rows of each model, those asked for lately, and fetch others "
+        "while a request waits. Default: hold all of them.",
+    ),
+]
+MissDeadlineMs = Annotated[
+    int,
+    typer.Option(
+        "--miss-deadline-ms",
+        envvar="HEADRACE_SERVING_MISS_DEADLINE_MS",
+        min=1,
+        help="With --most-rows: how long a request waits for rows; then it is answered as if they "
+        "had not learned anything, and says how many they were.",
+    ),
+]
+
+
 @app.command()
 def run(
     model: ModelFiles = None,
@@ -138,6 +160,8 @@ def run(
     anyone: Anyone = False,
     drain_ms: DrainMs = 0,
     waiting_ms: WaitingMs = 50,
+    most_rows: MostRows = None,
+    miss_deadline_ms: MissDeadlineMs = 5,
     metrics_port: MetricsPort = 0,
     alias: FirstAliases = None,
     aliases_file: AliasesFile = None,
@@ -152,6 +176,7 @@ def run(
     from serving.api.limits import Limits
     from serving.predictions.log import LogSettings
     from serving.process import ServerSettings, run_server
+    from serving.replicas.bounded import Bounds
 
     if not (model or snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
@@ -174,6 +199,7 @@ def run(
         drain_ms=drain_ms,
         metrics_port=metrics_port,
         limits=Limits(waiting_ms=waiting_ms),
+        bounds=None if most_rows is None else Bounds(most_rows, miss_deadline_ms),
         told_to=told_to,
     )
     with ExitStack() as stack:

@@ -71,6 +71,9 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     event_ms: EventTime
     event_age_ms: Age
     """Now less `event_ms`: of events that are replayed, their real age."""
+    defaulted_rows: int = 0
+    """Rows of the model that a bounded replica did not get in time, and that were taken as if they
+    had not learned anything; left out if there were none."""
     request_id: str | None = None
     """As given."""
 

@@ -66,6 +66,8 @@ class Scored(NamedTuple):
     scores: npt.NDArray[np.float64]
     chosen: npt.NDArray[np.int64] | None
     """Places of the candidates that the answer has, in its order; None: all of them."""
+    defaulted: int
+    """Rows that were read as if they did not exist, since they were not to be had in time."""
 
 
 class Written(NamedTuple):
@@ -196,13 +198,12 @@ def score(
 ) -> Scored:
     """Return a request's scores, by the model's own predictor unless another is given."""
     served = target.served
-    scores = (predictor or served.predictor).predict(
-        served.rows.reading(), asked.candidates, now_ms
-    )
+    rows = served.rows.reading()
+    scores = (predictor or served.predictor).predict(rows, asked.candidates, now_ms)
     chosen = None
     if asked.top_k is not None:
         chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
-    return Scored(target, asked, standing, now_ms, names, scores, chosen)
+    return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
 
 
 def check_complete(standing: Standing) -> None:
@@ -290,5 +291,6 @@ def learned(scored: Scored) -> dict[str, Any]:
         "age_ms": age(standing, now_ms),
         "event_ms": event_time(standing),
         "event_age_ms": event_age(standing, now_ms),
+        "defaulted_rows": scored.defaulted,
         "request_id": scored.asked.request_id,
     }

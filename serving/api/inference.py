@@ -143,6 +143,7 @@ class InferFace:
                     ("event_ms_newest", standing.newest_event_ms),
                     ("event_ms_oldest", standing.oldest_event_ms),
                     ("snapshot", standing.snapshot or None),
+                    ("defaulted_rows", scored.defaulted or None),
                 )
                 if value is not None
             },

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingest.clock import wall_ms
+from ingest.encode import Encoder
 from learner.agreement import check_agreement
 from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
 from learner.models import open_model
@@ -23,22 +24,24 @@ from pserver.snapshots.shelf import Shelf
 from pserver.table import RowTable
 from serving.api.request import RequestDecoder
 from serving.errors import BadSnapshot, ServingError
-from serving.metrics import FreshnessMetrics, ReplicaCollector
+from serving.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector
 from serving.models.candidates import EventCandidates
 from serving.models.predictor import Predictor, TableRows
 from serving.models.served import Served
+from serving.replicas.bounded import Bounded
 from serving.replicas.follower import Follower
 from serving.replicas.frozen import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
 
     from learner.spec import ModelSpec
     from pserver.snapshots.manifest import Manifest
-    from pserver.store import Store
+    from pserver.store import Shape, Store
     from serving.api.limits import Limits
+    from serving.replicas.bounded import Bounds
     from serving.replicas.follower import Following
     from serving.replicas.standing import LocalRows
 
@@ -92,14 +95,17 @@ def find_frozen(name: str, url: str) -> SnapshotAt:
 def open_models(
     models: Iterable[ModelAt | SnapshotAt],
     following: Following,
+    bounds: Bounds | None,
     limits: Limits,
     registry: CollectorRegistry,
 ) -> list[Served]:
     """Return the models with all that answers for them, without their rows yet.
 
-    Raises ServingError, WrongModel, and what a store raises that has no such model.
+    bounds: of each model that follows; None: all of its rows are held. Raises ServingError,
+    WrongModel, and what a store raises that has no such model.
     """
     freshness = FreshnessMetrics(registry)
+    bounded = None if bounds is None else _bounding(bounds, BoundedMetrics(registry))
     made: list[Served] = []
     for each in models:
         spec = each.spec
@@ -113,23 +119,48 @@ def open_models(
             shape = each.store.shape()
             check_agreement(spec, shape)
             buckets = shape.buckets
-            replica = Replica(each.store, shape)
-            rows = Follower(replica, following, wall_ms, freshness.of(spec.name))
+            arrived = freshness.of(spec.name)
+            if bounded is None:
+                rows = Follower(Replica(each.store, shape), following, wall_ms, arrived)
+            else:
+                rows = bounded(spec, each.store, shape, following, arrived)
         made.append(_served(spec, buckets, rows, limits))
     registry.register(ReplicaCollector(made, wall_ms))
     return made
+
+
+def _bounding(bounds: Bounds, metrics: BoundedMetrics) -> Callable[..., Bounded]:
+    def make(
+        spec: ModelSpec,
+        store: Store,
+        shape: Shape,
+        following: Following,
+        arrived: Callable[[Iterable[int]], None],
+    ) -> Bounded:
+        asked = open_model(spec, shape.buckets).asked_rows
+        # compiles the kernels, or loads them: the first request is not to pay for it
+        nothing = EventCandidates({}, [{}])
+        features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
+        asked.of_features(features)
+        asked.of_statistics(RowTable(spec.width), features, times)
+        counted = metrics.of(spec.name)
+        rows = Bounded(store, shape, asked, bounds, following, wall_ms, arrived, counted)
+        metrics.watch(spec.name, rows)
+        return rows
+
+    return make
 
 
 def _served(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
     predictor = Predictor(spec.fields, open_model(spec, buckets))
     # compiles the kernels, or loads them: the first request is not to pay for it
     predictor.predict(TableRows(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
-    costly = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+    deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
     return Served(
         spec,
         RequestDecoder(spec.fields, limits),
         predictor,
         rows,
-        costly,
-        Predictor(spec.fields, open_model(spec, buckets)) if costly else None,
+        deep or isinstance(rows, Bounded),  # who may have to wait for rows is no one's to wait for
+        Predictor(spec.fields, open_model(spec, buckets)) if deep else None,
     )

@@ -38,12 +38,19 @@ class Scorer(Protocol):
 class Rows(Protocol):
     """Where the rows come from that a prediction reads."""
 
+    @property
+    def defaulted(self) -> int:
+        """How many rows were read as if they did not exist, since they were not to be had."""
+
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
         """Return a table that has them."""
 
 
 class TableRows:
     """All rows in one table."""
+
+    defaulted = 0
+    """Whatever is not here does not exist."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table

@@ -12,13 +12,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from serving.api.answering import Scored, check_complete, score
+from serving.api.answering import check_complete, score
 from serving.api.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from serving.api.answering import Beside
+    from serving.api.answering import Beside, Scored
     from serving.models.candidates import Asked
     from serving.models.served import Models, Served, Target
 
@@ -94,7 +94,7 @@ class Shadows:
         predictor = target.served.spare or target.served.predictor
         scored = score(target, asked, standing, answered.now_ms, answered.names, predictor)
         if answered.chosen is not None:  # what was shown is what the answer had
-            scored = Scored(*scored[:-1], answered.chosen)
+            scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")
         for each in self._then:
             each.answered(scored, read)

@@ -1,5 +1,6 @@
 """A server's rows, and how fresh they are.
 
 `standing` is what all kinds have alike. `follower` keeps all of a model's rows (a full replica),
-`frozen` those of a snapshot; `freshness` measures how fresh.
+`bounded` those that are asked for, which lie in `hot_rows`; `frozen` has those of a snapshot.
+`freshness` measures how fresh.
 """

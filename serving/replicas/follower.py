@@ -21,22 +21,22 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pserver.errors import StoreError
 from pserver.replica import Copied, Folded, Stale
+from serving.models.predictor import TableRows
 from serving.replicas.freshness import Freshness, Summary
 from serving.replicas.standing import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from ingest.examples import Encoded
-    from pserver.replica import Replica
+    from pserver.chain import Position
+    from pserver.replica import Change
+    from pserver.store import Shape
     from pserver.table import RowTable
+    from serving.models.predictor import Rows
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +57,42 @@ class Following:
     """At most this part of the thread's time goes into polling: requests need the rest."""
 
 
+class Followed(Protocol):
+    """What keeps rows up with the logs: a Replica, or part of one."""
+
+    shape: Shape
+
+    @property
+    def table(self) -> RowTable:
+        """The rows, which others may read."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is something to answer from."""
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets that are followed."""
+
+    def copied(self, bucket: int) -> bool:
+        """Whether a bucket has a position."""
+
+    def position(self, bucket: int) -> Position:
+        """Return how far a bucket was followed."""
+
+    def poll(self, limit: int) -> list[Change]:
+        """Take in what is new, up to `limit` entries a bucket; return what changed, in order."""
+
+    def compact(self) -> object:
+        """Give back the memory of rows that were removed, if they are many."""
+
+
 class Follower:
     """Follows one model's logs, in a thread between `start` and `stop`."""
 
     def __init__(
         self,
-        replica: Replica,
+        replica: Followed,
         following: Following,
         now_ms: Callable[[], int],
         arrived: Callable[[Iterable[int]], None],
@@ -86,13 +116,9 @@ class Follower:
         """The rows, to be read only."""
         return self._replica.table
 
-    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:  # noqa: ARG002
-        """Return the rows, to be read only."""
-        return self._replica.table
-
-    def reading(self) -> Follower:
+    def reading(self) -> Rows:
         """Return what a request reads from: all rows are here."""
-        return self
+        return TableRows(self._replica.table)
 
     def freshness(self) -> Summary:
         """Return the percentiles of recent freshness: not free, so only made when asked for."""
@@ -169,6 +195,8 @@ class Follower:
             began = time.monotonic()
             try:
                 self.step()
+                self.failure = None
+                self._rest(self._rest_s(time.monotonic() - began))
             except StoreError as error:
                 if self.standing.trouble != str(error):
                     here = "what is here" if self._replica.complete else "nothing yet"
@@ -177,9 +205,10 @@ class Follower:
                 if not self._replica.complete:
                     self.failure = error
                 self._ended.wait(_RETRY_S)
-                continue
-            self.failure = None
-            self._ended.wait(self._rest_s(time.monotonic() - began))
+
+    def _rest(self, seconds: float) -> None:
+        """Let this time pass, or the end come. Raises StoreError."""
+        self._ended.wait(seconds)
 
     def _rest_s(self, busy_s: float) -> float:
         interval_s = self._following.poll_interval_ms / 1000

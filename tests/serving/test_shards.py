@@ -1,5 +1,7 @@
 """A server over two real shards, one of which stops answering and comes back."""
 
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -14,7 +16,10 @@ from pserver.nodes import Waiting
 from pserver.redis_store import StoreSettings, open_store
 from pserver.store import Shape
 from serving.process import ModelAt, ServerSettings, run_server
+from serving.replicas.bounded import Bounds
 from serving.replicas.follower import Following
+from serving.replicas.hot_rows import LEAST_ROWS
+from tests.serving.running import ready, running
 from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
 
 WAITING = StoreSettings(Waiting(connect_timeout_ms=500, answer_timeout_ms=300))
@@ -45,6 +50,40 @@ def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
         server.join(20)
         store.close()
     assert not server.is_alive()
+
+
+def test_a_bounded_replica_answers_without_the_rows_of_a_frozen_shard_and_says_how_many(
+    valkey_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
+) -> None:
+    name = fresh_name("bounded")
+    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
+    store = open_store(valkey_cluster.url, name, WAITING)
+    store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+    Pusher(store).push(gains_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0))
+    following, bounds = Following(poll_interval_ms=5), Bounds(LEAST_ROWS, miss_deadline_ms=2_000)
+    settings = ServerSettings(port=0, following=following, bounds=bounds)
+    users = itertools.count()
+    with (
+        contextlib.closing(store),
+        running([ModelAt(spec, store)], settings) as server,
+        httpx.Client(base_url=server.url) as client,
+    ):
+
+        def defaulted() -> int:
+            body = {"context": {"user_id": next(users)}, "candidates": [{"article_id": "hot"}]}
+            answer = client.post(f"/v1/models/{name}:predict", json=body)
+            assert answer.status_code == 200
+            return int(answer.json().get("defaulted_rows", 0))
+
+        eventually(lambda: ready(server.url))
+        assert defaulted() == 0
+        os.kill(valkey_cluster.nodes[0].pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: defaulted() > 0)
+            assert ready(server.url)
+        finally:
+            os.kill(valkey_cluster.nodes[0].pid, signal.SIGCONT)
+        eventually(lambda: [defaulted() for _ in range(8)] == [0] * 8)
 
 
 def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) -> None:

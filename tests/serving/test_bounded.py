@@ -1,0 +1,294 @@
+"""Who holds some of the rows answers as one who holds all of them, or says that it did not."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pytest
+
+from learner.models import open_model
+from pserver.errors import Unreachable
+from pserver.gains import DELETING_FORMAT, Deletions, Header, pack
+from pserver.replica import Replica
+from pserver.store import Delete
+from serving.models.candidates import EventCandidates
+from serving.models.predictor import Predictor, TableRows
+from serving.replicas.bounded import Bounded, Bounds
+from serving.replicas.follower import Following
+from serving.replicas.hot_rows import LEAST_ROWS, HotRows
+from tests.serving.running import SETTINGS, ready, running
+from tests.serving.scenery import (
+    NOW_MS,
+    Clock,
+    Fallible,
+    Pusher,
+    eventually,
+    gains_of_ids,
+    memory_store,
+    news,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pserver.memory_store import MemoryStore
+    from pserver.store import Looked
+
+GENEROUS = Bounds(LEAST_ROWS, miss_deadline_ms=20_000)
+NONE = np.zeros(0, np.uint64)
+
+
+class Looking(Fallible):
+    """A store whose rows, too, may be away, or come late; it counts how often it is asked."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.looks = 0
+        self.held = threading.Event()
+        self.held.set()
+
+    def swap(self, store: Any) -> None:
+        self._store = store
+
+    def look(
+        self, wanted: Mapping[int, Any], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        self.looks += 1
+        assert self.held.wait(20)
+        return [
+            Unreachable(f"bucket {bucket}") if bucket in self.away else answer
+            for bucket, answer in zip(wanted, self._store.look(wanted, after, limit), strict=True)
+        ]
+
+
+class Counts(dict[str, int]):
+    def __call__(self, outcome: str, rows: int) -> None:
+        self[outcome] = self.get(outcome, 0) + rows
+
+
+def bounded_of(store: Any, bounds: Bounds = GENEROUS) -> tuple[Bounded, Counts]:
+    counts, spec = Counts(), news()
+    asked = open_model(spec, store.shape().buckets).asked_rows
+    following = Following(poll_interval_ms=1)
+    made = Bounded(store, store.shape(), asked, bounds, following, Clock(), lambda _: None, counts)
+    return made, counts
+
+
+def asked_of(dice: np.random.Generator, count: int = 20) -> EventCandidates:
+    own = [
+        {"article_id": int(dice.integers(60)), "topics": [f"t{dice.integers(9)}"], "price": 2.0}
+        for _ in range(count)
+    ]
+    return EventCandidates({"user_id": int(dice.integers(90)), "slate_size": 3}, own, NOW_MS)
+
+
+def full_scores(store: Any, asked: EventCandidates) -> list[float]:
+    replica = Replica(store, store.shape())
+    while not replica.complete or any(replica.poll()):
+        replica.poll()
+    scores: list[float] = predictor().predict(TableRows(replica.table), asked, NOW_MS).tolist()
+    return scores
+
+
+def predictor() -> Predictor:
+    return Predictor(news().fields, open_model(news()))
+
+
+def push_about(pusher: Pusher, bounded: Bounded, dice: np.random.Generator) -> None:
+    """Gains for most of the rows that some request would read, its statistics among them."""
+    features = asked_of(dice).encode(predictor()._encoder, NOW_MS)
+    asked, times = bounded._asked, np.full(20, NOW_MS, np.int64)
+    for ids in (
+        asked.always,
+        asked.of_features(features),
+        asked.of_statistics(bounded.table, features, times),
+    ):
+        gains = gains_of_ids(ids[dice.random(ids.shape[0]) < 0.8], -0.3)
+        gains.values[:, 0] = dice.normal(size=gains.ids.shape[0])
+        pusher.push(gains)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_with_time_enough_it_scores_as_a_full_replica_does(seed: int) -> None:
+    dice, store = np.random.default_rng(seed), memory_store(news())
+    bounded, counts = bounded_of(store)
+    pusher, scorer = Pusher(store), predictor()
+    bounded.start()
+    try:
+        eventually(lambda: bounded.standing.complete)
+        for _ in range(8):
+            for _ in range(3):
+                push_about(pusher, bounded, dice)
+            version = store_version(store)
+            eventually(partial(followed_to, bounded, version))
+            asked, reading = asked_of(dice), bounded.reading()
+            found = scorer.predict(reading, asked, NOW_MS).tolist()
+            assert reading.defaulted == 0
+            assert found == full_scores(store, asked), f"seed {seed}"
+    finally:
+        bounded.stop()
+    assert counts["hit"] > 0 and counts["fetched"] > 0 and not counts["defaulted"]
+
+
+def followed_to(bounded: Bounded, version: int) -> bool:
+    return bounded.standing.version == version
+
+
+def store_version(store: Any) -> int:
+    buckets = range(store.shape().buckets)
+    return sum(polled.version for polled in store.poll(dict.fromkeys(buckets, 0), 1))
+
+
+def test_rows_of_a_shard_that_is_away_are_taken_as_unlearned_and_counted_and_said() -> None:
+    store = Looking(memory_store(news()))
+    pusher = Pusher(store)  # type: ignore[arg-type]
+    settings = replace(SETTINGS, bounds=GENEROUS)
+    body = {"candidates": [{"article_id": each} for each in range(12)]}
+    with running(store, settings) as server, httpx.Client(base_url=server.url) as client:
+        eventually(lambda: ready(server.url))
+
+        def answered(**more: object) -> Any:
+            answer = client.post("/v1/models/news:predict", json={**body, **more})
+            assert answer.status_code == 200
+            return answer.json()
+
+        assert "defaulted_rows" not in answered()
+        pusher.push(gains_of_ids(np.arange(5, dtype=np.uint64), -1.0))
+        store.away = {0, 1}
+        eventually(lambda: answered()["state"] == "unreachable")
+        known = answered()  # what is here is answered from all the same
+        assert "defaulted_rows" not in known
+        unknown = answered(context={"user_id": "nobody yet"})
+        assert unknown["defaulted_rows"] > 0
+        text = client.get("/metrics").text
+        tensors = [{"name": "user_id", "datatype": "BYTES", "shape": [1], "data": ["another"]}]
+        said = client.post("/v2/models/news/infer", json={"inputs": tensors}).json()
+        assert said["parameters"]["defaulted_rows"] > 0
+        store.away = set()
+        eventually(lambda: "defaulted_rows" not in answered(context={"user_id": "nobody yet"}))
+    counts = [each for each in text.splitlines() if each.startswith("headrace_server_rows_read")]
+    defaulted = [each for each in counts if 'outcome="defaulted"' in each and "_total" in each]
+    assert defaulted and float(defaulted[0].split()[-1]) == unknown["defaulted_rows"]
+
+
+def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_time() -> None:
+    store = Looking(memory_store(news()))
+    bounded, counts = bounded_of(store, Bounds(LEAST_ROWS, miss_deadline_ms=1))
+    scorer, asked = predictor(), asked_of(np.random.default_rng(0))
+    bounded.start()
+    try:
+        eventually(lambda: bounded.standing.complete)
+        store.held.clear()
+        reading = bounded.reading()
+        scorer.predict(reading, asked, NOW_MS)  # comes back, though no row does
+        assert reading.defaulted > 20
+        assert counts["defaulted"] == reading.defaulted
+        store.held.set()
+
+        def known() -> bool:
+            again = bounded.reading()
+            scorer.predict(again, asked, NOW_MS)
+            return again.defaulted == 0
+
+        eventually(known)
+        looks = store.looks
+        assert known() and store.looks == looks
+    finally:
+        store.held.set()
+        bounded.stop()
+
+
+def hot(store: Any, always: Any = NONE, most_rows: int = LEAST_ROWS) -> HotRows:
+    made = HotRows(store, store.shape(), always, most_rows)
+    while not made.complete:
+        made.poll(64)
+    return made
+
+
+def delete(store: MemoryStore, ids: Any) -> None:
+    """What a keeper does with rows that are due: one bucket's."""
+    bucket = int(store.shape().bucket_of(ids)[0])
+    store.claim(bucket, "keeper", 1_000)
+    [head] = store.poll({bucket: 0}, 1_000)
+    assert not isinstance(head, Unreachable)
+    rows = Deletions(ids, np.full(ids.shape[0], NOW_MS // 1000 + 1, np.uint32))
+    blob = pack(Header(0, ids.shape[0], 0, 0, [], DELETING_FORMAT), rows)
+    entry = Delete(bucket, "keeper", 0, head.version, head.nonce, b"deleting", blob)
+    assert store.delete([entry]) == [None]
+
+
+def some_ids(first: int, count: int) -> Any:
+    """Ids that spread over the buckets."""
+    numbers = np.arange(first, first + count, dtype=np.uint64)
+    return (numbers << np.uint64(10)) | (numbers << np.uint64(62))
+
+
+def test_rows_that_were_read_stay_when_others_have_to_go() -> None:
+    always = some_ids(1_000_000, 3)
+    rows = hot(memory_store(news()), always)
+    first = some_ids(0, 400)
+    rows.fetch(first)
+    table, read = rows.held
+    read[table.find(first[:100])] = True
+    for start in range(400, 4_000, 300):
+        rows.fetch(some_ids(start, 300))
+        assert len(rows.table) <= LEAST_ROWS + always.shape[0]
+        table, read = rows.held
+        places = table.find(first[:100])
+        assert (places >= 0).all()
+        read[places] = True
+    assert (rows.table.find(always) >= 0).all()
+    assert (rows.table.find(first[100:]) < 0).all()
+    assert rows.table.columns.ids.shape[0] < 1.1 * LEAST_ROWS  # never grown
+
+
+def test_rows_of_a_history_that_is_no_more_go_when_the_new_one_was_read() -> None:
+    store, ids = Looking(memory_store(news())), some_ids(1, 8)
+    always = ids[:2]
+    Pusher(store).push(gains_of_ids(ids, -1.0))  # type: ignore[arg-type]
+    rows = hot(store, always)
+    rows.fetch(ids)
+    other = memory_store(news())
+    pusher = Pusher(other)
+    pusher._nonces = itertools.count(1_000)
+    for z in (-2.0, 3.0):
+        pusher.push(gains_of_ids(ids[::2], z))
+    store.swap(other)
+    before = rows.table
+    while rows.table is before:
+        rows.poll(64)
+        assert rows.complete  # what is here is answered from meanwhile
+    rows.poll(64)
+    assert sorted(rows.table.ids.tolist()) == sorted(always.tolist())
+    rows.fetch(ids)
+    found = rows.table.take(rows.table.find(ids)).values[:, 0].tolist()
+    assert found == [1.0, 0.0] * 4
+
+
+def test_deletions_and_gains_reach_the_rows_that_are_here_and_no_others() -> None:
+    store = memory_store(news())
+    pusher, rows = Pusher(store), hot(store)
+    ids = some_ids(1, 8)
+    rows.fetch(ids[:4])
+    pusher.push(gains_of_ids(ids, -1.0))
+    rows.poll(64)
+    assert len(rows.table) == 4
+    assert rows.table.columns.shows[rows.table.find(ids[:4])].tolist() == [1] * 4
+    gone = ids[:1]
+    delete(store, gone)
+    rows.poll(64)
+    assert rows.table.columns.shows[rows.table.find(ids[:2])].tolist() == [0, 1]
+    rows.fetch(ids)
+    replica = Replica(store, store.shape())
+    replica.poll()
+    for name in ("shows", "clicks", "last_seen"):
+        column = getattr(rows.table.columns, name)[rows.table.find(ids)]
+        whole = replica.table.columns
+        places = replica.table.find(ids)
+        assert column.tolist() == np.where(places >= 0, getattr(whole, name)[places], 0).tolist()
