@@ -11,40 +11,36 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import orjson
 from rich.console import Console
 from rich.live import Live
 
 from deploy.arrival import Patience
 from deploy.demo_figures import DemoFigures
-from deploy.demo_view import Counted, Summary, View, line, summary, table
-from deploy.event_log import check_log, first_impressions, span_ms
-from deploy.live_stream import LiveStream, Throttle
-from deploy.log_replay import LogReplay
+from deploy.demo_players import playing
+from deploy.demo_view import Counted, Served, Summary, View, line, summary, table
+from deploy.event_log import check_log, first_impressions
+from deploy.live_stream import LiveStream
 from deploy.observer import Observer, Rate, ask_server, copy_rows, curl_of
 from deploy.report import count_rows
 from deploy.road import Road, RoadSettings
+from deploy.served import served_beside_learned
 from deploy.stack.steps import ShownSteps
 from deploy.synthetic import SyntheticStream, World
 from ingest.clock import wall_ms
 from ingest.joiner import read_state
-from ingest.kafka import BY_KEY, KafkaWriter
 from ingest.status import instance_name, telling
-from ingest.stream import Source
-from ingest.topics import EventTopics
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
     from pathlib import Path
 
     from deploy.arrival import Behind
+    from deploy.demo_players import Playing
     from deploy.observer import ServerStatus
-    from deploy.synthetic import Event, Happened
+    from deploy.synthetic import Event
     from pserver.table import RowTable
 
 SHOW_EVERY_S = 0.5
@@ -55,10 +51,6 @@ LONGEST_PART_S = 60.0
 RECENT_S = 30.0
 CHAOS_SHARE = 0.6
 """Of the show have passed when the learner is killed."""
-LOG_SHARE = 0.95
-"""Of the seconds, in which a log is replayed: it should come to its end."""
-CLICKS_SHARE = 0.16
-"""Of the synthetic impressions are clicked: of N events, N / (1 + this) are impressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +76,6 @@ class DemoSettings:
         return min(LONGEST_PART_S, self.seconds / 3)
 
 
-class Player(Protocol):
-    """Sends events from a thread of its own."""
-
-    failure: BaseException | None
-
-    @property
-    def sent(self) -> int:
-        """Events sent so far."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def is_alive(self) -> bool:
-        """Whether there is more to come."""
-
-    def stop_showing(self) -> None:
-        """Show no more impressions; what must follow follows."""
-
-    def abandon(self) -> None:
-        """End at once."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the end."""
-
-
 def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
     """Show the demo on the terminal, or as plain lines where there is none. Raises DeployError."""
     if settings.data is not None:
@@ -122,52 +89,11 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
         try:
             with (
                 telling(road.kafka, "demo", instance_name(), figures.registry),
-                _player(settings, road, observer) as player,
+                playing(settings, road, observer) as playing_it,
             ):
-                _Demo(settings, road, observer, player, console, stop, figures).run()
+                _Demo(settings, road, observer, playing_it, console, stop, figures).run()
         finally:
             observer.close()
-
-
-@contextmanager
-def _player(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[Player]:
-    player: Player
-    if settings.data is not None:
-        speed = settings.speed
-        if speed is None and not settings.full_speed:
-            speed = max(1.0, span_ms(settings.data) / 1000 / (LOG_SHARE * settings.seconds))
-        player = LogReplay(road.kafka, road.spec, [settings.data], speed)
-        writer = None
-    else:
-        writer = KafkaWriter(road.kafka)
-        player = _synthetic(settings, writer, observer)
-    try:
-        yield player
-    finally:
-        player.abandon()
-        player.join()
-        if writer is not None:
-            writer.close()
-
-
-def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
-    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, wall_ms())
-
-    topics = EventTopics()
-
-    def send(happened: Happened) -> None:
-        # before Kafka has them, so that the truth is never later than the score
-        observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
-        for topic, events in (
-            (topics.impressions, happened.impressions),
-            (topics.clicks, happened.clicks),
-        ):
-            for event in events:
-                key = event["impression_id"].encode()
-                writer.send(Source(topic, BY_KEY), orjson.dumps(event), key)
-
-    throttle = Throttle(settings.events_s / (1 + CLICKS_SHARE))
-    return LiveStream(stream, throttle, send, lambda: observer.expected - observer.race.scored)
 
 
 class _Demo:
@@ -178,7 +104,7 @@ class _Demo:
         settings: DemoSettings,
         road: Road,
         observer: Observer,
-        player: Player,
+        playing_it: Playing,
         console: Console,
         stop: threading.Event,
         figures: DemoFigures,
@@ -186,7 +112,8 @@ class _Demo:
         self._figures = figures
         self._killed_at_s: float | None = None
         self._settings, self._road, self._observer = settings, road, observer
-        self._player, self._console, self._stop = player, console, stop
+        self._playing, self._player = playing_it, playing_it.player
+        self._console, self._stop = console, stop
         self._frozen_at_s: float | None = None
         self._copying: Future[RowTable] | None = None
         self._server: ServerStatus | None = None
@@ -299,6 +226,7 @@ class _Demo:
             p99_ms=server.p99_ms if server else None,
             rows=server.rows if server else None,
             address=self._road.address,
+            asked=self._playing.client.asked if self._playing.client else None,
         )
 
     def _sum_up(self, shown_s: float) -> None:
@@ -322,11 +250,26 @@ class _Demo:
             p99_ms=server.p99_ms if server else None,
             rows=rows.rows,
             killed_at_s=self._killed_at_s,
+            served=self._served(),
             counted=Counted(
                 impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
             ),
         )
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
+
+    def _served(self) -> Served | None:
+        """Join what the server had answered with what came of it; what the learner gave, too."""
+        client, road = self._playing.client, self._road
+        if client is None:
+            return None
+        beside = served_beside_learned(road.kafka, road.spec, client.served())
+        return Served(
+            client.asked,
+            beside.served.progressive(),
+            beside.learned.progressive(),
+            len(beside.served),
+            self._playing.speed,
+        )
 
 
 def _sample(settings: DemoSettings) -> list[Event]:

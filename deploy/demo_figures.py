@@ -1,8 +1,9 @@
 """The demo's own figures on the page: the live model beside the frozen one, named as by evaluation.
 
-Live evaluation waits for whole minutes; whoever watches a demo wants the curves to move. So the
-demo tells the topic `status` what it shows on the terminal, under the names that `headrace
-evaluate` has: the page cannot tell them apart.
+Live evaluation goes by minutes of event time; whoever watches a demo wants the curves to move, and
+a log at a thousand times real time has a minute in the blink of an eye. So the demo tells the topic
+`status` what it shows on the terminal, under the names that `headrace evaluate` has and a window of
+its own, which the page draws where there is one.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from deploy.road import PRODUCTION
+from serving.page.curves import WATCHED
+
 if TYPE_CHECKING:
     from deploy.race import Standing
 
-_WINDOW = {"window": "1m", "until": "open", "slice": "all"}
+_WINDOW = WATCHED
 
 
 class DemoFigures:
@@ -35,6 +39,7 @@ class DemoFigures:
         for alias, auc, log_loss in (
             ("learned", standing.live, standing.live_loss),
             ("frozen", standing.frozen, standing.frozen_loss),
+            (PRODUCTION, standing.served, standing.served_loss),
         ):
             for gauge, value in ((self._auc, auc), (self._log_loss, log_loss)):
                 if not math.isnan(value):

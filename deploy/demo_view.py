@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from deploy.asking import Asked
     from deploy.race import Standing
+    from learner.progressive import Progressive
 
 NOTHING = "-"
 
@@ -38,6 +40,21 @@ class View:
     p99_ms: float | None
     rows: int | None
     address: str
+    asked: Asked | None = None
+    """Of a log: what became of the requests that were put to the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the server had answered before anything was known, beside what the learner gave."""
+
+    asked: Asked
+    served: Progressive
+    learned: Progressive
+    """On the same impressions."""
+    impressions: int
+    speed: float | None
+    """Times real time; None: as fast as the parts follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,7 @@ class Summary:
     counted: Counted
     killed_at_s: float | None = None
     """When the learner was killed, if it was."""
+    served: Served | None = None
 
 
 def table(view: View) -> Table:
@@ -87,6 +105,12 @@ def table(view: View) -> Table:
     figures.add_row("time", f"{view.at_s:.0f} s", f"of {view.of_s:.0f} s, {view.phase}")
     figures.add_row("events", f"{view.events_s:,.0f}/s", "impressions and clicks into Kafka")
     figures.add_row("examples", f"{view.examples_s:,.0f}/s", "joined, encoded, scored, learned")
+    if view.asked is not None:
+        figures.add_row(
+            "AUC, served",
+            Text(number(view.recent.served), style="green"),
+            f"what the server answered before anything was sent; {asked_in_words(view.asked)}",
+        )
     figures.add_row(
         "AUC, live model",
         Text(number(view.recent.live), style="green"),
@@ -113,9 +137,9 @@ def line(view: View) -> str:
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     return (
         f"{view.at_s:4.0f} s  {view.phase}: {view.events_s:,.0f} events/s, "
-        f"{view.examples_s:,.0f} examples/s, AUC live {number(view.recent.live)} "
-        f"frozen {number(view.recent.frozen)}, freshness p50 {milliseconds(view.p50_ms)} "
-        f"p99 {milliseconds(view.p99_ms)}, {rows} rows"
+        f"{view.examples_s:,.0f} examples/s, AUC {_served_part(view)}"
+        f"live {number(view.recent.live)} frozen {number(view.recent.frozen)}, "
+        f"freshness p50 {milliseconds(view.p50_ms)} p99 {milliseconds(view.p99_ms)}, {rows} rows"
     )
 
 
@@ -127,6 +151,8 @@ def summary(result: Summary) -> str:
         f"parameter server into the model that answered requests: {result.rows:,} rows."
     )
     told = [road, _accuracy(result), _freshness(result), _exactness(result.counted)]
+    if result.served is not None:
+        told.insert(2, _served(result.served, result.p50_ms))
     if result.killed_at_s is not None:
         told.insert(
             1,
@@ -150,6 +176,39 @@ def _accuracy(result: Summary) -> str:
     if not math.isnan(last.truth):
         text += f" Knowing the true probabilities would give {last.truth:.3f}."
     return text
+
+
+def _served(result: Served, p50_ms: float | None) -> str:
+    given, learned = result.served, result.learned
+    text = (
+        f"Served: {asked_in_words(result.asked)}. Their answers, each made before anything of the "
+        f"request was sent, had an AUC of {given.auc:.4f} ({given.request_auc:.4f} within a "
+        f"request, log loss {given.log_loss:.4f}) on {result.impressions:,} impressions; the "
+        f"learner's own scores of the same, each made when all before it was learned, "
+        f"{learned.auc:.4f} ({learned.request_auc:.4f}, {learned.log_loss:.4f})."
+    )
+    if result.speed is not None and p50_ms is not None:
+        text += (
+            f" At {result.speed:,.0f} times real time, the {p50_ms:.0f} ms that a click needs to "
+            f"reach the server are {p50_ms * result.speed / 60_000:.0f} minutes of the log: what "
+            "was clicked in them, the server could not know."
+        )
+    return text
+
+
+def asked_in_words(asked: Asked) -> str:
+    """Return what became of the requests that were due."""
+    text = f"{asked.answered:,} of {asked.requests:,} requests answered"
+    others = (
+        (asked.late, "not asked, since the replay was late"),
+        (asked.unanswered, "without an answer in time"),
+        (asked.refused, "refused"),
+    )
+    return ", ".join([text, *(f"{count:,} {what}" for count, what in others if count)])
+
+
+def _served_part(view: View) -> str:
+    return "" if view.asked is None else f"served {number(view.recent.served)} "
 
 
 def _freshness(result: Summary) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingest.layout import Layout
+    from ingest.replay import Before
     from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
 
@@ -34,11 +35,12 @@ class LogReplay(threading.Thread):
         *,
         layout: Layout | None = None,
         resume_as: str | None = None,
+        before: Before | None = None,
     ) -> None:
-        """`layout` and `resume_as` as in `ingest.replay`."""
+        """`layout`, `resume_as` and `before` as in `ingest.replay`."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
-        self._layout = layout
+        self._layout, self._before = layout, before
         self._settings = ReplaySettings(speed=speed, resume_as=resume_as)
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
@@ -72,6 +74,7 @@ class LogReplay(threading.Thread):
                 settings=self._settings,
                 lag=lambda: state.read().lag,
                 progress=self._note,
+                before=self._before,
             )
         except BaseException as error:  # noqa: BLE001  (handed to the thread that looks at it)
             self.failure = error

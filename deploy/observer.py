@@ -102,6 +102,7 @@ class Observer:
         self._reader = KafkaReader(kafka, None, [examples_topic(spec.name), self._scores])
         self._begun_s = time.monotonic()
         self._truths: deque[tuple[Sequence[str], Floats]] = deque()
+        self._served: deque[tuple[list[str], list[float]]] = deque()
         self.expected = 0
         """Impressions announced by `expect`."""
         self.race = Race()
@@ -120,8 +121,14 @@ class Observer:
         self._truths.append((impression_ids, truth))
         self.expected += len(impression_ids)
 
+    def serve(self, impression_ids: list[str], scores: list[float]) -> None:
+        """Note what the server answered of impressions; from any one thread."""
+        self._served.append((impression_ids, scores))
+
     def poll(self, timeout_s: float) -> None:
         """Take what has come, waiting up to `timeout_s` only while there is nothing."""
+        while self._served:
+            self.race.add_served(*self._served.popleft())
         while self._truths:
             self.race.add_truth(*self._truths.popleft())
         for happening in self._reader.poll(timeout_s):

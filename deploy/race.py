@@ -43,6 +43,9 @@ class Standing(NamedTuple):
     live_loss: float = math.nan
     """Mean log loss, in nats."""
     frozen_loss: float = math.nan
+    served: float = math.nan
+    """Of what the server had answered before the impressions were sent."""
+    served_loss: float = math.nan
 
 
 class Race:
@@ -50,8 +53,8 @@ class Race:
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        # columns: at_s, live, frozen, truth; NaN where not known
-        self._known = np.full((4, _SMALLEST), np.nan)
+        # columns: at_s, live, frozen, truth, served; NaN where not known
+        self._known = np.full((5, _SMALLEST), np.nan)
         self._labels = np.zeros(_SMALLEST, np.uint8)
         self.frozen: Predict | None = None
         """Scores impressions as a model would that stopped learning; from when it is set on."""
@@ -88,16 +91,22 @@ class Race:
         places = self._find(impression_ids)  # first: it may replace the columns
         self._known[3, places] = truth
 
+    def add_served(self, impression_ids: Sequence[str], scores: Sequence[float]) -> None:
+        """Take what the server answered of impressions."""
+        places = self._find(impression_ids)
+        self._known[4, places] = scores
+
     def standing(self, from_s: float, to_s: float) -> Standing:
-        """Compare on the impressions that came by in [from_s, to_s) and that both have scored."""
+        """Compare on the impressions that came by in [from_s, to_s) and that all have scored."""
         count = len(self._places)
-        at_s, live, frozen, truth = self._known[:, :count]
+        at_s, live, frozen, truth, served = self._known[:, :count]
         within = (at_s >= from_s) & (at_s < to_s) & ~np.isnan(live)
-        compared = within & ~np.isnan(frozen)
-        if not compared.any():
-            compared = within
+        compared = within
+        for others in (frozen, served):
+            known = compared & ~np.isnan(others)
+            compared = known if known.any() else compared
         labels = self._labels[:count][compared]
-        live, frozen, truth = live[compared], frozen[compared], truth[compared]
+        live, frozen, truth, served = (each[compared] for each in (live, frozen, truth, served))
         return Standing(
             _auc(labels, live),
             _auc(labels, frozen),
@@ -105,6 +114,8 @@ class Race:
             labels.size,
             _log_loss(labels, live),
             _log_loss(labels, frozen),
+            _auc(labels, served),
+            _log_loss(labels, served),
         )
 
     def _find(self, impression_ids: Sequence[str]) -> npt.NDArray[np.int64]:

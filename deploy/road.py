@@ -1,8 +1,9 @@
-"""The whole road on this machine: Kafka, Redis or Valkey, and the four parts, each a process.
+"""The whole road on this machine: Kafka, Redis or Valkey, and every part, each a process.
 
 Started in the order in which events travel it backwards, so that nothing is sent to what is not
-there: stores, topics, the model, then server, keeper, learner and joiner. Each part is `headrace`
-again, with flags for what this process knows, under a supervisor that starts it again when it dies.
+there: stores, topics, the model, then server, keeper, learner and joiner, and live evaluation
+beside them. Each part is `headrace` again, with flags for what this process knows, under a
+supervisor that starts it again when it dies.
 Whoever uses the road sends events into Kafka, and looks at it from outside like anybody else.
 """
 
@@ -25,6 +26,7 @@ from deploy.warming import warm
 from ingest.kafka import ensure_topics, topics_for
 from learner.spec import load_spec
 from pserver.store import Shape
+from serving.predictions.topic import ensure_predictions
 
 if TYPE_CHECKING:
     import threading
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from pserver.store import Store
 
 _LOOK_S = 0.05
+_SAID = {"evaluation": b"headrace_evaluation_open_panes"}
+"""In the metrics of who works: what Faust does until it has its partition would be felt by all."""
+PRODUCTION = "production"
+"""Alias of the model, that answers are told apart by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class RoadSettings:
     """Of the server; 0: any free one."""
     port_may_differ: bool = False
     """Take a free port if somebody has that one."""
+    evaluated: bool = True
+    """Whether live evaluation runs beside the others, and the server logs what it answers."""
     ready_within_s: float = 120.0
     """From the start of the parts until all of them work: 3 to 5 s on an idle machine."""
 
@@ -87,7 +95,8 @@ class Road:
         )
         self._cleanup = contextlib.ExitStack()
         self._port = _port(settings)
-        self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper")}
+        watched = ("evaluation",) if settings.evaluated else ()
+        self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
     def start(self, stop: threading.Event) -> bool:
         """Start everything; return whether all of it works, False if told to stop before.
@@ -100,6 +109,7 @@ class Road:
             return False
         self.kafka = kafka_settings(machine.kafka, settings.kafka_client)
         ensure_topics(self.kafka, topics_for(spec.name, settings.partitions))
+        ensure_predictions(self.kafka, settings.partitions)
         self.store: Store = open_store(machine.redis, spec.name)
         self._cleanup.callback(self.store.close)
         self.store.create(
@@ -163,9 +173,11 @@ class Road:
             return "--metrics-port", str(self._metrics[name])
 
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
+        share = "1" if settings.evaluated else "0"
+        answers = ("--alias", f"{PRODUCTION}={self.spec.name}", "--predictions-share", share)
         name = ("--instance", "one-machine")
-        return [
-            Part("server", ("serving", "run", *spec, *to_kafka, *listen), to_redis),
+        parts = [
+            Part("server", ("serving", "run", *spec, *to_kafka, *listen, *answers), to_redis),
             Part("keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), to_redis),
             Part(
                 "learner",
@@ -174,17 +186,24 @@ class Road:
             ),
             Part("joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner"))),
         ]
+        if settings.evaluated:
+            evaluate = ("evaluate", "run", *spec, *to_kafka, *name, *metrics("evaluation"))
+            parts.append(Part("evaluation", evaluate, gives_way=True))
+        return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:
-        """Wait until the server has its copy and the others say how they are."""
+        """Wait until the server has its copy, the others say how they are, and evaluation folds."""
         waited_for = {
-            "server": f"{self.address}/health/ready",
-            **{name: f"http://127.0.0.1:{port}/metrics" for name, port in self._metrics.items()},
+            "server": (f"{self.address}/health/ready", b""),
+            **{
+                name: (f"http://127.0.0.1:{port}/metrics", _SAID.get(name, b""))
+                for name, port in self._metrics.items()
+            },
         }
         deadline_s = time.monotonic() + self._settings.ready_within_s
         while waited_for and not stop.is_set():
             self.check()
-            waited_for = {name: url for name, url in waited_for.items() if not _answers(url)}
+            waited_for = {name: each for name, each in waited_for.items() if not _answers(*each)}
             if waited_for and time.monotonic() > deadline_s:
                 self._machine.keep()
                 raise PartFailed(
@@ -211,9 +230,9 @@ def _port(settings: RoadSettings) -> int:
     return settings.port or free_port()
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, said: bytes) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1.0) as answer:  # noqa: S310  (ours, http)
-            return bool(answer.status == 200)
+            return answer.status == 200 and said in answer.read()
     except OSError:
         return False

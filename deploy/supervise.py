@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-m", "deploy.cli")
 CONFIGURATION_ERROR = 2
+_GIVING_WAY = ("nice", "-n", "15")
+"""POSIX: the priority with which what follows is run."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,9 @@ class Part:
 
     grace_s: float = 10.0
     """From SIGTERM to SIGKILL. A part finishes the push or the transaction it is in: seconds."""
+
+    gives_way: bool = False
+    """Whether it gets a core only while no other part wants it: for who watches the others."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Supervisor:
 
         def launch() -> Leashed:
             return Leashed(
-                [*self._command, *part.arguments],
+                [*(_GIVING_WAY if part.gives_way else ()), *self._command, *part.arguments],
                 self._directory / f"{part.name}.log",
                 grace_s=part.grace_s,
                 env={**os.environ, **part.environment},

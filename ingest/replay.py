@@ -30,7 +30,7 @@ from ingest.topics import EventTopics, check_co_partitioned
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ingest.event_lines import EventLog, Line
@@ -38,10 +38,14 @@ if TYPE_CHECKING:
     from ingest.outlets import Outlet
     from ingest.settings import KafkaSettings
 
+    Before = Callable[[Sequence[Line], float], None]
+
 __all__ = ["NoEventsError", "Progress", "ReplaySettings", "Replayed", "replay"]
 
 _LINES_A_LOOK = 2_000
 """Between two looks at progress, lag, ticks and the stop: some 10 ms at full speed."""
+_LINES_SHOWN = 250
+"""At most, to whoever is shown lines before they are sent: they wait for it together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Replayed:
 
     logs: list[LogReplayed] = field(default_factory=list)
     stopped: bool = False
-    """Whether it was stopped before the end; then no last tick was sent."""
+    """Whether it was stopped before the end; then windows were not closed by a last tick."""
 
     resumed: int = 0
     """Lines, among those of the logs, that were sent before this replay began."""
@@ -114,11 +118,14 @@ def replay(
     topics: EventTopics | None = None,
     lag: Callable[[], int] | None = None,
     progress: Callable[[Progress], None] | None = None,
+    before: Before | None = None,
 ) -> Replayed:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
     paths: directories, or with a `layout` files. `lag` returns how many events wait to be joined:
-    replay at full speed keeps it within the limit. Returns early when `stop` is set.
+    replay at full speed keeps it within the limit. `before` is shown lines that are about to be
+    sent, all of one time together, and how many seconds late they are. Returns early when `stop`
+    is set.
     Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused;
     of a replay with a name also BadCheckpoint, if it was another's, and TransactionAborted: started
     again, it goes on.
@@ -134,10 +141,12 @@ def replay(
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
         outlet = ResumableOutlet(kafka, settings.resume_as, topics.impressions, what)
-    run = _Run(logs, outlet, settings, topics, partitions, stop, lag, progress)
+    run = _Run(logs, outlet, settings, topics, partitions, stop, lag, progress, before)
     try:
         if not run.send_logs():
             run.replayed.stopped = True
+            if settings.resume_as is None:
+                run.tick(run.event_ms)  # what was sent is not to wait for what will not come
         elif not outlet.complete:
             run.tick(run.event_ms + window_ms + 1)
             outlet.commit(run.taken, complete=True)
@@ -160,11 +169,12 @@ class _Run:
         stop: threading.Event,
         lag: Callable[[], int] | None,
         progress: Callable[[Progress], None] | None,
+        before: Before | None,
     ) -> None:
         self._logs, self._outlet = logs, outlet
         self._settings, self._topics = settings, topics
         self._partitions, self._stop = partitions, stop
-        self._lag, self._progress = lag, progress
+        self._lag, self._progress, self._before = lag, progress, before
         self._targets = Source(topics.impressions, BY_KEY), Source(topics.clicks, BY_KEY)
         self._ticked_s = self._committed_s = time.monotonic()
         self.event_ms = 0
@@ -225,19 +235,16 @@ class _Run:
         self._committed_s = time.monotonic()
 
     def _send_all(self, lines: Iterator[Line], totals: LogReplayed) -> None:
-        until_look = _LINES_A_LOOK
-        for line in lines:
-            self._send(line, totals)
-            until_look -= 1
-            if not until_look:
-                until_look = _LINES_A_LOOK
-                self.tick(self.event_ms)
-                if time.monotonic() - self._committed_s > self._settings.commit_interval_s:
-                    self._commit()
-                self.report()
-                self._let_follow()
-                if self._stop.is_set():
-                    return
+        most = _LINES_A_LOOK if self._before is None else _LINES_SHOWN
+        for group in _of_whole_times(lines, most):
+            self._send_together(group, totals, 0.0)
+            self.tick(self.event_ms)
+            if time.monotonic() - self._committed_s > self._settings.commit_interval_s:
+                self._commit()
+            self.report()
+            self._let_follow()
+            if self._stop.is_set():
+                return
 
     def _let_follow(self) -> None:
         """Wait while more events wait to be joined than the limit."""
@@ -249,18 +256,27 @@ class _Run:
     def _send_paced(self, lines: Iterator[Line], totals: LogReplayed, speed: float) -> None:
         begun_s, first_ms = time.monotonic(), None
         pause_s = min(self._settings.tick_interval_s, self._settings.commit_interval_s)
+        most = 1 if self._before is None else _LINES_SHOWN
+        group: list[Line] = []  # due, and not yet sent
+        group_due_s = begun_s
         for line in lines:
             if first_ms is None:
                 first_ms = line.time_ms
             due_s = begun_s + (line.time_ms - first_ms) / 1000 / speed
+            full = len(group) >= most and line.time_ms > group[-1].time_ms
+            if group and (full or due_s > time.monotonic()):
+                self._send_together(group, totals, time.monotonic() - group_due_s)
+                self._pass_time(self.event_ms)  # though there be no time to wait
+                group = []
             while (wait_s := due_s - time.monotonic()) > 0:
                 self._pass_time(line.time_ms - int(wait_s * 1000 * speed) - 1)
                 if self._stop.wait(min(wait_s, pause_s)):
                     return
             if self._stop.is_set():
                 return
-            self._send(line, totals)
-            self._pass_time(self.event_ms)  # though there be no time to wait
+            group_due_s = group_due_s if group else due_s
+            group.append(line)
+        self._send_together(group, totals, time.monotonic() - group_due_s)
 
     def _pass_time(self, reached_ms: int) -> None:
         """Tick and commit, if that is due; the events up to this time are all sent."""
@@ -271,6 +287,12 @@ class _Run:
             self.report()
         elif now_s - self._committed_s > self._settings.commit_interval_s:
             self._commit()
+
+    def _send_together(self, lines: Sequence[Line], totals: LogReplayed, late_s: float) -> None:
+        if self._before is not None:
+            self._before(lines, max(0.0, late_s))
+        for line in lines:
+            self._send(line, totals)
 
     def _send(self, line: Line, totals: LogReplayed) -> None:
         self._note(line, totals)
@@ -285,3 +307,15 @@ class _Run:
         if line.time_ms:
             totals.first_ms = totals.first_ms or line.time_ms
             totals.last_ms = self.event_ms = line.time_ms
+
+
+def _of_whole_times(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
+    """Yield the lines in groups of so many; more, where they are of one time."""
+    group: list[Line] = []
+    for line in lines:
+        if len(group) >= most and line.time_ms > group[-1].time_ms:
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group

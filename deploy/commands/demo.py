@@ -7,6 +7,7 @@ from typer import Option
 
 from deploy.commands.options import (
     Buckets,
+    Evaluated,
     Host,
     KafkaClient,
     KafkaJars,
@@ -55,6 +56,7 @@ def demo(
     state: StateDirectory = None,
     partitions: Partitions = 2,
     buckets: Buckets = 8,
+    evaluate: Evaluated = True,
     host: Host = "127.0.0.1",
     port: Port = 8000,
 ) -> None:
@@ -74,6 +76,7 @@ def demo(
         state=state,
         partitions=partitions,
         buckets=buckets,
+        evaluated=evaluate,
         host=host,
         port=port,
         port_may_differ=True,

@@ -143,3 +143,10 @@ KafkaClient = Annotated[
         help="A setting for Kafka's client, such as security.protocol=SSL; may be repeated.",
     ),
 ]
+Evaluated = Annotated[
+    bool,
+    Option(
+        "--evaluate/--no-evaluate",
+        help="Run live evaluation beside the other parts.",
+    ),
+]

@@ -7,6 +7,7 @@ from typer import BadParameter, Option
 
 from deploy.commands.options import (
     Buckets,
+    Evaluated,
     Host,
     KafkaClient,
     KafkaJars,
@@ -60,6 +61,7 @@ def run(
     state: StateDirectory = None,
     partitions: Partitions = 2,
     buckets: Buckets = 8,
+    evaluate: Evaluated = True,
     host: Host = "127.0.0.1",
     port: Port = 0,
 ) -> None:
@@ -78,6 +80,7 @@ def run(
         state=state,
         partitions=partitions,
         buckets=buckets,
+        evaluated=evaluate,
         host=host,
         port=port,
     )

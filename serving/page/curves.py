@@ -10,12 +10,19 @@ if TYPE_CHECKING:
     from serving.page.history import History
 
 EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
+WATCHED = {"window": "recent", "until": "now", "slice": "all"}
+"""Of whoever watches a run while it goes on: drawn in place of evaluation's where there are any."""
 ALIASES = ("learned", "production", "frozen")
 
 
 def _evaluated(chart: str, figure: str, alias: str) -> Curve:
     name = f"headrace_evaluation_{figure}"
-    return Curve(chart, alias, lambda history: history.worst(name, alias=alias, **EVALUATED))
+
+    def of(history: History) -> float | None:
+        watched = history.worst(name, **WATCHED) is not None
+        return history.worst(name, alias=alias, **(WATCHED if watched else EVALUATED))
+
+    return Curve(chart, alias, of)
 
 
 def _rate(chart: str, name: str, counter: str) -> Curve:

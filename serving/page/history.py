@@ -22,6 +22,17 @@ KEPT_MS = 3_600_000
 SILENT_MS = 10_000
 SMOOTHED_MS = 10_000
 
+_ACCURACY = {
+    f"headrace_evaluation_{name}": figure
+    for name, figure in (
+        ("auc_ratio", "auc"),
+        ("request_auc_ratio", "request_auc"),
+        ("log_loss_nats", "log_loss"),
+        ("calibration_ratio", "calibration"),
+        ("scored_impressions", "scored"),
+    )
+}
+
 Labels = tuple[tuple[str, str], ...]
 Samples = dict[tuple[str, Labels], float]
 
@@ -175,6 +186,7 @@ class History:
             "partitions": self._partitions(),
             "dead_letters": self.by("headrace_joiner_dead_letters_total", "reason"),
             "shards": self._shards(),
+            "accuracy": self._accuracy(),
         }
 
     def _told(self, status: Status) -> dict[str, Any]:
@@ -185,6 +197,22 @@ class History:
             "state": state,
             "seconds_ago": max(0.0, (self._now_ms - status.time_ms) / 1000),
         }
+
+    def _accuracy(self) -> list[dict[str, Any]]:
+        """What evaluation knows of whole windows: of each the settled one, or else the open one."""
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for process in self.living():
+            for name, figure in _ACCURACY.items():
+                for of, value in process.gauges(name):
+                    if of["slice"] == "all" and of["until"] in ("settled", "open"):
+                        key = of["alias"], of["window"], of["until"]
+                        found.setdefault(key, {})[figure] = value
+        return [
+            {"alias": alias, "window": window, "until": until, **figures}
+            for (alias, window, until), figures in sorted(found.items())
+            if "auc" in figures
+            and (until == "settled" or "auc" not in found.get((alias, window, "settled"), {}))
+        ]
 
     def _partitions(self) -> list[dict[str, Any]]:
         reached = self.by("headrace_joiner_watermark_seconds", "partition")

@@ -154,7 +154,7 @@ def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once(shown
 
 def test_the_page_is_told_of_every_process_and_of_both_models(shown: Shown) -> None:
     told = {each["process"] for each in shown.figures["processes"]}
-    assert told == {"demo", "joiner", "keeper", "learner", "server"}
+    assert told == {"demo", "evaluation", "joiner", "keeper", "learner", "server"}
     curves = {(each["chart"], each["name"]): each["points"] for each in shown.figures["curves"]}
     assert {("auc", "learned"), ("auc", "frozen"), ("throughput", "examples learned")} <= set(
         curves

@@ -7,8 +7,10 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from deploy.demo_view import Counted, Summary, View, line, summary, table
+from deploy.asking import Asked
+from deploy.demo_view import Counted, Served, Summary, View, line, summary, table
 from deploy.race import Standing
+from learner.progressive import Progressive
 
 NAN = float("nan")
 COUNTED = Counted(1000, 102, 2, {"user": 1000, "item": 1000}, {"user": 100, "item": 100})
@@ -87,3 +89,25 @@ def test_the_table_has_every_figure_and_a_dash_for_what_is_not_known() -> None:
 def test_the_line_has_the_same_figures() -> None:
     for part in ("70 s", "learning", "2,000", "1,990", "0.751", "0.649", "120 ms", "5,000 rows"):
         assert part in line(VIEW)
+
+
+def test_a_log_is_told_as_it_was_served_and_how_much_of_it() -> None:
+    asked = Asked(requests=100, answered=97, late=2, unanswered=1)
+    view = dataclasses.replace(VIEW, asked=asked, recent=Standing(0.75, 0.65, NAN, 40, served=0.74))
+    text = shown(view, 200)
+    assert "AUC, served" in text
+    assert "0.740" in text
+    assert "97 of 100 requests answered, 2 not asked" in text
+    assert "AUC served 0.740 live 0.750" in line(view)
+    given = Progressive(0.74, 0.7, 0.27, 0.9, 1.0)
+    learned = Progressive(0.76, 0.72, 0.26, 0.9, 1.0)
+    told = summary(
+        dataclasses.replace(SUMMARY, served=Served(asked, given, learned, 1000, speed=3000.0))
+    )
+    assert "2 not asked, since the replay was late, 1 without an answer in time" in told
+    assert "AUC of 0.7400 (0.7000 within a request" in told
+    assert "0.7600 (0.7200, 0.2600)" in told
+    assert "At 3,000 times real time, the 120 ms" in told
+    assert "are 6 minutes of the log" in told
+    at_full_speed = Served(asked, given, learned, 1000, speed=None)
+    assert "times real time" not in summary(dataclasses.replace(SUMMARY, served=at_full_speed))

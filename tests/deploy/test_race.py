@@ -70,3 +70,15 @@ def test_it_grows_past_what_it_began_with() -> None:
     race.add_scores(scores([(name, place / 20_000) for place, name in enumerate(names)]))
     assert (race.standing(0, 1).live, race.standing(0, 1).truth) == (1.0, 1.0)
     assert race.standing(0, 1).impressions == 20_000
+
+
+def test_what_was_served_is_judged_on_the_impressions_that_every_model_scored() -> None:
+    race = Race()
+    race.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
+    race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)
+    race.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.01)]))
+    assert math.isnan(race.standing(0, 1).served)
+    race.add_served(["b", "a"], [0.3, 0.4])
+    standing = race.standing(0, 1)
+    assert (standing.served, standing.live, standing.impressions) == (0.0, 1.0, 2)
+    assert standing.served_loss == pytest.approx(-(math.log(0.3) + math.log(0.6)) / 2)

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import confluent_kafka
@@ -16,8 +17,10 @@ from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, to
 from ingest.replay import NoEventsError, Progress, ReplaySettings, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from ingest.event_lines import Line
 
 WINDOW_MS = 1_000
 START_MS = 1_700_000_000_000
@@ -171,3 +174,41 @@ def test_a_directory_without_events_is_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson"):
         replay(settings, [tmp_path], WINDOW_MS, threading.Event(), topics=topics)
+
+
+@pytest.mark.parametrize("speed", [None, 20.0])
+def test_lines_are_shown_before_they_are_sent_and_those_of_one_time_together(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path, speed: float | None
+) -> None:
+    # three impressions a time, and more of them than are shown together
+    impressions = [
+        json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * (i // 3)}).encode()
+        for i in range(1_000)
+    ]
+    log = write_directory(tmp_path / "log", impressions, [clicked(7)])
+    seen: list[list[int]] = []
+    in_kafka_then: list[int] = []
+
+    def before(lines: Sequence[Line], late_s: float) -> None:
+        assert late_s >= 0.0
+        seen.append([line.time_ms for line in lines if not line.is_click])
+        if len(seen) == 3:
+            sent = [r for r in read_all(settings, topics.impressions) if r.key is not None]
+            in_kafka_then.append(len(sent))
+
+    replayed = replay(
+        settings,
+        [log],
+        WINDOW_MS,
+        threading.Event(),
+        settings=ReplaySettings(speed=speed),
+        topics=topics,
+        before=before,
+    )
+    assert replayed.events == 1_001
+    times = [time_ms for group in seen for time_ms in group]
+    assert times == sorted(times)
+    assert len(times) == 1_000, "every line is shown once"
+    groups = [set(group) for group in seen]
+    assert not any(one & other for one, other in pairwise(groups)), "none is split"
+    assert in_kafka_then[0] <= len(seen[0]) + len(seen[1]), "what was shown was not yet sent"

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingest.status import Figure, Status, figures_of, pack, unpack
-from serving.page.curves import CURVES
+from serving.page.curves import CURVES, EVALUATED, WATCHED
 from serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
 
 T0_MS = 1_700_000_000_000
@@ -107,3 +107,41 @@ def test_every_curve_of_the_page_can_be_drawn_from_nothing() -> None:
     assert history.answer(0)["curves"] == []
     assert len({(each.chart, each.name) for each in CURVES}) == len(CURVES)
     assert KEPT_MS // STEP_MS == 1800  # as the page keeps
+
+
+def auc_of(alias: str, value: float, **labels: str) -> Figure:
+    return Figure("headrace_evaluation_auc_ratio", {"alias": alias, **labels}, value)
+
+
+def test_the_curves_are_those_of_whoever_watches_a_run_and_else_evaluations() -> None:
+    history = History(CURVES)
+    evaluated = [auc_of("learned", 0.7, **EVALUATED), auc_of("production", 0.6, **EVALUATED)]
+    history.take(Status("evaluation", "a", T0_MS, evaluated))
+    history.step(T0_MS)
+    watched = [auc_of("learned", 0.8, **WATCHED), auc_of("frozen", 0.5, **WATCHED)]
+    history.take(Status("demo", "b", T0_MS + 1000, watched))
+    history.step(T0_MS + 1000)
+    curves = {each["name"]: each["points"] for each in history.answer(0)["curves"]}
+    assert curves == {"learned": [0.7, 0.8], "production": [0.6, None], "frozen": [None, 0.5]}
+
+
+def test_the_table_of_accuracy_has_windows_as_they_settled_and_else_as_they_stand() -> None:
+    history = History([])
+    figures = [
+        auc_of("learned", 0.7, window="1m", until="open", slice="all"),
+        auc_of("learned", 0.8, window="1m", until="settled", slice="all"),
+        auc_of("learned", 0.9, window="10m", until="open", slice="all"),
+        auc_of("learned", 0.1, window="10m", until="open", slice="device=phone"),
+        auc_of("frozen", 0.5, **WATCHED),
+        Figure(
+            "headrace_evaluation_calibration_ratio",
+            {"alias": "learned", "window": "1m", "until": "settled", "slice": "all"},
+            1.1,
+        ),
+    ]
+    history.take(Status("evaluation", "a", T0_MS, figures))
+    history.step(T0_MS)
+    assert history.answer(0)["accuracy"] == [
+        {"alias": "learned", "window": "10m", "until": "open", "auc": 0.9},
+        {"alias": "learned", "window": "1m", "until": "settled", "auc": 0.8, "calibration": 1.1},
+    ]

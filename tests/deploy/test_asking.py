@@ -1,0 +1,180 @@
+"""Requests of a log, put to a server before they are sent: what is asked, and what is counted."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from deploy.asking import AskingSettings, Client, requests_of
+from deploy.models import path_of
+from ingest.event_lines import Line
+from learner.spec import load_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+START_MS = 1_700_000_000_000
+FIELDS = load_spec(path_of("news")).fields
+
+
+def shown(name: str, request: str | None, article: str, user: str = "u") -> Line:
+    event = {
+        "impression_id": name,
+        "request_id": request,
+        "timestamp_ms": START_MS,
+        "user_id": user,
+        "article_id": article,
+        "unread_by_the_model": 1,
+    }
+    return Line(START_MS, False, name.encode(), orjson.dumps(event))
+
+
+def clicked(name: str) -> Line:
+    return Line(START_MS, True, name.encode(), orjson.dumps({"impression_id": name}))
+
+
+@dataclass
+class Server:
+    """Answers like a server would; `status` of the next answers can be told."""
+
+    port: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    held: threading.Event | None = None
+    """While it is there and not set, nobody is answered."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1/models/production:rank"
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    server = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if server.held is not None:
+                server.held.wait()
+            server.asked.append(asked)
+            status = server.statuses.pop(0) if server.statuses else 200
+            candidates = asked["candidates"]
+            ranking = [
+                {"index": i, "impression_id": each["impression_id"], "score": 0.1 * (i + 1)}
+                for i, each in enumerate(candidates)
+            ]
+            body = orjson.dumps({"ranking": ranking[::-1]})
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+            except BrokenPipeError:
+                self.close_connection = True  # whoever asked has gone
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.port = http.server_address[1]
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        thread.join()
+        http.server_close()
+
+
+def test_a_request_has_its_candidates_and_what_they_share_once() -> None:
+    lines = [shown("a", "r", "1"), clicked("z"), shown("b", "r", "2"), shown("c", None, "3")]
+    first, second = requests_of(lines, FIELDS)
+    assert orjson.loads(first.body) == {
+        "request_id": "r",
+        "timestamp_ms": START_MS,
+        "context": {"user_id": "u"},
+        "candidates": [
+            {"impression_id": "a", "article_id": "1"},
+            {"impression_id": "b", "article_id": "2"},
+        ],
+    }
+    assert second.candidates == 1, "an impression without a request is one of its own"
+
+
+def test_no_candidate_is_given_what_only_others_have() -> None:
+    [made] = requests_of([shown("a", "r", "1", "u"), shown("b", "r", "1", "v")], FIELDS)
+    asked = orjson.loads(made.body)
+    assert asked["context"] == {"article_id": "1"}
+    assert [each["user_id"] for each in asked["candidates"]] == ["u", "v"]
+
+
+def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None:
+    told: dict[str, float] = {}
+
+    def tell(ids: list[str], scores: list[float]) -> None:
+        told.update(zip(ids, scores, strict=True))
+
+    with serving() as server, Client(server.url, FIELDS, tell) as client:
+        client.ask([shown(f"{r}/{i}", f"r{r}", str(i)) for r in range(30) for i in range(2)], 0.0)
+        assert len(told) == 60
+        assert told["7/0"] == pytest.approx(0.1)
+        assert told["7/1"] == pytest.approx(0.2)
+        served = client.served()
+        assert dict(zip(served.impression_ids.to_pylist(), served.scores, strict=True)) == told
+    assert (client.asked.requests, client.asked.answered) == (30, 30)
+    assert len(client.asked.took_s) == 30
+
+
+def test_a_replay_that_is_late_goes_on_without_asking_and_that_is_counted() -> None:
+    with serving() as server, Client(server.url, FIELDS) as client:
+        client.ask([shown("a", "r", "1"), shown("b", "s", "1")], late_s=0.6)
+        client.ask([shown("c", "t", "1")], late_s=0.4)
+    assert (client.asked.requests, client.asked.late, client.asked.answered) == (3, 2, 1)
+    assert [each["request_id"] for each in server.asked] == ["t"]
+
+
+def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
+    with serving() as server, Client(server.url, FIELDS) as client:
+        server.statuses = [503, 503]
+        client.ask([shown("a", "r", "1")], 0.0)
+    assert client.asked.answered == 1
+    assert len(server.asked) == 3
+
+
+def refused(server: Server) -> None:
+    server.statuses = [422]
+
+
+def silent(server: Server) -> None:
+    server.held = threading.Event()
+
+
+def gone(server: Server) -> None:
+    server.port = 1  # nobody listens there
+
+
+@pytest.mark.parametrize(
+    ("amiss", "expected"), [(refused, (1, 0)), (silent, (0, 1)), (gone, (0, 1))]
+)
+def test_what_has_no_answer_is_counted_and_not_waited_for(
+    amiss: Callable[[Server], None], expected: tuple[int, int]
+) -> None:
+    with serving() as server:
+        amiss(server)
+        with Client(server.url, FIELDS, settings=AskingSettings(patience_s=0.2)) as client:
+            client.ask([shown("a", "r", "1")], 0.0)
+        if server.held is not None:
+            server.held.set()
+    assert (client.asked.refused, client.asked.unanswered) == expected
+    assert client.asked.answered == 0
+    assert len(client.served()) == 0
