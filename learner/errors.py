@@ -77,3 +77,29 @@ class MissingTorch(LearnerError):
             f'[model] architecture = "{architecture}": expected torch to be installed, found that '
             "it is not: pip install 'headrace[deep]'"
         )
+
+
+class GroupBroken(LearnerError):
+    """Learners that step together are no longer all there, or no longer at one state."""
+
+    def __init__(self, rank: int, size: int, why: str) -> None:
+        super().__init__(
+            f"learner {rank} of a group of {size} that step together: expected all of them, and "
+            f"what each pushed to be applied, found: {why}. All of them have to be started again "
+            "(torchrun does that); what was not pushed is read from Kafka again"
+        )
+
+
+class NoGroup(LearnerError):
+    """A spec asks for learners that step together, and nobody said who they are; or the other way
+    round."""
+
+
+class NoUncertainty(LearnerError):
+    """A model was asked how little it knows, and its optimizer does not keep count."""
+
+    def __init__(self, model: str, optimizer: str) -> None:
+        super().__init__(
+            f'model "{model}": expected weights stepped by "ftrl" or "adagrad", whose rates tell '
+            f'how much was seen of an input; found "{optimizer}", so there is no uncertainty'
+        )

@@ -69,6 +69,14 @@ class Model(Learning, Protocol):
         Statistics are taken from the rows as they stand. Never adds a row.
         """
 
+    def uncertainty(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return how far one more outcome could move the log-odds of each answer; shape (n,).
+
+        Raises NoUncertainty where the optimizer of the weights keeps no count of what was seen.
+        """
+
     def forget(self) -> None:
         """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
 

@@ -17,6 +17,7 @@ from learner.asked_rows import AskedRows
 from learner.calibration import Calibrated
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
+from learner.uncertainty import rates_of, uncertainty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ class ModelOfRows(ABC):
         """
         self.width = spec.width
         self._inputs = InputRows(spec, buckets)
+        self._name, self._optimizer = spec.name, spec.optimizer
         self._calibrated = Calibrated(spec.calibration) if spec.calibration else None
 
     @property
@@ -73,6 +75,16 @@ class ModelOfRows(ABC):
         if self._calibrated is not None:
             self._calibrated.apply(view, scores)
         return scores
+
+    def uncertainty(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return how far one more outcome could move each answer's log-odds; shape (n,).
+
+        Of the weights alone: see learner.uncertainty. Never adds a row. Raises NoUncertainty.
+        """
+        rates = rates_of(self._optimizer, self._name)
+        return uncertainty(rates, self._inputs, view, features, event_ms)
 
     def learn(
         self,

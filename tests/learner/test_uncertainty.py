@@ -1,0 +1,92 @@
+"""How little a model knows: falls with what was seen, and bounds how far an outcome moves it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ingest.encode import Encoder
+from learner.errors import NoUncertainty
+from learner.inputs import INTERCEPT
+from learner.spec import parse_spec
+from tests.learner.streams import COUNT, FIELDS, START_MS, Bench, part, random_examples, random_spec
+
+MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
+DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\n'
+FTRL = '[optimizer]\nname = "ftrl"\nalpha = 0.2\nbeta = 1.5\nl1 = 0.0\nl2 = 0.0\n'
+ADAGRAD = '[optimizer]\nname = "adagrad"\nalpha = 0.2\nepsilon = 0.01\n'
+
+
+def _bench(optimizer: str, model: str = "") -> Bench:
+    if model == DEEP:
+        pytest.importorskip("torch", reason="deep models are an extra")
+    fields = FIELDS.format(policy="window").replace("[model]", "[model]\n" + model)
+    return Bench(parse_spec(fields + optimizer, "test.toml"))
+
+
+@pytest.mark.parametrize("model", ["", MACHINE, DEEP])
+@pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD])
+def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) -> None:
+    bench = _bench(optimizer, model)
+    examples = random_examples(np.random.default_rng(1), bench.spec, 60, closed=True)
+    bench.learn(examples)
+    rows = bench.rows()
+    squares = dict(zip(rows.ids.tolist(), rows.values[:, 1].tolist(), strict=True))
+
+    def rate(row_id: int) -> float:
+        n = squares.get(row_id, 0.0)
+        if optimizer == FTRL:
+            return 0.2 / (1.5 + math.sqrt(n))
+        return 0.2 / (math.sqrt(n + 1.0) + 0.01)
+
+    asked = random_examples(np.random.default_rng(2), bench.spec, 20, closed=True)
+    features, expected = asked.features, []
+    price = int(bench.spec.fields.number_ids[0])
+    for i in range(len(asked)):
+        items = features.bag_ids[features.bag_offsets[2 * i] : features.bag_offsets[2 * i + 2]]
+        ids = [INTERCEPT, *features.ids[i].tolist(), *items.tolist()]
+        whole = sum(rate(each) for each in ids) + rate(price) * abs(float(features.numbers[i, 0]))
+        expected.append(whole)
+    before = len(bench.view)
+    found = bench.model.uncertainty(bench.view, features, asked.event_ms)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert len(bench.view) == before
+
+
+def test_no_outcome_moves_the_log_odds_farther() -> None:
+    bench = _bench(FTRL)
+    examples = random_examples(np.random.default_rng(3), bench.spec, 300, closed=True)
+    moved = []
+    for i in range(len(examples)):
+        one = part(examples, i, i + 1)
+        bound = bench.model.uncertainty(bench.view, one.features, one.event_ms)[0]
+        largest = max(1.0, abs(float(one.features.numbers[0, 0])))
+        before = bench.learn(one)[0]
+        after = bench.model.predict(bench.view, one.features, one.event_ms)[0]
+        step = abs(math.log(after / (1 - after)) - math.log(before / (1 - before)))
+        assert step <= bound * largest * 1.001
+        moved.append(step / bound)
+    assert max(moved) > 0.3
+
+
+def test_what_was_seen_more_is_known_better_with_statistics_and_admission_too() -> None:
+    spec = random_spec(np.random.default_rng(4), "window", True, COUNT + "fields = ['item']\n")
+    bench = Bench(spec)
+    examples = random_examples(np.random.default_rng(5), spec, 400, closed=True)
+    events = [{"item": 1, "user": "u1"}, {"item": 99, "user": "nobody"}]
+    asked = Encoder(spec.fields).encode(events)
+    times = np.full(2, START_MS + 3_600_000, np.int64)
+    unlearned = bench.model.uncertainty(bench.view, asked, times)
+    bench.learn(examples)
+    seen, new = bench.model.uncertainty(bench.view, asked, times)
+    assert seen < new < unlearned[1]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_an_optimizer_that_keeps_no_count_is_refused_by_name(name: str) -> None:
+    bench = _bench(f'[optimizer]\nname = "{name}"\n')
+    asked = Encoder(bench.spec.fields).encode([{}])
+    with pytest.raises(NoUncertainty, match=f'model "test".*"{name}"'):
+        bench.model.uncertainty(bench.view, asked, np.zeros(1, np.int64))
