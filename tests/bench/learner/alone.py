@@ -1,0 +1,94 @@
+"""A contender in a process of its own, so that its memory is its own.
+
+`memory_mb` is by how much the resident memory of the process grew at its peak while the contender
+learned: neither the interpreter nor the stream count, a model's table does.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learner.progressive import auc, log_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a contender did in one pass."""
+
+    examples: int
+    seconds: float
+    scores: npt.NDArray[np.float64] | None
+    """(examples,) each made before its example was learned; None if it does not tell."""
+
+    @property
+    def rate(self) -> float:
+        """Examples a second."""
+        return self.examples / self.seconds
+
+
+def accuracy(
+    labels: npt.NDArray[np.uint8], scores: npt.NDArray[np.float64], common: int
+) -> dict[str, float]:
+    """Return AUC and log loss of all scores, and of the first that everybody has."""
+    labels = labels[: scores.shape[0]]
+    return {
+        "auc": auc(labels, scores),
+        "log_loss": log_loss(labels, scores),
+        "common_auc": auc(labels[:common], scores[:common]),
+        "common_log_loss": log_loss(labels[:common], scores[:common]),
+    }
+
+
+class Alone:
+    """Runs functions in another process: one for all of them if `quick`, else one each."""
+
+    def __init__(self, *, quick: bool) -> None:
+        self._pool = ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            max_tasks_per_child=None if quick else 1,
+        )
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def run(self, function: Callable[..., Any], *args: Any, **named: Any) -> tuple[Any, float]:
+        """Return what it returned, and the MB it took."""
+        return self._pool.submit(_measured, function, args, named).result()
+
+
+def _measured(
+    function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, float]:
+    before = begin_memory()
+    result = function(*args, **named)
+    return result, memory_mb(before)
+
+
+def begin_memory() -> int:
+    """Return the resident kB of this process, and measure its peak from now on. Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status_kb("VmRSS")
+
+
+def memory_mb(before: int) -> float:
+    """Return by how many MB this process has grown since, at its peak."""
+    return (_status_kb("VmHWM") - before) / 1024.0
+
+
+def _status_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(name + ":")).split()[1])

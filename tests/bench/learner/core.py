@@ -1,0 +1,93 @@
+"""The model alone: rows in memory, no Kafka, no parameter server, one core.
+
+The rows' pending gains are kept as for a push. The first pass over the stream adds rows, and its
+scores are what accuracy is computed from; what is reported as the rate is the median pass after it,
+over rows that are there, and the first as `..._new_rows`.
+
+`core_lr_admission` is logistic regression with rows made at the third sighting, over streams drawn
+anew from the same distribution, and `core_lr_drawn` without admission over the same streams.
+Compare these two; their `_rows` say what it is for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from learner.models import open_model
+from learner.pending import Pending
+from learner.spec import parse_spec
+from pserver.store import Shape
+from pserver.table import RowTable
+from tests.bench.learner.alone import Learned
+from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
+
+if TYPE_CHECKING:
+    from ingest.examples import Examples
+    from learner.spec import ModelSpec
+    from tests.bench.learner.stream import Stream
+
+_BUCKETS = 64
+_ADMISSION = '[admission]\nkind = "count"\nsightings = 3\n'
+
+
+class Core:
+    """A model and its rows, as a learner holds them."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.model, self.view = open_model(spec, _BUCKETS), RowTable(spec.width)
+        self.pending = Pending(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+        self.active = np.ones(_BUCKETS, np.bool_)
+
+    def learn(self, batches: list[Examples]) -> Learned:
+        """Learn a stream."""
+        scores = []
+        began = time.perf_counter()
+        for batch in batches:
+            self.view.reserve(self.model.rows_needed(batch))
+            made = self.model.learn(self.view, self.pending.reserve(), self.active, batch)
+            scores.append(made)
+        seconds = time.perf_counter() - began
+        return Learned(sum(map(len, batches)), seconds, np.concatenate(scores))
+
+
+def learn_core(stream: Stream, text: str, passes: int = 2) -> tuple[Learned, float, int]:
+    """Return the first pass, examples a second of those after it, and how many rows there were.
+
+    text: of the model spec.
+    """
+    spec = parse_spec(text, "bench.toml")
+    batches = batches_of(spec, stream)
+    Core(spec).learn(batches[:1])  # compiled now, not while the clock runs
+    core = Core(spec)
+    first, *others = (core.learn(batches) for _ in range(passes))
+    return first, statistics.median(each.rate for each in others), len(core.view)
+
+
+def core_figures(stream: Stream, *, quick: bool) -> dict[str, float]:
+    """Return what the core does that has no counterpart elsewhere."""
+    _, rate, rows = learn_core(stream, stream_spec(numbers=False, more=LR).text)
+    found = {"core_lr_ids": round(rate), "core_lr_ids_rows": rows}
+    return found | _admission(len(stream) // (8 if quick else 2), 3)
+
+
+def _admission(examples: int, passes: int) -> dict[str, float]:
+    """Return examples a second with and without admission, over the same new draws, in turns."""
+    specs = {
+        "core_lr_drawn": stream_spec(more=LR),
+        "core_lr_admission": stream_spec(more=LR + _ADMISSION),
+    }
+    cores = {name: Core(spec) for name, spec in specs.items()}
+    rates: dict[str, list[float]] = {name: [] for name in cores}
+    for seed in range(1 + passes):
+        drawn = make_stream(examples, 100 + seed)
+        for name, core in cores.items():
+            batches = batches_of(specs[name], drawn)
+            if not seed:
+                core.learn(batches[:1])  # compiled now, not while the clock runs
+            rates[name].append(core.learn(batches).rate)
+    found = {name: float(round(statistics.median(rates[name][1:]))) for name in cores}
+    return found | {f"{name}_rows": len(core.view) for name, core in cores.items()}

@@ -1,0 +1,263 @@
+"""A learner as it runs: examples in Kafka become rows gained in two Valkey shards.
+
+Kafka and the Valkey Cluster are real, each of one machine; the learner is the one that `headrace
+learner run` starts, in a process of its own. All examples are in the topic before it reads the
+first. The clock begins when its first read returns something, with kernels compiled, and ends when
+every bucket's marks stand at the end of the topic, which is asked for every 20 ms: from then on a
+kill of anything loses nothing.
+
+`burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and the
+log is kept short (`STEADY_LOG_BYTES` a bucket, where the learner waits). Measuring begins when the
+log has reached its bound, and what is applied from then on is what was folded: its rate is the one
+at which unfolded entries do not grow. How much they did is told (`log_growth_mb`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+
+from deploy.stack.one_machine import OneMachine
+from deploy.warming import warm
+from ingest.examples import pack
+from ingest.kafka import (
+    KafkaReader,
+    KafkaSettings,
+    KafkaWriter,
+    ensure_topics,
+    read_all,
+    topics_for,
+)
+from ingest.stream import Record, Source
+from ingest.topics import examples_topic, scores_topic
+from learner import process
+from learner.loop import Pace
+from learner.process import LearnerSettings, run_learner
+from learner.scores import unpack as unpack_scores
+from learner.spec import parse_spec
+from pserver.errors import Unreachable
+from pserver.keeper import Keeping
+from pserver.keeping import KeeperSettings, run_keeper
+from pserver.redis_store import open_store
+from pserver.store import Shape
+from tests.bench.learner.alone import begin_memory, memory_mb
+from tests.bench.learner.stages import Stages
+from tests.bench.learner.stream import BATCH, batches_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.connection import Connection
+
+    import numpy.typing as npt
+
+    from learner.spec import ModelSpec
+    from pserver.redis_store import RedisStore
+    from tests.bench.learner.stream import Stream
+
+PARTITIONS, BUCKETS = 2, 8
+STEADY_LOG_BYTES = 4 << 20
+_LOOK_S = 0.02
+_PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What a learner process did."""
+
+    examples: int
+    rate: float
+    memory_mb: float
+    scores: npt.NDArray[np.float64]  # (examples,)
+    log_growth_mb: float
+    """Of unfolded entries while the rate was measured; negative if they became fewer."""
+    stages: dict[str, float]
+    """Processor seconds of the learner's main thread by what it did, if asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    examples: float  # applied in a bucket, on average
+    log_bytes: int
+    done: bool
+
+
+class Workshop:
+    """Kafka, Valkey, and a learner that is told what to learn. A context manager."""
+
+    def __init__(self, specs: Sequence[ModelSpec], *, staged: bool = False) -> None:
+        """Compile for these specs beforehand; `staged`: see what the learner's time goes into."""
+        self._machine = OneMachine()
+        context = multiprocessing.get_context("spawn")
+        texts = [each.text for each in specs]
+        self._pipe, self._learner_pipe = context.Pipe()
+        self._keeper_pipe, self._kept_pipe = context.Pipe()
+        self._learner = context.Process(
+            target=_learner_process, args=(self._learner_pipe, texts, staged), daemon=True
+        )
+        self._keeper = context.Process(target=_keeper_process, args=(self._kept_pipe,), daemon=True)
+
+    def __enter__(self) -> Workshop:
+        self._learner.start()
+        self._keeper.start()
+        for theirs in (self._learner_pipe, self._kept_pipe):
+            theirs.close()  # so that it is closed when their process dies, whatever it dies of
+        self._machine.__enter__()
+        self._kafka = KafkaSettings(self._machine.kafka)
+        self._pipe.recv()  # it has compiled
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe, worker in ((self._pipe, self._learner), (self._keeper_pipe, self._keeper)):
+            with suppress(OSError):
+                pipe.send(None)
+            worker.join(10.0)
+            worker.kill()
+        self._machine.__exit__(None, None, None)
+
+    def learn(self, spec: ModelSpec, stream: Stream, steady_s: float = 0.0) -> Durable:
+        """Learn the stream from Kafka; steadily for so many seconds, in bursts if 0."""
+        ends = self._fill(spec, stream)
+        store = open_store(self._machine.redis, spec.name)
+        store.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+        if steady_s:
+            self._keeper_pipe.send((self._machine.redis, spec.name))
+            self._keeper_pipe.recv()
+        limit = STEADY_LOG_BYTES if steady_s else Pace().log_bytes_limit
+        self._pipe.send((self._machine.kafka, self._machine.redis, spec.text, limit))
+        began_s = self._pipe.recv()
+        looks = [_Look(began_s, 0.0, 0, done=False)]
+        until_s = time.monotonic() + _PATIENCE_S
+        while not looks[-1].done and not (steady_s and _window(looks, steady_s)):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{looks[-1].examples} of {len(stream)} examples learned")
+            time.sleep(_LOOK_S)
+            looks.append(_look(store, ends, len(stream)))
+        self._pipe.send("stop")
+        memory, stages = self._pipe.recv()
+        if steady_s:
+            self._keeper_pipe.send("stop")
+            self._keeper_pipe.recv()
+        first, last = (_window(looks, steady_s) if steady_s else None) or (looks[0], looks[-1])
+        done = last.examples - first.examples
+        scores = self._scores(spec, len(stream))
+        store.drop()
+        store.close()
+        return Durable(
+            round(done),
+            done / (last.at_s - first.at_s),
+            memory,
+            scores,
+            (last.log_bytes - first.log_bytes) / 2**20,
+            stages,
+        )
+
+    def _fill(self, spec: ModelSpec, stream: Stream) -> list[int]:
+        """Write the examples in turns to the partitions; return where these end, ascending."""
+        ensure_topics(self._kafka, topics_for(spec.name, PARTITIONS))
+        writer, ends = KafkaWriter(self._kafka), [0] * PARTITIONS
+        try:
+            for number, batch in enumerate(batches_of(spec, stream)):
+                partition = number % PARTITIONS
+                writer.send(Source(examples_topic(spec.name), partition), pack(batch))
+                ends[partition] += 1
+        finally:
+            writer.close()
+        return sorted(ends)
+
+    def _scores(self, spec: ModelSpec, examples: int) -> npt.NDArray[np.float64]:
+        """Read the scores that the learner wrote, up to where they are without a gap."""
+        found = np.full(examples, np.nan)
+        for record in read_all(self._kafka, scores_topic(spec.name)):
+            scores = unpack_scores(record.value)
+            places = scores.impression_ids.cast("int64").to_numpy()
+            found[places] = np.where(np.isnan(found[places]), scores.scores, found[places])
+        missing = np.flatnonzero(np.isnan(found))
+        return found[: missing[0]] if missing.shape[0] else found
+
+
+def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
+    """See how far the buckets are."""
+    answers = store.marks(range(BUCKETS))
+    at_s = time.time()
+    known = [each for each in answers if not isinstance(each, Unreachable)]
+    done = all(sorted(each.marks.values()) == ends for each in known) and len(known) == BUCKETS
+    applied = sum(sum(each.marks.values()) for each in known) / max(1, len(known))
+    log_bytes = sum(each.log_bytes for each in known)
+    return _Look(at_s, min(applied * BATCH, examples), log_bytes, done)
+
+
+def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
+    """Return the looks between which the log was as long as it may be, None if not yet."""
+    full = next((each for each in looks if each.log_bytes >= STEADY_LOG_BYTES * BUCKETS / 2), None)
+    if full is None or looks[-1].at_s - full.at_s < steady_s:
+        return None
+    # the first second is the log's own: what it could still take counts as nobody's
+    first = next(each for each in looks if each.at_s >= full.at_s + steady_s / 4)
+    return first, looks[-1]
+
+
+def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
+    """Compile; then learn what the pipe names, each until told to stop."""
+    for text in texts:
+        warm(parse_spec(text, "bench.toml"))
+    pipe.send("ready")
+    while (told := pipe.recv()) is not None:
+        kafka, redis, text, log_bytes_limit = told
+        spec = parse_spec(text, "bench.toml")
+        stop = threading.Event()
+        waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
+        telling = partial(_TellingReader, pipe, waiting)
+        settings = LearnerSettings(pace=Pace(log_bytes_limit=log_bytes_limit))
+        before, stages = begin_memory(), Stages()
+        watched = stages.watched() if staged else stages
+        with patch.object(process, "KafkaReader", telling), watched:
+            run_learner(
+                settings, KafkaSettings(kafka), partial(open_store, redis, spec.name), spec, stop
+            )
+        pipe.send((memory_mb(before), stages.seconds))
+
+
+def _wait_for_stop(pipe: Connection, stop: threading.Event) -> None:
+    pipe.recv()
+    stop.set()
+
+
+class _TellingReader(KafkaReader):
+    """Tells when the first examples are there."""
+
+    def __init__(
+        self, pipe: Connection, waiting: threading.Thread, *args: Any, **named: Any
+    ) -> None:
+        super().__init__(*args, **named)
+        self._pipe, self._waiting, self._told = pipe, waiting, False
+
+    def poll(self, timeout_s: float) -> Any:
+        """As its parent."""
+        found = super().poll(timeout_s)
+        if not self._told and any(isinstance(each, Record) for each in found):
+            self._told = True
+            self._pipe.send(time.time())
+            self._waiting.start()
+        return found
+
+
+def _keeper_process(pipe: Connection) -> None:
+    """Keep the models that the pipe names, each until told to stop."""
+    while (told := pipe.recv()) is not None:
+        redis, name = told
+        stop, store = threading.Event(), open_store(redis, name)
+        waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
+        waiting.start()
+        pipe.send("keeping")
+        run_keeper(KeeperSettings(keeping=Keeping(keep_bytes=STEADY_LOG_BYTES // 2)), store, stop)
+        store.close()
+        pipe.send("stopped")

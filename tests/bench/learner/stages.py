@@ -1,0 +1,96 @@
+"""Where a learner's main thread spends its processor time, by stage, without the stages within.
+
+Measured by wrapping the functions that are the stages, so a stage called a million times would
+measure the wrapping: these are called once a batch or once a push.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from learner import intake, loop, pushes
+from learner.guard import Guard
+from learner.intake import Intake
+from learner.pending import Pending
+from learner.pushes import Pushes
+from pserver.replica import Replica
+from pserver.table import RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STAGES: tuple[tuple[Any, str, str], ...] = (
+    (loop.Learner, "step", "rest of the loop"),
+    (Intake, "poll", "waiting for Kafka and taking from it"),
+    (intake, "unpack", "unpacking examples"),
+    (Guard, "reason", "guarding"),
+    (Guard, "judge", "guarding"),
+    (RowTable, "reserve", "growing tables"),
+    (Pending, "reserve", "growing tables"),
+    (loop.Learner, "_send_scores", "packing and sending scores"),
+    (loop.Learner, "_seal", "waiting until Kafka has the scores"),
+    (Pending, "largest", "looking for exploded gains"),
+    (Pending, "take", "taking out what rows gained"),
+    (pushes, "pack", "packing pushes"),
+    (Pushes, "send", "rest of pushing"),
+    (Replica, "fold_own", "folding into the replica"),
+    (Replica, "poll", "following logs"),
+    (Pending, "refresh", "refreshing the view"),
+    (loop.Learner, "_recheck", "comparing marks"),
+    (loop.Learner, "_throttled", "comparing marks"),
+)
+
+
+class Stages:
+    """Seconds by stage. Entered as it is, it measures nothing."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._within: list[float] = []
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @contextmanager
+    def watched(self) -> Iterator[Stages]:
+        """Measure while this is open."""
+        from learner.models.rows import ModelOfRows
+
+        learning = [(kind, "learn", "learning") for kind in _with_learn(ModelOfRows)]
+        with ExitStack() as patched:
+            for owner, name, stage in (*STAGES, *learning):
+                wrapped = self._timed(getattr(owner, name), stage)
+                patched.enter_context(patch.object(owner, name, wrapped))
+            yield self
+
+    def _timed(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
+        @wraps(function)
+        def timed(*args: Any, **named: Any) -> Any:
+            self._within.append(0.0)
+            began = time.thread_time()
+            try:
+                return function(*args, **named)
+            finally:
+                spent = time.thread_time() - began
+                own = spent - self._within.pop()
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + own
+                if self._within:
+                    self._within[-1] += spent
+
+        return timed
+
+
+def _with_learn(kind: type) -> list[type]:
+    """Return the classes below this one that say themselves how they learn."""
+    found = [kind] if "learn" in vars(kind) else []
+    below: type
+    for below in type.__subclasses__(kind):
+        found += _with_learn(below)
+    return found
