@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingest.examples import Kind
-from learner.progressive import progressive
+from learner.breakdown import Scored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +36,9 @@ class Outcomes:
     requests: npt.NDArray[np.int64]  # (n,) equal for the impressions of one request
     labels: npt.NDArray[np.uint8]  # (n,) 1 if clicked
     scores: npt.NDArray[np.float64]  # (n,) the first that the impression was given
+    event_ms: npt.NDArray[np.int64]  # (n,) when it was shown
+    weights: npt.NDArray[np.float64] | None  # (n,) what each counts as; None: 1
+    slices: dict[str, pa.Array]  # raw fields that the spec slices by, each (n,)
     unscored: int = 0
     """Shown impressions that no score was found for: none, unless Kafka no longer holds it."""
 
@@ -52,11 +55,19 @@ class Outcomes:
             self.requests[chosen],
             self.labels[chosen],
             self.scores[chosen],
+            self.event_ms[chosen],
+            None if self.weights is None else self.weights[chosen],
+            {name: values.filter(pa.array(chosen)) for name, values in self.slices.items()},
         )
+
+    @property
+    def scored(self) -> Scored:
+        """The columns that figures are counted from."""
+        return Scored(self.labels, self.scores, self.event_ms, self.requests, self.weights)
 
     def progressive(self) -> Progressive:
         """Return the accuracy of the scores, each made before its outcome was learned."""
-        return progressive(self.labels, self.scores, self.requests)
+        return self.scored.figures()
 
 
 @dataclass(slots=True)
@@ -64,6 +75,22 @@ class _Shown:
     ids: list[pa.Array] = field(default_factory=list)
     requests: list[pa.Array] = field(default_factory=list)
     labels: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    event_ms: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    weights: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    slices: dict[str, list[pa.Array]] = field(default_factory=dict)
+
+    def add(self, batch: Examples) -> None:
+        """Take the impressions of a batch, as they were shown."""
+        is_first = batch.kinds != Kind.CLICKED
+        first = pa.array(is_first)
+        self.ids.append(_large(batch.impression_ids.filter(first)))
+        self.requests.append(_large(batch.request_ids.filter(first)))
+        self.labels.append(batch.labels[is_first])
+        self.event_ms.append(batch.shown_ms[is_first])
+        if batch.weights is not None:
+            self.weights.append(batch.weights[is_first].astype(np.float64))
+        for name, values in batch.slices.items():
+            self.slices.setdefault(name, []).append(_large(values.filter(first)))
 
 
 def join_outcomes(examples: Iterable[Examples], scores: Iterable[Scores]) -> Outcomes:
@@ -76,10 +103,7 @@ def join_outcomes(examples: Iterable[Examples], scores: Iterable[Scores]) -> Out
     for batch in examples:
         is_click = batch.kinds == Kind.CLICKED
         clicked.append(_large(batch.impression_ids.filter(pa.array(is_click))))
-        first = pa.array(~is_click)
-        shown.ids.append(_large(batch.impression_ids.filter(first)))
-        shown.requests.append(_large(batch.request_ids.filter(first)))
-        shown.labels.append(batch.labels[~is_click])
+        shown.add(batch)
     scored_ids, scored = [], []
     for made in scores:
         scored_ids.append(_large(made.impression_ids))
@@ -99,11 +123,15 @@ def _join(
     place = pc.index_in(ids, value_set=scored_ids.take(first_scores))
     found = place.is_valid().to_numpy(zero_copy_only=False)
     place = place.fill_null(0).to_numpy()[found]
+    kept = pa.array(found)
     return Outcomes(
-        ids.filter(pa.array(found)),
+        ids.filter(kept),
         _request_numbers(_joined(shown.requests).take(once))[found],
         labels[found],
         scored[first_scores][place],
+        _numbers(shown.event_ms, np.int64)[once][found],
+        _numbers(shown.weights, np.float64)[once][found] if shown.weights else None,
+        {name: _joined(each).take(once).filter(kept) for name, each in shown.slices.items()},
         unscored=int((~found).sum()),
     )
 

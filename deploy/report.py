@@ -20,6 +20,7 @@ from deploy.outcomes import join_outcomes
 from ingest.examples import unpack as unpack_examples
 from ingest.kafka import read_all
 from ingest.topics import examples_topic, scores_topic
+from learner.breakdown import by_decile, by_slice, by_window, calibration_error
 from learner.scores import unpack as unpack_scores
 
 if TYPE_CHECKING:
@@ -30,10 +31,14 @@ if TYPE_CHECKING:
     from ingest.fields import FieldSet
     from ingest.joiner import JoinerState
     from ingest.settings import KafkaSettings
+    from learner.breakdown import Part
     from learner.progressive import Progressive
     from learner.spec import ModelSpec
     from pserver.table import RowTable
 
+WINDOWS = 10
+"""Windows of event time that the stream is looked at through; each begins in the middle of the one
+before."""
 FIELD_BITS = np.uint64(1023)
 """The low ten bits of an id are the number of its field."""
 
@@ -99,9 +104,11 @@ def make_report(
         "duplicates": state.duplicates,
         "examples": state.examples,
         "dead_letters": state.dead_letters,
+        "dropped_negatives": state.dropped_negatives,
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.progressive()),
         "by_data": by_data,
+        **_breakdown(outcomes),
         "freshness_ms": {"p50": freshness.p50_ms, "p99": freshness.p99_ms},
         "rows": rows.rows,
         "shows_by_field": rows.shows_by_field,
@@ -109,12 +116,40 @@ def make_report(
     }
 
 
-def _figures(accuracy: Progressive) -> dict[str, float | None]:
-    # what has no value (an AUC with labels of one kind) is null, for JSON has no NaN
+def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
+    """Return the figures by decile of the scores, by slices, and of windows that slide."""
+    scored, bands = outcomes.scored, by_decile(outcomes.scored)
+    times = scored.event_ms
+    span_ms = int(times.max() - times.min()) + 1 if len(scored) else 1
+    length_ms = -(-span_ms // WINDOWS)
     return {
-        name: round(value, 6) if np.isfinite(value) else None
-        for name, value in asdict(accuracy).items()
+        "calibration_error": _rounded(calibration_error(bands)),
+        "by_decile": [
+            {name: _rounded(value) for name, value in asdict(band).items()} for band in bands
+        ],
+        "by_slice": {
+            field: [_part("value", part.name, part) for part in by_slice(scored, values)]
+            for field, values in sorted(outcomes.slices.items())
+        },
+        "by_window": [
+            _part("begin_ms", begin_ms, part)
+            for begin_ms, part in by_window(scored, length_ms, -(-length_ms // 2))
+        ],
+        "window_ms": length_ms,
     }
+
+
+def _part(key: str, value: str | int, part: Part) -> dict[str, Any]:
+    return {key: value, "impressions": part.impressions} | _figures(part.figures)
+
+
+def _figures(accuracy: Progressive) -> dict[str, float | None]:
+    return {name: _rounded(value) for name, value in asdict(accuracy).items()}
+
+
+def _rounded(value: float) -> float | None:
+    # what has no value (an AUC with labels of one kind) is null, for JSON has no NaN
+    return round(value, 6) if np.isfinite(value) else None
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
