@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pserver.store import Store
 
 _LOOK_S = 0.05
+_PATIENCE_S = 15.0
+"""With live evaluation, from the start of the parts: it takes 5 s where there is a core for it."""
 _SAID = {"evaluation": b"headrace_evaluation_open_panes"}
 """In the metrics of who works: what Faust does until it has its partition would be felt by all."""
 PRODUCTION = "production"
@@ -201,9 +203,12 @@ class Road:
             },
         }
         deadline_s = time.monotonic() + self._settings.ready_within_s
+        patient_until_s = time.monotonic() + _PATIENCE_S
         while waited_for and not stop.is_set():
             self.check()
             waited_for = {name: each for name, each in waited_for.items() if not _answers(*each)}
+            if set(waited_for) == {"evaluation"} and time.monotonic() > patient_until_s:
+                break  # it gives way to the others, and they work
             if waited_for and time.monotonic() > deadline_s:
                 self._machine.keep()
                 raise PartFailed(

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-m", "deploy.cli")
 CONFIGURATION_ERROR = 2
-_GIVING_WAY = ("nice", "-n", "15")
+_GIVING_WAY = ("nice", "-n", "10")
 """POSIX: the priority with which what follows is run."""
 
 
