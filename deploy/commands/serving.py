@@ -17,12 +17,14 @@ from deploy.commands.options import (
     RedisUrl,
     ToldTo,
 )
+from deploy.commands.serving_score import score
 from deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from serving.process import ModelAt, SnapshotAt
 
 app = typer.Typer(help="Answer requests.", no_args_is_help=True)
+app.command()(score)
 
 
 @app.callback()

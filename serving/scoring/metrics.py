@@ -1,0 +1,58 @@
+"""What scoring a stream tells Prometheus, beside how its replica stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from serving.scoring.loop import Figures
+
+
+class ScoringCollector(Collector):
+    """The totals of one process."""
+
+    def __init__(self, model: str, figures: Callable[[], Figures | None]) -> None:
+        """`figures` returns None as long as nothing is scored."""
+        self._model, self._figures = model, figures
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they stand now."""
+        found = self._figures()
+        counters = (
+            ("impressions", "Impressions whose scores were committed.", found and found.scored),
+            ("transactions", "Transactions committed.", found and found.transactions),
+            ("aborts", "Transactions that were not committed.", found and found.aborts),
+            ("gone", "Impressions that retention took unscored.", found and found.gone),
+            (
+                "defaulted_rows",
+                "Rows taken as if they had not learned anything: not to be had in time.",
+                found and found.defaulted_rows,
+            ),
+        )
+        for name, text, value in counters:
+            total = CounterMetricFamily(f"headrace_scorer_{name}", text, labels=["model"])
+            total.add_metric([self._model], value or 0)
+            yield total
+        letters = CounterMetricFamily(
+            "headrace_scorer_dead_letters",
+            "Messages that could not be scored.",
+            labels=["model", "reason"],
+        )
+        for reason, count in (found.dead_letters if found else {}).items():
+            letters.add_metric([self._model, reason], count)
+        yield letters
+        newest = GaugeMetricFamily(
+            "headrace_scorer_event_timestamp_seconds",
+            "Greatest event time that was scored, Unix time.",
+            labels=["model"],
+        )
+        if found and found.newest_ms:
+            newest.add_metric([self._model], found.newest_ms / 1000)
+        yield newest

@@ -1,0 +1,168 @@
+"""Scoring a stream as a process: the loop with its rows, clients, clocks and metrics."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ingest.clock import steady_ms, wall_ms
+from ingest.collector.http_server import metrics_port, new_registry
+from ingest.errors import KafkaUnreachable, MissingTopic
+from ingest.kafka import EventTopics, KafkaReader, TopicSpec, ensure_topics
+from ingest.patience import ask_again_until
+from ingest.status import instance_name, telling
+from ingest.topics import partition_counts
+from ingest.transactions import KafkaTransactions
+from serving.api.limits import Limits
+from serving.models.opening import open_models
+from serving.replicas.follower import Following
+from serving.scoring.loop import Scoring, ScoringTopics
+from serving.scoring.metrics import ScoringCollector
+
+if TYPE_CHECKING:
+    import threading
+
+    from ingest.settings import KafkaSettings
+    from serving.models.opening import ModelAt, SnapshotAt
+    from serving.models.served import Served
+    from serving.replicas.bounded import Bounds
+    from serving.scoring.loop import Figures
+
+log = logging.getLogger(__name__)
+
+_STEP_S = 0.05
+"""A step waits no longer for impressions: a stop is noticed in time."""
+_LOOK_S = 0.05
+"""Between two looks whether the rows are here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringSettings:
+    """What may differ between two processes that score for the same model."""
+
+    instance: str = ""
+    """Name that stays over restarts: what a predecessor left half done is undone, and its
+    partitions are this one's at once. "" is a name too; two processes need two names."""
+    impressions: str = "impressions"
+    """The topic that is read; several models, or processes of other groups, may read it as well."""
+    scores: str = ""
+    """The topic that is written; empty: `scored.<model>`. Made where it is missing, with as many
+    partitions as the one that is read."""
+    metrics_port: int = 0
+    """0: no metrics are served."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
+    following: Following = field(default_factory=Following)
+    bounds: Bounds | None = None
+    """How many rows are held; None: all of them."""
+
+
+def scored_topic(model: str) -> str:
+    """Return the topic of a stream's scores by a model, unless another is named."""
+    return f"scored.{model}"
+
+
+def scorer_group(model: str) -> str:
+    """Return the consumer group whose committed offsets say what was scored by a model."""
+    return f"headrace.{model}.scorer"
+
+
+def run_scoring(
+    settings: ScoringSettings,
+    kafka: KafkaSettings,
+    model: ModelAt | SnapshotAt,
+    stop: threading.Event,
+) -> None:
+    """Score until `stop` is set; what was read by then is committed, the rest is the next one's.
+
+    Waits for all rows before the first impression. Raises the errors of `ingest.errors`, Fenced if
+    another process of the same instance took over, what the first copy of the rows failed of, and
+    WrongModel.
+    """
+    name = model.spec.name
+    topics = _topics(settings, kafka, name)
+    registry = new_registry()
+    [served] = open_models([model], settings.following, settings.bounds, Limits(), registry)
+    scoring: list[Scoring] = []
+
+    def figures() -> Figures | None:
+        return scoring[0].figures if scoring else None
+
+    registry.register(ScoringCollector(name, figures))
+    with (
+        telling(kafka, "scorer", instance_name(), registry),
+        metrics_port(settings.metrics_host, settings.metrics_port, registry),
+    ):
+        served.rows.start()
+        try:
+            if _here(served, stop):
+                _score(settings, kafka, served, topics, stop, scoring)
+        finally:
+            served.rows.stop()
+
+
+def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> ScoringTopics:
+    """Return the topics, made where they are missing."""
+    topics = ScoringTopics(
+        settings.impressions, settings.scores or scored_topic(model), EventTopics().dead_letters
+    )
+    counts = partition_counts(kafka, [topics.impressions, topics.scores, topics.dead_letters])
+    if topics.impressions not in counts:
+        raise MissingTopic(f"expected the topic {topics.impressions} to score, found none")
+    missing = {topics.scores: counts[topics.impressions], topics.dead_letters: 1}
+    log_only = {"cleanup.policy": "delete"}
+    ensure_topics(
+        kafka,
+        [TopicSpec(each, n, log_only) for each, n in missing.items() if each not in counts],
+    )
+    return topics
+
+
+def _here(served: Served, stop: threading.Event) -> bool:
+    """Wait for the rows; return whether they came before `stop`."""
+    while not served.rows.standing.complete:
+        if served.rows.failure is not None:
+            raise served.rows.failure
+        if stop.wait(_LOOK_S):
+            return False
+    return True
+
+
+def _score(
+    settings: ScoringSettings,
+    kafka: KafkaSettings,
+    served: Served,
+    topics: ScoringTopics,
+    stop: threading.Event,
+    scoring: list[Scoring],
+) -> None:
+    group, instance = scorer_group(served.spec.name), settings.instance or "0"
+    reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
+    try:
+        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader)
+    except BaseException:
+        reader.close()
+        raise
+    loop = Scoring(
+        reader=reader,
+        transactions=transactions,
+        served=served,
+        topics=topics,
+        now_ms=wall_ms,
+        steady_ms=steady_ms,
+        rest=stop.wait,
+        restoring=ask_again_until(stop, kafka.lost_timeout_s),
+        give_up_s=kafka.lost_timeout_s,
+    )
+    scoring.append(loop)
+    log.info("scoring %s into %s", topics.impressions, topics.scores)
+    try:
+        while not stop.is_set():
+            loop.step(_STEP_S)
+    except KafkaUnreachable:
+        if not stop.is_set():
+            raise
+        log.warning("stopped while Kafka was unreachable: the next one reads again")
+    finally:
+        transactions.close()
+        reader.close()

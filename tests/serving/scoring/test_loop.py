@@ -1,0 +1,143 @@
+"""Impressions are scored once each, whatever transactions and partitions do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from tenacity import Retrying
+
+from ingest.dead_letters import Letter, unpack
+from ingest.errors import KafkaUnreachable, TransactionAborted
+from ingest.fakes import ListReader, ListTransactions
+from ingest.stream import Record, Source
+from ingest.transactions import Committed
+from serving.models.candidates import EventCandidates
+from serving.scoring.loop import Scoring, ScoringTopics
+from tests.serving.scenery import NOW_MS, Pusher, Serving, gains_of_article, memory_store, news
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOPICS = ScoringTopics("impressions", "scored", "dead-letters")
+INPUT = Source("impressions", 0)
+
+
+class World:
+    """A reader with records, transactions, and a model that has learned something."""
+
+    def __init__(self) -> None:
+        store = memory_store(news())
+        self.serving = Serving(store)
+        Pusher(store).push(gains_of_article(news(), "hot", -3.0))
+        self.serving.follow()
+        self.reader, self.transactions = ListReader({INPUT: []}), ListTransactions()
+        self.rested: list[float] = []
+        self.scoring = self.begin()
+
+    def begin(self) -> Scoring:
+        """A process, where another was."""
+        return Scoring(
+            reader=self.reader,
+            transactions=self.transactions,
+            served=self.serving.served,
+            topics=TOPICS,
+            now_ms=self.serving.clock,
+            steady_ms=self.serving.clock,
+            rest=self.rested.append,
+            restoring=Retrying(),
+            give_up_s=60.0,
+        )
+
+    def add(self, *values: bytes) -> None:
+        first = len(self.reader.records[INPUT])
+        for offset, value in enumerate(values, first):
+            self.reader.records[INPUT].append(Record(INPUT, offset, NOW_MS, value, b"key"))
+
+    def run(self, scoring: Scoring | None = None) -> None:
+        (scoring or self.scoring).step(0.0)  # partitions are gained
+        while (scoring or self.scoring).step(0.0):
+            pass
+
+    def written(self, topic: str) -> list[Any]:
+        messages = [each for each in self.transactions.written if each.target.topic == topic]
+        return [json.loads(each.value) for each in messages]
+
+
+def impression(name: str, **fields: object) -> bytes:
+    return msgspec.json.encode({"impression_id": name, "timestamp_ms": NOW_MS, **fields})
+
+
+def test_scores_are_those_that_a_request_would_get_and_say_where_they_come_from() -> None:
+    world = World()
+    events: Sequence[dict[str, object]] = [
+        {"article_id": "hot", "topics": ["a"], "price": 2.5, "colour": "red"},
+        {"article_id": "cold", "user_id": 7},
+    ]
+    world.add(impression("i1", request_id="r", **events[0]), impression("i2", **events[1]))
+    world.run()
+    asked = EventCandidates({}, events, NOW_MS)
+    rows = world.serving.follower.reading()
+    expected = world.serving.predictor.predict(rows, asked, NOW_MS).tolist()
+    common = {"timestamp_ms": NOW_MS, "model": "news", "version": 4, "state": "fresh"}
+    assert world.written("scored") == [
+        {"impression_id": "i1", "request_id": "r", **common, "score": expected[0]},
+        {"impression_id": "i2", **common, "score": expected[1]},
+    ]
+    assert expected[0] > expected[1]
+    assert [each.key for each in world.transactions.written] == [b"i1", b"i2"]
+    assert world.scoring.figures.scored == 2
+
+
+def test_what_is_no_impression_goes_to_the_dead_letters_in_the_same_transaction() -> None:
+    world = World()
+    tick = msgspec.json.encode({"timestamp_ms": NOW_MS})
+    world.add(impression("i1"), b"{", tick, b'{"impression_id": "i2"}', impression("i3"))
+    world.run()
+    assert [each["impression_id"] for each in world.written("scored")] == ["i1", "i3"]
+    letters = [
+        unpack(each.value)
+        for each in world.transactions.written
+        if each.target.topic == "dead-letters"
+    ]
+    assert [each.origin.offset for each in letters if isinstance(each, Letter)] == [1, 3]
+    assert world.scoring.figures.dead_letters == {"not_json": 1, "no_time": 1}
+    assert world.transactions.count == 1
+    assert world.transactions.offsets[INPUT] == Committed(5, "id-of-impressions")
+
+
+def test_after_an_abort_and_after_a_kill_it_goes_on_where_the_last_transaction_ended() -> None:
+    world = World()
+    world.reader.largest_poll = 2
+    world.add(*(impression(f"i{each}") for each in range(7)))
+    world.scoring.step(0.0)  # gained
+    world.scoring.step(0.0)
+    world.transactions.failures = [TransactionAborted("once"), KafkaUnreachable("twice")]
+    world.scoring.step(0.0)
+    world.scoring.step(0.0)
+    assert world.scoring.figures.aborts == 2 and len(world.rested) == 1
+    world.scoring.step(0.0)
+    killed = world.scoring.figures.scored
+    world.reader.gain(INPUT)
+    again = world.begin()
+    world.run(again)
+    names = [each["impression_id"] for each in world.written("scored")]
+    assert names == [f"i{each}" for each in range(7)]
+    assert killed + again.figures.scored == 7
+
+
+def test_a_topic_that_was_made_again_begins_at_its_beginning_and_what_is_gone_is_counted() -> None:
+    world = World()
+    world.add(*(impression(f"i{each}") for each in range(5)))
+    world.transactions.offsets[INPUT] = Committed(3, "id-of-another")
+    world.run()
+    assert len(world.written("scored")) == 5
+    world = World()
+    world.reader.records[INPUT] += [
+        Record(INPUT, offset, NOW_MS, impression(f"i{offset}"), None) for offset in range(10, 13)
+    ]
+    world.transactions.offsets[INPUT] = Committed(6, "id-of-impressions")
+    world.run()
+    assert len(world.written("scored")) == 3
+    assert world.scoring.figures.gone == 4

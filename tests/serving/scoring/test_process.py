@@ -1,0 +1,64 @@
+"""`headrace serving score` with a real Kafka, killed while it works: every impression, once."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ingest.kafka import KafkaSettings, KafkaWriter, TopicSpec, ensure_topics, read_all
+from ingest.stream import Source
+from tests.deploy.command import running
+from tests.serving.scenery import NOW_MS, eventually, news
+from tests.serving.snapshots import learned, snapshot_of
+
+IMPRESSIONS = 24_000
+"""Some polls' worth: the kill comes between them, or in a transaction."""
+PARTITIONS = 2
+
+
+@pytest.mark.timeout(300)
+def test_every_impression_is_scored_exactly_once_by_processes_that_are_killed(
+    kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = KafkaSettings(kafka)
+    name, topic, scores = fresh_name("model"), fresh_name("shown"), fresh_name("scored")
+    ensure_topics(settings, [TopicSpec(topic, PARTITIONS)])
+    manifest = snapshot_of(learned(news()), tmp_path)
+    model = ("--snapshot", f"{name}={tmp_path}", "--kafka", kafka)
+    run = ("serving", "score", *model, "--from", topic, "--to", scores)
+
+    def written() -> list[str]:
+        return [json.loads(each.value)["impression_id"] for each in read_all(settings, scores)]
+
+    produce(settings, topic, 0, IMPRESSIONS)
+    with running(*run) as first:
+        first.wait_for("scoring .* into")
+        eventually(written, within_s=60)
+        first.process.kill()
+    before = len(written())
+    produce(settings, topic, IMPRESSIONS, IMPRESSIONS + 1_000)
+    with running(*run) as second:
+        eventually(lambda: len(written()) >= IMPRESSIONS + 1_000, within_s=90)
+        second.process.terminate()
+        assert second.end() == 0, second.output
+    names = written()
+    assert len(names) == len(set(names)) == IMPRESSIONS + 1_000, f"{before} before the kill"
+    record = next(iter(read_all(settings, scores)))
+    message = json.loads(record.value)
+    assert record.key == message["impression_id"].encode()
+    assert (message["model"], message["snapshot"]) == (name, manifest.name)
+    letters = [json.loads(each.value) for each in read_all(settings, "dead-letters")]
+    ours = [each for each in letters if each.get("topic") == topic]
+    assert len(ours) == 2 and {each["value"] for each in ours} == {"not an event"}
+
+
+def produce(settings: KafkaSettings, topic: str, first: int, end: int) -> None:
+    """Impressions, and a message that is none."""
+    writer = KafkaWriter(settings)
+    for i in range(first, end):
+        event = {"impression_id": f"i{i}", "timestamp_ms": NOW_MS, "article_id": f"a{i % 50}"}
+        writer.send(Source(topic, i % PARTITIONS), msgspec.json.encode(event), f"i{i}".encode())
+    writer.send(Source(topic, 0), b"not an event")
+    writer.close()
