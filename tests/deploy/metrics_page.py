@@ -22,7 +22,9 @@ from learner.pushes import Tally
 from pserver.keeper_metrics import KeeperMetrics
 from serving.evaluation.feed import FeedFigures
 from serving.evaluation.metrics import EvaluationCollector
-from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
+from serving.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector, RequestMetrics
+from serving.scoring.loop import Figures as ScoringFigures
+from serving.scoring.metrics import ScoringCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -90,6 +92,7 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     RequestMetrics(registry)
     FreshnessMetrics(registry)
+    BoundedMetrics(registry)
     yield from described(registry)
     yield from collected(ReplicaCollector([], lambda: 0).collect())
 
@@ -101,12 +104,17 @@ def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from collected(collector.collect())
 
 
+def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    yield from collected(ScoringCollector("m", ScoringFigures).collect())
+
+
 PROCESSES = {
     "collector (`headrace ingest collect`)": collector,
     "joiner (`headrace ingest join`)": joiner,
     "learner (`headrace learner run`)": learner,
     "keeper (`headrace pserver keep`)": keeper,
     "server (`headrace serving run`)": server,
+    "scorer (`headrace serving score`), beside a server's of its rows": scorer,
     "evaluation (`headrace evaluate run`)": evaluation,
 }
 
