@@ -34,16 +34,19 @@ class EventTime(msgspec.Struct, frozen=True, gc=False):
     """Of the bucket that is behind."""
 
 
-class Prediction(msgspec.Struct, frozen=True, gc=False):  # hundreds an answer, never in a cycle
+# hundreds an answer, never in a cycle
+class Prediction(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One candidate."""
 
     impression_id: str
     """As given, else made: log the impression and its click under it."""
     score: float
     """Probability of a click."""
+    uncertainty: float | None = None
+    """How far one more outcome could move its log-odds; left out unless it was asked for."""
 
 
-class Ranked(msgspec.Struct, frozen=True, gc=False):
+class Ranked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the likeliest candidates."""
 
     index: int
@@ -52,6 +55,8 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     """As given, else made: log the impression and its click under it."""
     score: float
     """Probability of a click."""
+    uncertainty: float | None = None
+    """How far one more outcome could move its log-odds; left out unless it was asked for."""
 
 
 class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

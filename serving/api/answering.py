@@ -21,6 +21,7 @@ import numpy as np
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
+from learner.errors import NoUncertainty
 from serving.api.answer import (
     Answer,
     Prediction,
@@ -68,6 +69,15 @@ class Scored(NamedTuple):
     """Places of the candidates that the answer has, in its order; None: all of them."""
     defaulted: int
     """Rows that were read as if they did not exist, since they were not to be had in time."""
+    uncertainties: npt.NDArray[np.float64] | None = None
+    """Of all candidates; None unless they were asked for."""
+
+    def uncertain(self, places: Sequence[int]) -> Sequence[float | None]:
+        """Return what these candidates' entries in the answer say of it."""
+        if self.uncertainties is None:
+            return [None] * len(places)
+        found: list[float | None] = self.uncertainties[np.asarray(places, np.int64)].tolist()
+        return found
 
 
 class Written(NamedTuple):
@@ -182,6 +192,8 @@ class Answering:
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
         scored = score(target, asked, standing, now_ms, names_of(asked.candidates))
+        if asked.uncertainty:
+            scored = scored._replace(uncertainties=uncertainties(served, asked, now_ms))
         written = face.write(scored)
         for each in self._beside:
             each.answered(scored, lambda other: face.read(other, body, headers))
@@ -204,6 +216,15 @@ def score(
     if asked.top_k is not None:
         chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
     return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
+
+
+def uncertainties(served: Served, asked: Asked, now_ms: int) -> npt.NDArray[np.float64]:
+    """Return how far one more outcome could move each score. Raises Refused (422)."""
+    try:
+        return served.predictor.uncertainty(served.rows.reading(), asked.candidates, now_ms)
+    except NoUncertainty as error:
+        expected = "a model whose optimizer keeps count of what it saw"
+        raise Refused(422, "uncertainty", expected, str(error)) from error
 
 
 def check_complete(standing: Standing) -> None:
@@ -255,8 +276,9 @@ class PredictFace(_Json):
 
     def write(self, scored: Scored) -> Written:
         """Return the predictions."""
-        named = zip(scored.names, scored.scores.tolist(), strict=True)
-        predictions = [Prediction(name, each) for name, each in named]
+        uncertain = scored.uncertain(range(len(scored.names)))
+        named = zip(scored.names, scored.scores.tolist(), uncertain, strict=True)
+        predictions = [Prediction(*each) for each in named]
         return Written(encode(Answer(**learned(scored), predictions=predictions)))
 
 
@@ -273,8 +295,8 @@ class RankFace(_Json):
         places = scored.chosen.tolist()
         scores = scored.scores[scored.chosen].tolist()
         ranking = [
-            Ranked(place, scored.names[place], each)
-            for place, each in zip(places, scores, strict=True)
+            Ranked(place, scored.names[place], each, uncertain)
+            for place, each, uncertain in zip(places, scores, scored.uncertain(places), strict=True)
         ]
         return Written(encode(Ranking(**learned(scored), ranking=ranking)))
 

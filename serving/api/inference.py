@@ -122,7 +122,7 @@ class InferFace:
             _count(request.parameters, "max_age_ms"),
             _count(request.parameters, "min_version"),
             _text(request.parameters, "snapshot"),
-            _outputs(request),
+            outputs=_outputs(request),
         )
 
     def write(self, scored: Scored) -> Written:

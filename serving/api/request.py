@@ -62,6 +62,7 @@ class RequestDecoder:
             ("max_age_ms", Count | None, None),
             ("min_version", Count | None, None),
             ("snapshot", str | None, None),
+            ("uncertainty", bool | None, None),
             ("context", row | None, None),
         ]
         candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
@@ -91,6 +92,7 @@ class RequestDecoder:
             request.max_age_ms,
             request.min_version,
             request.snapshot,
+            bool(request.uncertainty),
         )
 
     def decode_rank(self, body: bytes) -> Asked:
@@ -104,6 +106,7 @@ class RequestDecoder:
             request.max_age_ms,
             request.min_version,
             request.snapshot,
+            bool(request.uncertainty),
         )
 
     def _decoded(

@@ -98,3 +98,5 @@ class Asked:
     """No answer rather than one from an earlier version."""
     snapshot: str | None = None
     """No answer rather than one from anything but the snapshot of this name."""
+    uncertainty: bool = False
+    """Whether the answer says of each score how far one more outcome could move it."""

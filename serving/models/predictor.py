@@ -34,6 +34,11 @@ class Scorer(Protocol):
     ) -> npt.NDArray[np.float64]:
         """Return n probabilities of a click; never adds a row."""
 
+    def uncertainty(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return how far one more outcome could move each. Raises NoUncertainty."""
+
 
 class Rows(Protocol):
     """Where the rows come from that a prediction reads."""
@@ -74,3 +79,12 @@ class Predictor:
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
+
+    def uncertainty(self, rows: Rows, candidates: Candidates, now_ms: int) -> Scores:
+        """Return how far one more outcome could move the log-odds of each candidate; shape (n,).
+
+        Raises NoUncertainty where the model does not keep count of what it saw.
+        """
+        features = candidates.encode(self._encoder, now_ms)
+        event_ms = candidates.times(now_ms)
+        return self._model.uncertainty(rows.table_for(features, event_ms), features, event_ms)

@@ -7,6 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
+from ingest.encode import Encoder
+from learner.optimizer_spec import Optimizer
 from pserver.errors import MissingBucket
 from serving.api.limits import Limits
 from tests.serving.scenery import (
@@ -244,6 +246,41 @@ def test_the_examples_of_the_openapi_page_can_be_sent_as_they_stand() -> None:
 def _examples(post: dict[str, Any]) -> list[Any]:
     content = post.get("requestBody", {}).get("content", {})
     return [each for kind in content.values() for each in kind.get("examples", {}).values()]
+
+
+def test_who_asks_hears_how_little_the_model_knows_of_each_candidate() -> None:
+    serving, pusher = complete()
+    pusher.push(gains_of_article(serving.spec, 1, -3.0))
+    serving.follow()
+    candidates = [{"article_id": 1}, {"article_id": 9}]
+    asked = {"candidates": candidates, "timestamp_ms": NOW_MS}
+    known, new = ask(serving, "POST", PREDICT, json={**asked, "uncertainty": True}).json()[
+        "predictions"
+    ]
+    features = Encoder(serving.spec.fields).encode([{**each} for each in candidates])
+    times = np.full(2, NOW_MS, np.int64)
+    view = serving.follower.reading().table_for(features, times)
+    expected = serving.model.uncertainty(view, features, times).tolist()
+    assert [known["uncertainty"], new["uncertainty"]] == expected
+    assert 0.0 < known["uncertainty"] < new["uncertainty"]
+    ranking = ask(serving, "POST", RANK, json={**asked, "uncertainty": True}).json()["ranking"]
+    assert [each["uncertainty"] for each in ranking] == [
+        expected[each["index"]] for each in ranking
+    ]
+    plain = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
+    assert [each["score"] for each in plain] == [known["score"], new["score"]]
+    assert "uncertainty" not in plain[0]
+
+
+def test_a_model_that_keeps_no_count_says_so_to_who_asks_how_little_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    serving, _ = complete()
+    monkeypatch.setattr(serving.model, "_optimizer", Optimizer("sgd"))
+    answer = ask(serving, "POST", PREDICT, json={"candidates": [{}], "uncertainty": True})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == "uncertainty"
+    assert "sgd" in answer.json()["error"]["found"]
 
 
 def test_a_ranking_has_the_likeliest_first_and_no_more_than_asked() -> None:
