@@ -22,13 +22,13 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later, found " + sys.version.split()[0] + " (choose with make PYTHON=...)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=$(UV_VERSION)'
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	touch $(READY)
 
 # apart, for it is some gigabytes (torch, and what benchmarks compare with), no use to the demo
 $(WHOLE): requirements-deep.lock $(READY)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements-deep.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements-deep.lock
 	touch $(WHOLE)
 
 demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR)
