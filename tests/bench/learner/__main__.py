@@ -47,10 +47,10 @@ class Sizes:
 
 
 QUICK = Sizes(
-    *(200_000, 50_000, 15_000),
-    *(300_000, 60_000, 15_000),
-    *(600_000, 3.0),
-    *(40_000, 80_000, 15_000, 40_000),
+    *(160_000, 40_000, 10_000),
+    *(320_000, 60_000, 20_000),
+    *(480_000, 3.0),
+    *(40_000, 80_000, 10_000, 40_000),
 )
 FULL = Sizes(
     *(2_000_000, 500_000, 200_000),
@@ -124,9 +124,10 @@ class Race:
             ("durable_deepfm", DEEPFM, sizes.durable_deepfm, 0.0),
         )
         specs = [stream_spec(model, name=name, more=LR) for name, model, _, _ in plan]
-        with Workshop(specs, staged=staged) as workshop:
+        longest = self.stream.first(max(count for _, _, count, _ in plan))
+        with Workshop(specs, longest, staged=staged) as workshop:
             for (name, _, count, steady_s), spec in zip(plan, specs, strict=True):
-                done = workshop.learn(spec, self.stream.first(count), steady_s)
+                done = workshop.learn(spec, count, steady_s)
                 self._add_durable(name, done)
 
     def _add_durable(self, name: str, done: Durable) -> None:

@@ -93,8 +93,12 @@ class _Look:
 class Workshop:
     """Kafka, Valkey, and a learner that is told what to learn. A context manager."""
 
-    def __init__(self, specs: Sequence[ModelSpec], *, staged: bool = False) -> None:
-        """Compile for these specs beforehand; `staged`: see what the learner's time goes into."""
+    def __init__(self, specs: Sequence[ModelSpec], stream: Stream, *, staged: bool = False) -> None:
+        """Specs of the same fields, compiled for beforehand, and the longest stream to learn.
+
+        staged: see what the learner's time goes into.
+        """
+        self._fields_of, self._stream = specs[0], stream
         self._machine = OneMachine()
         context = multiprocessing.get_context("spawn")
         texts = [each.text for each in specs]
@@ -110,6 +114,8 @@ class Workshop:
         self._keeper.start()
         for theirs in (self._learner_pipe, self._kept_pipe):
             theirs.close()  # so that it is closed when their process dies, whatever it dies of
+        # while they compile; what is written is the same for all models, since their fields are
+        self._blobs = [pack(each) for each in batches_of(self._fields_of, self._stream)]
         self._machine.__enter__()
         self._kafka = KafkaSettings(self._machine.kafka)
         self._pipe.recv()  # it has compiled
@@ -123,9 +129,14 @@ class Workshop:
             worker.kill()
         self._machine.__exit__(None, None, None)
 
-    def learn(self, spec: ModelSpec, stream: Stream, steady_s: float = 0.0) -> Durable:
-        """Learn the stream from Kafka; steadily for so many seconds, in bursts if 0."""
-        ends = self._fill(spec, stream)
+    def learn(self, spec: ModelSpec, examples: int, steady_s: float = 0.0) -> Durable:
+        """Learn so many examples from Kafka; steadily for so many seconds, in bursts if 0.
+
+        Whole batches: up to one batch fewer.
+        """
+        blobs = self._blobs[: examples // BATCH]
+        examples = len(blobs) * BATCH
+        ends = self._fill(spec, blobs)
         store = open_store(self._machine.redis, spec.name)
         store.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
         if steady_s:
@@ -138,9 +149,9 @@ class Workshop:
         until_s = time.monotonic() + _PATIENCE_S
         while not looks[-1].done and not (steady_s and _window(looks, steady_s)):
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{looks[-1].examples} of {len(stream)} examples learned")
+                raise TimeoutError(f"{looks[-1].examples} of {examples} examples learned")
             time.sleep(_LOOK_S)
-            looks.append(_look(store, ends, len(stream)))
+            looks.append(_look(store, ends, examples))
         self._pipe.send("stop")
         memory, stages = self._pipe.recv()
         if steady_s:
@@ -148,7 +159,7 @@ class Workshop:
             self._keeper_pipe.recv()
         first, last = (_window(looks, steady_s) if steady_s else None) or (looks[0], looks[-1])
         done = last.examples - first.examples
-        scores = self._scores(spec, len(stream))
+        scores = self._scores(spec, examples)
         store.drop()
         store.close()
         return Durable(
@@ -160,14 +171,14 @@ class Workshop:
             stages,
         )
 
-    def _fill(self, spec: ModelSpec, stream: Stream) -> list[int]:
+    def _fill(self, spec: ModelSpec, blobs: list[bytes]) -> list[int]:
         """Write the examples in turns to the partitions; return where these end, ascending."""
         ensure_topics(self._kafka, topics_for(spec.name, PARTITIONS))
         writer, ends = KafkaWriter(self._kafka), [0] * PARTITIONS
         try:
-            for number, batch in enumerate(batches_of(spec, stream)):
+            for number, blob in enumerate(blobs):
                 partition = number % PARTITIONS
-                writer.send(Source(examples_topic(spec.name), partition), pack(batch))
+                writer.send(Source(examples_topic(spec.name), partition), blob)
                 ends[partition] += 1
         finally:
             writer.close()
