@@ -214,6 +214,11 @@ class Sink:
         gathered.records.clear()
 
 
+def rows_written(registry: CollectorRegistry) -> Counter:
+    """Return the counter of what a sink has written."""
+    return Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
+
+
 def run_sink(
     settings: SinkSettings,
     kafka: KafkaSettings,
@@ -230,7 +235,7 @@ def run_sink(
     names = [topics.impressions, topics.clicks]
     examples = examples_topic(model) if model is not None else None
     registry = CollectorRegistry()
-    rows = Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
+    rows = rows_written(registry)
     folder = Folder(url)
     reader = KafkaReader(kafka, None, [*names, examples] if examples else names)
     server = None

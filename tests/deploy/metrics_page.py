@@ -16,6 +16,7 @@ from ingest.collector.metrics import CollectorMetrics
 from ingest.example_weights import Weights
 from ingest.joiner_loop import Figures as JoinerFigures
 from ingest.joiner_metrics import JoinerCollector
+from ingest.sink import rows_written
 from learner.loop import Figures as LearnerFigures
 from learner.metrics import LearnerCollector
 from learner.pushes import Tally
@@ -88,6 +89,12 @@ def collector() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     yield from described(registry)
 
 
+def sink() -> Iterator[tuple[Metric, tuple[str, ...]]]:
+    registry = CollectorRegistry()
+    rows_written(registry)
+    yield from described(registry)
+
+
 def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     RequestMetrics(registry)
@@ -116,6 +123,7 @@ PROCESSES = {
     "server (`headrace serving run`)": server,
     "scorer (`headrace serving score`), beside a server's of its rows": scorer,
     "evaluation (`headrace evaluate run`)": evaluation,
+    "sink (`headrace ingest sink`)": sink,
 }
 
 

@@ -7,6 +7,7 @@ import shlex
 import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,12 +24,12 @@ from tests.deploy.prometheus import PROMETHEUS, needs_prometheus, scraping
 from tests.deploy.test_monitoring import MONITORING, queries
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.deploy.command import Running
     from tests.deploy.prometheus import Scraping
 
 START_MS = 1_700_000_000_000
+SCREENSHOTS = Path(__file__).parents[2] / "run" / "screenshots"
+"""Where the pictures of the last run stay, for whoever wants to look; git ignores the folder."""
 
 
 def ask(command: str) -> dict[str, Any]:
@@ -83,7 +84,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
                 ("wide", 1400, 1700, False),
                 ("phone", 500, 2600, True),
             ):
-                path = directory / f"{name}.png"
+                SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+                path = SCREENSHOTS / f"demo-{name}.png"
+                path.unlink(missing_ok=True)  # not one of an earlier run
                 pictures[name] = screenshot(address, path, width, height, dark=dark)
         assert demo.end() == 0, demo.output
         summary = demo.output
