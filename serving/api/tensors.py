@@ -239,6 +239,9 @@ def _of_json(given: Input, where: str, count: int) -> npt.NDArray[Any] | list[An
     flat = list(_flat(given.data))
     if len(flat) != count:
         raise Refused(400, f"{where}.data", f"{count} values, as its shape says", f"{len(flat)}")
+    if "INT" in given.datatype:
+        # 2 and 2.0 are one value: some clients have no integers, as some producers have none
+        flat = [int(each) if type(each) is float and each.is_integer() else each for each in flat]
     wanted, say = _TYPES[given.datatype if given.datatype in ("BOOL", BYTES) else
                          given.datatype.rstrip("0123456789")]  # fmt: skip
     wrong = next((k for k, value in enumerate(flat) if type(value) not in wanted), None)
