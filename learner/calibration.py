@@ -62,9 +62,9 @@ class Calibration:
     """The section `[calibration]`."""
 
     kind: str = PLATT
-    alpha: float = 0.002
-    """Learning rate: outcomes are forgotten after some 1 / (alpha p (1 - p)) examples: five
-    thousand where a tenth is clicked; with a greater one chance moves a and b more."""
+    alpha: float = 0.0005
+    """Learning rate: outcomes are forgotten after some 1 / (alpha p (1 - p)) examples: 20,000
+    where a tenth is clicked; with a greater one chance moves a and b more."""
 
 
 def parse_calibration(table: Table, where: SpecText) -> Calibration:

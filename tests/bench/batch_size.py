@@ -3,11 +3,11 @@
     python -m tests.bench.batch_size [--quick] [--json] [--chart FILE.html]
 
 The stream of `tests.bench.learner`, learned once in batches of 1 to 4096, each example scored
-before it is learned. Logistic regression and the factorization machine go example by example whatever the
-batch, so their figures have to be equal to the last bit, and the benchmark fails if they are not.
-A deep model is scored and stepped by mini-batches (`mini_batch`, never more than the batch): the
-larger they are, the older what an example is scored by, and the fewer steps of the layers. That is
-what batching must change, and the curve is how much.
+before it is learned. Logistic regression and the factorization machine go example by example
+whatever the batch, so their figures have to be equal to the last bit, and the benchmark fails if
+they are not. A deep model is scored and stepped by mini-batches (`mini_batch`, never more than the
+batch): the larger they are, the older what an example is scored by, and the fewer steps of the
+layers. That is what batching must change, and the curve is how much.
 """
 
 from __future__ import annotations
