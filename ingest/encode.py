@@ -13,6 +13,7 @@ items of an array count as absent ones.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from ingest.values import (
     ABSENT,
     Numbering,
     field_ids,
+    hash_value,
     hash_values,
     hash_whole_numbers,
     number_fields,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 _HOUR_MS = 3_600_000
 _FEW = 32
 """Values that are read one by one sooner than Arrow has begun."""
+_PLAIN_NUMBER = 2.0**52
+"""Below it a float and its whole part are exact, and so is what is made of them here."""
 _NO_IDS = np.zeros(0, np.uint64)
 
 
@@ -151,17 +155,33 @@ def _hashes(field: Field, columns: Columns, known: dict[str, Ids]) -> Ids:
             found = known[field.source] = columns.hashes(field.source)
         return found
     values = columns.reals(field.source)
+    if values.shape[0] == 1:
+        whole = _whole(field, float(values[0]))
+        if whole is not None:
+            return np.array([hash_value(whole)], np.uint64)
     # of infinity, which JSON has not but Python's reader of it lets in, comes none: absent
     with np.errstate(over="ignore", invalid="ignore"):
         if field.transform is Transform.LOG_BUCKET:
             buckets = np.floor(field.per_doubling * np.log2(1.0 + np.abs(values)))
             # mirrored: -x is as far below zero as x is above, and 0 has one bucket
-            whole = np.where(values < 0, -1.0 - buckets, buckets)
+            numbers = np.where(values < 0, -1.0 - buckets, buckets)
         elif field.transform is Transform.PERIOD:
-            whole = np.floor((values / 1000.0 + field.offset_s) / field.period_s)
+            numbers = np.floor((values / 1000.0 + field.offset_s) / field.period_s)
         else:
-            whole = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
-    return _hash_whole(whole)
+            numbers = np.floor(values / _HOUR_MS + field.utc_offset_h) % 24
+    return _hash_whole(numbers)
+
+
+def _whole(field: Field, value: float) -> int | None:
+    """Return what `_hashes` hashes of one value, sooner than arrays do; None: let them."""
+    if not abs(value) < _PLAIN_NUMBER:
+        return None  # no number, or one that needs care
+    if field.transform is Transform.LOG_BUCKET:
+        bucket = math.floor(field.per_doubling * float(np.log2(1.0 + abs(value))))
+        return -1 - bucket if value < 0 else bucket
+    if field.transform is Transform.PERIOD:
+        return math.floor((value / 1000.0 + field.offset_s) / field.period_s)
+    return math.floor(value / _HOUR_MS + field.utc_offset_h) % 24
 
 
 def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:

@@ -10,6 +10,7 @@ over a whole column of strings as Arrow lays them out: one buffer of bytes, and 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,6 +30,10 @@ ABSENT = np.uint64(0x9AE16A3B2F90404F)
 """The hash of no value. Not the hash of any short text, so null and "absent" stay two values."""
 NUMBER_ROW = np.uint64(0xC949D7C7509E6557)
 """The hash that every plain number has: its field has one row, whatever the value."""
+
+_SHORT = 64
+"""Characters of a text that is remembered with its hash: the longest cannot fill memory."""
+_REMEMBERED = 1 << 16
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -79,7 +84,7 @@ def hash_values(values: list[object]) -> Hashes:
     Columns of one type, which nearly all are, are read by Arrow and hashed without a Python string.
     """
     if len(values) == 1:
-        return np.array([_hash_value(values[0])], np.uint64)
+        return np.array([hash_value(values[0])], np.uint64)
     if not _are_texts(values):
         kinds = set(map(type, values)) - {type(None)}
         if not kinds:
@@ -178,11 +183,24 @@ def number_fields(hashes: Hashes, numbering: Numbering) -> Hashes:
     return ids
 
 
-def _hash_value(value: object) -> np.uint64:
+def hash_value(value: object) -> np.uint64:
+    """Return the hash of one value's canonical text, ABSENT if it has none.
+
+    What is short is remembered: the values of contexts come again and again.
+    """
+    if (type(value) is str and len(value) <= _SHORT) or type(value) is int:
+        return _hash_known(value)
+    return _hash_afresh(value)
+
+
+def _hash_afresh(value: object) -> np.uint64:
     text = canonical(value)
     if type(value) is str and not value.isascii():
         text = _sound(value)
     return hash_text(text)
+
+
+_hash_known = lru_cache(_REMEMBERED, typed=True)(_hash_afresh)
 
 
 def _are_texts(values: list[object]) -> bool:

@@ -7,6 +7,7 @@ their arguments in one type each, so that they are compiled once whoever calls.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +49,7 @@ class InputRows:
         self._levels = self.program.kinds.shape[0]
         self.memory = empty_memory(self._levels)
         self._admission, self._buckets = spec.admission, buckets
+        self._own = threading.local()
         self.gate = gate_of(spec.admission, spec.fields, buckets)
 
     @property
@@ -100,8 +102,14 @@ class InputRows:
         )
 
     def scratch(self, encoded: Encoded, block: int) -> Scratch:
-        """Return working memory for blocks of these features."""
+        """Return working memory for blocks of these features, this thread's until its next call."""
         inputs = self.most_inputs(encoded)
+        kept: Scratch | None = getattr(self._own, "scratch", None)
+        if kept is None or kept.ids.shape[0] < block or kept.ids.shape[1] < inputs:
+            kept = self._own.scratch = self._scratch(inputs, block)
+        return kept
+
+    def _scratch(self, inputs: int, block: int) -> Scratch:
         return Scratch(
             np.empty((block, inputs), np.uint64),
             np.empty((block, inputs), np.int64),
@@ -142,6 +150,10 @@ def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
     What comes from a message is read-only and perhaps unaligned, what a test or a server made is
     not.
     """
-    plain = np.require(array, dtype, ["C", "A"]).view()
+    flags = array.flags
+    if array.dtype is np.dtype(dtype) and flags.c_contiguous and flags.aligned:
+        plain = array.view()
+    else:
+        plain = np.require(array, dtype, ["C", "A"]).view()
     plain.flags.writeable = False
     return plain

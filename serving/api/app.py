@@ -1,7 +1,7 @@
 """The HTTP face of a server, put together.
 
-What is asked thousands of times a second are plain Starlette routes on raw bytes, the first that
-are tried; the rest is plain FastAPI.
+What is asked thousands of times a second goes past the layers of FastAPI, on raw bytes; the rest is
+plain FastAPI.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from prometheus_client import CollectorRegistry
+    from starlette.types import Receive, Scope, Send
 
     from serving.api.answering import Beside, Face
     from serving.metrics import RequestMetrics
     from serving.models.served import Models
+
+_MODELS = "/v1/models/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,34 @@ class Parts:
     """Who is told of every answer."""
 
 
+class _App(FastAPI):
+    """FastAPI, but for the two paths that everything is about: they go past it.
+
+    Layers of middleware and a list of routes tried in turn cost a short request as much as its
+    answer does, and do nothing for it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.asked: dict[str, Callable[[Request], Awaitable[Response]]] = {}
+        """By what is asked of a model: who answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Starlette."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            name, _, verb = scope["path"].removeprefix(_MODELS).rpartition(":")
+            ask = self.asked.get(verb)
+            if ask is not None and name and "/" not in name:
+                scope["path_params"] = {"name": name}
+                answer = await ask(Request(scope, receive))
+                await answer(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
+
+
 def make_app(parts: Parts) -> FastAPI:
     """Return the application."""
-    app = FastAPI(
+    app = _App(
         title="headrace",
         description="Predictions from a model that has learned from what happened a moment ago.",
         openapi_url="/openapi.json",
@@ -66,10 +94,9 @@ def make_app(parts: Parts) -> FastAPI:
     answering = Answering(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside)
     faces: dict[str, Face] = {"predict": PredictFace(), "rank": RankFace()}
     for verb, face in faces.items():
-        # a Starlette route, for FastAPI's own would resolve dependencies that this one has not;
-        # and the first, for routes are tried in turn
+        app.asked[verb] = _asking(answering, face)
         path = f"/v1/models/{{name}}:{verb}"
-        app.router.routes.insert(0, Route(path, _asking(answering, face), methods=["POST"]))
+        app.router.routes.insert(0, Route(path, app.asked[verb], methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms)
     add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)

@@ -126,6 +126,17 @@ def test_a_logarithmic_bucket_is_the_id_of_its_number(value: object, bucket: int
     assert encode({"slate": value}).ids[0, 2] == field_id(hash_text(str(bucket)), 4)
 
 
+def test_numbers_at_the_bounds_of_buckets_fall_the_same_way_alone_as_in_a_column() -> None:
+    powers = np.exp2(np.arange(-60, 900) / 4)
+    near = np.concatenate([powers - 1, np.nextafter(powers - 1, 0), np.nextafter(powers, 0)])
+    times = np.arange(-50, 50) * 1_800_000 + np.random.default_rng(5).integers(-1, 2, 100)
+    events = [{"slate": value} for value in (*near.tolist(), *(-near).tolist())]
+    events += [{"timestamp_ms": value, "slate": value / 3_600_000} for value in times.tolist()]
+    together = encode(*events).ids
+    for i, event in enumerate(events):
+        assert encode(event).ids[0].tolist() == together[i].tolist(), event
+
+
 @pytest.mark.parametrize("value", [None, "many", True, [3], math.nan, math.inf, "inf"])
 def test_what_is_no_number_has_no_bucket(value: object) -> None:
     assert encode({"slate": value}).ids[0, 2] == field_id(ABSENT, 4)

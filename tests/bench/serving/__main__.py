@@ -1,0 +1,147 @@
+"""How fast a server answers while its model is learned.
+
+    python -m tests.bench.serving [--quick] [--json]
+
+Real processes on two cores: a Valkey Cluster of two shards, who pushes into it what 2,000 examples
+a second would (tests.bench.serving.learning), `headrace serving run` with one worker, which follows
+it, and who asks. Two models of the sample news, each over a quarter of a million rows: logistic
+regression with crosses and row statistics (`lr`), and DeepFM over the same inputs (`deepfm`).
+
+`p50_ms`, `p99_ms`, `p99_9_ms`: requests of 200 candidates at a fixed rate, timed from when they
+were due; how many were `refused`, since too much was ahead of them. `candidates_per_second`: the
+same, as fast as eight connections get answers; `requests_per_second`: likewise, one candidate.
+Without --quick, times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from deploy.stack.ports import free_port
+from learner.spec import load_spec
+from tests.bench.pserver.scene import cluster
+from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
+from tests.bench.serving.learning import push_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODELS = Path(__file__).parents[3] / "deploy" / "models"
+SPECS = {"lr": MODELS / "news.toml", "deepfm": MODELS / "news_deepfm.toml"}
+CANDIDATES = 200
+TIMED = {"lr": 20_000, "deepfm": 10_000}
+"""Candidates a second of the requests that are timed."""
+MOST_REQUESTS_PER_S = 500
+
+
+@contextmanager
+def pushing(url: str, spec: Path) -> Iterator[None]:
+    """Make and fill the model, and push to it until the block ends."""
+    spawning = multiprocessing.get_context("spawn")
+    here, there = spawning.Pipe()
+    process = spawning.Process(target=push_to, args=(url, spec, there), daemon=True)
+    process.start()
+    there.close()
+    try:
+        here.recv()
+        yield
+    finally:
+        here.close()
+        process.join(20)
+
+
+@contextmanager
+def served(url: str, spec: Path) -> Iterator[int]:
+    """Serve the model until the block ends; yield the port."""
+    port = free_port()
+    command = [sys.executable, "-m", "deploy.cli", "serving", "run"]
+    process = subprocess.Popen(
+        [*command, "--model", str(spec), "--redis", url, "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield port
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+        if process.returncode:
+            sys.stderr.write(said.decode())
+
+
+def rate_of(name: str, candidates: int) -> float:
+    """Return how many requests of so many candidates a second are timed."""
+    return min(MOST_REQUESTS_PER_S, TIMED[name] / candidates)
+
+
+async def measure(name: str, port: int, seconds: float, counts: list[int]) -> dict[str, Any]:
+    """Ask the server at `port`; each measurement takes so many seconds."""
+    spec = load_spec(SPECS[name])
+    one, many = requests(spec, 1), requests(spec, CANDIDATES)
+    await ready(port, many[0])
+    await answers_per_second(port, many, 1.0)  # compiled and warm
+    times: dict[str, Any] = {}
+    for count in counts:
+        asked, rate = requests(spec, count), rate_of(name, count)
+        waits, refused = await waits_ms(port, asked, rate, seconds)
+        p50, p99, p99_9 = np.percentile(waits, (50, 99, 99.9)).round(2).tolist()
+        times[str(count)] = {"p50_ms": p50, "p99_ms": p99, "p99_9_ms": p99_9, "refused": refused}
+    return {
+        **times[str(CANDIDATES)],
+        "requests_per_second": round(await answers_per_second(port, one, seconds)),
+        "candidates_per_second": round(CANDIDATES * await answers_per_second(port, many, seconds)),
+        "by_candidates": times,
+    }
+
+
+def shown(figures: dict[str, Any]) -> list[Table]:
+    """Return the figures as tables."""
+    times = Table("model", "candidates", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "refused")
+    most = Table("model", "requests of one a second", f"candidates a second ({CANDIDATES} each)")
+    for name, found in figures.items():
+        for count, each in found["by_candidates"].items():
+            times.add_row(
+                name, count, f"{rate_of(name, int(count)):,.0f}", *map(str, each.values())
+            )
+        rates = (found["requests_per_second"], found["candidates_per_second"])
+        most.add_row(name, *(f"{each:,}" for each in rates))
+    return [times, most]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    options = parser.parse_args()
+    seconds, counts = (3.0, [CANDIDATES]) if options.quick else (20.0, [1, 50, CANDIDATES, 1000])
+    figures: dict[str, Any] = {}
+    with cluster() as nodes, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for name, spec in SPECS.items():
+            with pushing(nodes.url, spec), served(nodes.url, spec) as port:
+                figures[name] = runner.run(measure(name, port, seconds, counts))
+    if options.json:
+        print(json.dumps(figures))
+        return
+    console = Console()
+    console.print(*shown(figures))
+    load = os.getloadavg()[0]
+    console.print(f"load average of the last minute: {load:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What is learned while a server is asked: a learner's pushes, into real shards.
+
+A process of its own makes the model, fills it, and then pushes what 2,000 examples a second would,
+made beforehand: what it costs is what the shards and whoever follows them pay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ingest.encode import Encoder
+from learner.spec import load_spec
+from pserver.gains import Gains, Header, Reached, pack
+from pserver.redis_store import open_store
+from pserver.store import Push, Shape, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from ingest.fields import FieldSet
+    from learner.spec import ModelSpec
+
+BUCKETS = 16
+ROWS = 250_000
+PUSHES_PER_S = 20
+EXAMPLES_A_PUSH = 100
+_ROUNDS = 100
+"""Made beforehand, and pushed again and again: a learner's hot rows are the same as well."""
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def push_to(url: str, path: Path, parent: Connection) -> None:
+    """Make and fill the model; tell the parent; push until the parent says so, or is gone."""
+    pushing = Pushing(load_spec(path), url)
+    pushing.fill()
+    rounds = list(pushing.rounds(_ROUNDS))
+    stop = threading.Event()
+
+    def obey() -> None:
+        with contextlib.suppress(EOFError):
+            parent.recv()
+        stop.set()
+
+    threading.Thread(target=obey, daemon=True).start()
+    parent.send("filled")
+    due = time.monotonic()
+    for k in range(1_000_000):
+        if stop.wait(max(0.0, due - time.monotonic())):
+            return
+        pushing.push(rounds[k % _ROUNDS])
+        due += 1 / PUSHES_PER_S
+
+
+class Pushing:
+    """A learner's pushes: rounds of one entry a bucket."""
+
+    def __init__(self, spec: ModelSpec, url: str) -> None:
+        self._spec, self._dice = spec, np.random.default_rng(11)
+        self._store = open_store(url, spec.name)
+        self._shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text)
+        self._store.create(self._shape)
+        self._offset = 0
+
+    def fill(self) -> None:
+        """Push the rows that the model starts with."""
+        ids = self._dice.integers(0, 2**63, ROWS).astype(np.uint64) << np.uint64(1)
+        for part in np.array_split(ids, 25):
+            self.push(self._gains_of(part))
+
+    def rounds(self, count: int) -> Iterator[Gains]:
+        """Yield what each of so many rounds carries."""
+        encoder, fields = Encoder(self._spec.fields), self._spec.fields
+        for _ in range(count):
+            made = encoder.encode(events(fields, EXAMPLES_A_PUSH, self._dice))
+            yield self._gains_of(np.concatenate([made.ids.reshape(-1), made.bag_ids]))
+
+    def push(self, gains: Gains) -> None:
+        """Push these gains now."""
+        start, self._offset = self._offset, self._offset + 1
+        of_row, append_ms = self._shape.bucket_of(gains.ids), now_ms()
+        span = Span("bench/0", start, self._offset)
+        reached = [Reached("bench/0", start, self._offset, append_ms)]
+        pushes = []
+        for bucket in range(BUCKETS):
+            part = gains.chosen(of_row == bucket)
+            header = Header(self._shape.width, len(part.ids), append_ms, append_ms, reached)
+            pushes.append(Push(bucket, (span,), secrets.token_bytes(8), pack(header, part)))
+        for answer in self._store.push(pushes):
+            if isinstance(answer, Exception):
+                raise answer
+
+    def _gains_of(self, ids: np.ndarray) -> Gains:
+        """Return what rows gain from an example each or so: no accumulator ever shrinks."""
+        unique = np.unique(ids)
+        count, second = unique.shape[0], np.uint32(time.time())
+        seconds = np.full(count, second, np.uint32)
+        values = np.abs(self._dice.normal(0.0, 0.05, (count, self._shape.width)))
+        shows, clicks = np.ones(count, np.uint32), np.zeros(count, np.uint32)
+        return Gains(unique, shows, clicks, seconds, seconds, values.astype(np.float32))
+
+
+def events(fields: FieldSet, count: int, dice: np.random.Generator) -> list[dict[str, int]]:
+    """Return events whose values follow Zipf's law, as those of users and articles do."""
+    sources = {each.source for each in (*fields.singles, *fields.bags, *fields.numbers)} - {""}
+    columns = {source: dice.zipf(1.2, count) % 1_000_000 for source in sorted(sources)}
+    return [
+        {"timestamp_ms": now_ms()} | {source: int(column[i]) for source, column in columns.items()}
+        for i in range(count)
+    ]
