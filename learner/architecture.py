@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.spec_text import one_of
-from learner.optimizer_spec import DENSE, EMBEDDINGS
+from learner.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
 from learner.spec_tables import only, real, shown, whole
 
 if TYPE_CHECKING:
     from ingest.fields import FieldSet
     from ingest.spec_text import SpecText
+    from learner.optimizer_spec import Optimizer
     from learner.spec_tables import Table
 
 LOGISTIC_REGRESSION = "logistic_regression"
@@ -33,7 +34,7 @@ DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, MODULE)
 
 _MODEL_NAME = re.compile(r"[a-z0-9_-]+")
 _VECTOR_KEYS = ("dimensions", "init_scale", "seed")
-_STREAM_KEYS = (*_VECTOR_KEYS, "mini_batch")
+_STREAM_KEYS = (*_VECTOR_KEYS, "mini_batch", "synchronous")
 _DEEP_KEYS = (*_STREAM_KEYS, "layers")
 _KEYS: dict[str, tuple[str, ...]] = {
     LOGISTIC_REGRESSION: (),
@@ -62,6 +63,8 @@ class Structure:
 
     mini_batch: int = 128
     """Examples after which the rows of a deep model are stepped, at most."""
+    synchronous: bool = False
+    """Whether learners step the layers of a deep model together (learner.models.joint)."""
     layers: tuple[int, ...] = (64, 32)
     """Widths of hidden layers."""
     cross_layers: int = 2
@@ -82,7 +85,9 @@ class Structure:
 
     def agreed(self) -> dict[str, object]:
         """Return what has to agree beside the architecture's name."""
-        return {key: getattr(self, key) for key in _KEYS[self.architecture]}
+        found = {key: getattr(self, key) for key in _KEYS[self.architecture]}
+        # only where it is so: a model without it keeps the fingerprint it had before there was such
+        return {key: value for key, value in found.items() if key != "synchronous" or value}
 
 
 def parse_model(table: Table, where: SpecText) -> tuple[str, Structure]:
@@ -108,12 +113,20 @@ def _structure(table: Table, architecture: str, where: SpecText) -> Structure:
         real(table, where, keys, "init_scale", usual.init_scale, (0.0, 10.0)),
         whole(table, where, keys, "seed", usual.seed, (0, 2**63 - 1)),
         whole(table, where, keys, "mini_batch", usual.mini_batch, (1, 65_536)),
+        _switch(table, "synchronous", where),
         _layers(table.get("layers", list(usual.layers)), where),
         whole(table, where, keys, "cross_layers", usual.cross_layers, (1, 16)),
         _text(table, "history", where, architecture == DIN),
         _text(table, "target", where, "history" in table),
         _text(table, "module", where, architecture == MODULE),
     )
+
+
+def _switch(table: Table, key: str, where: SpecText) -> bool:
+    found = table.get(key, False)
+    if not isinstance(found, bool):
+        raise where.error(("model", key), f"{key}, true or false", shown(found))
+    return found
 
 
 def _layers(found: object, where: SpecText) -> tuple[int, ...]:
@@ -129,6 +142,18 @@ def _text(table: Table, key: str, where: SpecText, needed: bool) -> str:
     if not isinstance(found, str):
         raise where.error(("model", key), f"{key}, a name", shown(found))
     return found
+
+
+def check_synchronous(structure: Structure, dense: Optimizer | None, where: SpecText) -> None:
+    """Raise SpecError unless a step of layers splits into shares, if it is to (models.joint)."""
+    if not structure.synchronous or dense is None:
+        return
+    if dense.name not in (SGD, ADAGRAD):
+        expected = f"{SGD} or {ADAGRAD}, since [model] synchronous = true"
+        raise where.error(("optimizer", DENSE, "name"), expected, f'"{dense.name}"')
+    if dense.decay_per_day:
+        expected = "no decay_per_day, since [model] synchronous = true"
+        raise where.error(("optimizer", DENSE, "decay_per_day"), expected, f"{dense.decay_per_day}")
 
 
 def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> None:

@@ -91,8 +91,7 @@ class GroupBroken(LearnerError):
 
 
 class NoGroup(LearnerError):
-    """A spec asks for learners that step together, and nobody said who they are; or the other way
-    round."""
+    """A spec asks for learners that step together, and nobody said who they are."""
 
 
 class NoUncertainty(LearnerError):

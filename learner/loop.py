@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import orjson
@@ -90,6 +90,19 @@ class Figures:
     """Passed over, since they would have broken the model."""
 
 
+class Rounds(Protocol):
+    """Where learners step together: each round of each needs all of them."""
+
+    busy: bool
+    """Whether anybody had examples in the last round."""
+
+    def idle(self, view: RowTable) -> None:
+        """Take part with nothing. Raises GroupBroken."""
+
+    def leave(self, why: str) -> None:
+        """Raise GroupBroken, here and soon in all of them."""
+
+
 class Learner:
     """Learns the examples of its partitions, and pushes what its rows gained.
 
@@ -114,8 +127,13 @@ class Learner:
         accept_topic: str = "",
         guard: Guard | None = None,
         dead_letters: str = "",
+        rounds: Rounds | None = None,
     ) -> None:
-        """`accept_topic`: see Intake. `guard` holds batches back, by a letter to `dead_letters`."""
+        """`accept_topic`: see Intake. `guard` holds batches back, by a letter to `dead_letters`.
+
+        `rounds`: of a model whose layers are stepped by several learners together.
+        """
+        self._rounds = rounds
         self._scores, self._score_topic = scores, score_topic
         self._store, self.replica, self._model = store, replica, model
         self._pace, self._now_ms, self._rest = pace, now_ms, rest
@@ -169,11 +187,15 @@ class Learner:
         9. commit  offsets, for lag dashboards
         """
         waits = self._pushes.awaited or (self._intake.ready() and not self.figures.throttled)
+        if self._rounds is not None and self._rounds.busy:
+            timeout_s = 0.0  # others wait for us in the next round
         self._intake.poll(min(timeout_s, 0.002) if waits else timeout_s)
         self._find_marks()
         self._fold()
         self._recheck()
         learned = not self._throttled() and self._learn_some()
+        if self._rounds is not None and not learned:
+            self._rounds.idle(self.view)
         if self._due():
             self._push()
         self._answer()
@@ -230,7 +252,13 @@ class Learner:
         for answer in self._store.marks(quiet):
             if not isinstance(answer, Unreachable):
                 again.update(self._pushes.recheck(answer))
-        self._intake.read_again(again)  # once, however many buckets went back
+        self._read_again(again)  # once, however many buckets went back
+
+    def _read_again(self, again: set[str]) -> None:
+        if again and self._rounds is not None:
+            # the steps of these examples were everybody's, and cannot be taken back
+            self._rounds.leave(f"examples of {', '.join(sorted(again))} are to be read again")
+        self._intake.read_again(again)
 
     def _refresh(self, bucket: int, ids: npt.NDArray[np.uint64]) -> None:
         self._pending.refresh(self.replica.table, ids, self._pushes.flying(bucket))
@@ -259,7 +287,7 @@ class Learner:
         active = self._intake.active(batch)
         self.view.reserve(self._model.rows_needed(examples))
         scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
-        if guard is not None:
+        if guard is not None and self._rounds is None:
             largest = self._pending.largest() if guard.careful else 0.0
             reason = guard.judge(examples, scores, largest)
             if reason is not None:
@@ -324,9 +352,10 @@ class Learner:
     def _push(self) -> None:
         self._recheck_at_ms = 0
         self._pushed_at_ms, self._unsent = self._now_ms(), 0
-        if self._guard is not None and self._guard.exploded(self._pending.largest()):
+        guard = self._guard if self._rounds is None else None
+        if guard is not None and guard.exploded(self._pending.largest()):
             # some batch since the last push: read again, and looked at one by one
-            self._guard.careful = True
+            guard.careful = True
             self._undo(set())
         self._pushes.send(self.progress, before=self._seal)
 
@@ -340,7 +369,7 @@ class Learner:
         if again is not None:
             if self._pace.staleness.examples is not None:
                 self._fold_at_ms = 0  # before anything more is learned
-            self._intake.read_again(again)
+            self._read_again(again)
             self._intake.commit()
 
     def _throttled(self) -> bool:

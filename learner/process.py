@@ -22,7 +22,7 @@ from ingest.status import instance_name, telling
 from ingest.topics import EventTopics, examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
-from learner.errors import WrongExamples
+from learner.errors import NoGroup, WrongExamples
 from learner.guard import Guard, Limits
 from learner.loop import Learner, Pace
 from learner.metrics import LearnerCollector
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingest.kafka import KafkaSettings
+    from learner.loop import Rounds
+    from learner.models import Model
     from learner.spec import ModelSpec
+    from learner.together import Place
     from pserver.errors import Unreachable
     from pserver.store import Answer, Push, Store
 
@@ -61,6 +64,8 @@ class LearnerSettings:
     examples_of: str = ""
     """Name of the model whose examples are read; its own, if empty. For a copy of a model, which
     goes on from the same marks: its fields and label must be the same."""
+    place: Place | None = None
+    """Among the learners that step together, where the spec asks for that."""
 
 
 class ThreadExchange:
@@ -89,6 +94,26 @@ class ThreadExchange:
         self._pool.shutdown()
 
 
+def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
+    if spec.structure.synchronous and settings.place is None:
+        raise NoGroup(
+            f'model "{spec.name}" has [model] synchronous = true: expected a rank and how many '
+            "learners there are (--rank, --world-size, as torchrun tells them), found none"
+        )
+
+
+def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
+    """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
+    if not spec.structure.synchronous or place is None:
+        return None
+    from learner.models.deep import DeepModel
+    from learner.together import meet
+
+    assert isinstance(model, DeepModel)  # no other is synchronous
+    log.info("rank %d: waiting for %d learners", place.rank, place.size)
+    return model.step_together(meet(place))
+
+
 def run_learner(
     settings: LearnerSettings,
     kafka: KafkaSettings,
@@ -101,6 +126,7 @@ def run_learner(
     `connect` opens the model's store, once for reading and once for pushing. Raises the errors of
     ingest.errors, pserver.errors and learner.errors, all of which an operator has to look at.
     """
+    _check_place(settings, spec)
     store, push_store = connect(), connect()
     shape = store.shape()
     check_agreement(spec, shape)
@@ -110,6 +136,8 @@ def run_learner(
         if not replica.complete:
             stop.wait(0.05)  # a shard does not answer yet
     log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
+    model = open_model(spec, shape.buckets)
+    rounds = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)
     topic = examples_topic(settings.examples_of or spec.name)
     reader = KafkaReader(
@@ -119,7 +147,6 @@ def run_learner(
         instance=settings.instance or None,
     )
     scores = KafkaWriter(kafka)
-    model = open_model(spec, shape.buckets)
     if spec.admission is not None:
         log.info(described(spec.admission))
     learner = Learner(
@@ -138,6 +165,7 @@ def run_learner(
         accept_topic=settings.accept_topic,
         guard=Guard(settings.limits) if settings.limits is not None else None,
         dead_letters=EventTopics().dead_letters,
+        rounds=rounds,
     )
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
     REGISTRY.register(collector)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from ingest.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
 from ingest.spec_text import SpecError, SpecText, one_of
-from learner.architecture import Structure, check_history, parse_model
+from learner.architecture import Structure, check_history, check_synchronous, parse_model
 from learner.calibration import Calibration, parse_calibration
 from learner.growth import Admission, parse_admission, parse_expiry
 from learner.optimizer_spec import Optimizer, Optimizers, parse_optimizers
@@ -155,6 +155,7 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         raise where.error(("examples", "negative_rate"), expected, found)
     section = table_of(tables, where, "optimizer")
     optimizers = parse_optimizers(section, structure.groups, where)
+    check_synchronous(structure, optimizers.dense, where)
     agreed: dict[str, object] = {
         "model": {"name": name, "architecture": structure.architecture} | structure.agreed(),
         "fields": fields.fingerprint,

@@ -52,6 +52,29 @@ PushEvery = Annotated[
     ),
 ]
 
+Rank = Annotated[
+    int | None,
+    typer.Option(
+        "--rank",
+        envvar="RANK",
+        min=0,
+        help="Where the spec says `synchronous`: which of the learners this is, from 0. torchrun "
+        "sets this and the next three.",
+        show_default=False,
+    ),
+]
+WorldSize = Annotated[
+    int, typer.Option("--world-size", envvar="WORLD_SIZE", min=1, help="How many there are.")
+]
+MasterHost = Annotated[
+    str, typer.Option("--master-addr", envvar="MASTER_ADDR", help="Where they meet: a host.")
+]
+MasterPort = Annotated[
+    int, typer.Option("--master-port", envvar="MASTER_PORT", min=1, max=65535, help="Its port.")
+]
+AgentStore = Annotated[bool, typer.Option(envvar="TORCHELASTIC_USE_AGENT_STORE", hidden=True)]
+Attempt = Annotated[str, typer.Option(envvar="TORCHELASTIC_RESTART_COUNT", hidden=True)]
+
 app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
 
 
@@ -71,6 +94,12 @@ def run(
     accept_topic: AcceptTopic = "",
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
+    rank: Rank = None,
+    world_size: WorldSize = 1,
+    master_addr: MasterHost = "127.0.0.1",
+    master_port: MasterPort = 29_500,
+    agent_store: AgentStore = False,
+    attempt: Attempt = "0",
 ) -> None:
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
@@ -85,6 +114,11 @@ def run(
     except BadStaleness as error:
         raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
     spec = load_spec(model)
+    place = None
+    if spec.structure.synchronous and rank is not None:
+        from learner.together import Place  # imports torch
+
+        place = Place(rank, world_size, master_addr, master_port, agent_store, attempt)
     with stopped_by_signals() as stop:
         run_learner(
             LearnerSettings(
@@ -93,6 +127,7 @@ def run(
                 pace=pace,
                 accept_topic=accept_topic,
                 examples_of=examples_of,
+                place=place,
             ),
             kafka_settings(kafka, kafka_client),
             partial(open_store, redis, spec.name),

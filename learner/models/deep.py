@@ -28,6 +28,7 @@ from learner.input_rows import read_only
 from learner.inputs import BLOCK
 from learner.label_loss import slope_of
 from learner.models.deep_kernels import Gathered, Span, Turns, gather, look_up, scatter
+from learner.models.joint import JointLayers
 from learner.models.layers import Layers
 from learner.models.network import Batch, Form, make_module
 from learner.models.rows import ModelOfRows
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from learner.models.layers import Standing
     from learner.pending import Gaining
     from learner.spec import ModelSpec
+    from learner.together import Together
     from pserver.table import RowTable
 
 _FARTHEST = 35.0
@@ -62,6 +64,7 @@ class DeepModel(ModelOfRows):
         # learner and server share their machine with others, and matrices here are small
         torch.set_num_threads(1)
         super().__init__(spec, buckets)
+        self._spec = spec
         self._parameters = parameters_of(spec)
         self._dimensions = spec.structure.dimensions
         self._mini_batch = spec.structure.mini_batch
@@ -76,6 +79,12 @@ class DeepModel(ModelOfRows):
     def asked_rows(self) -> AskedRows:
         """Which rows `predict` reads."""
         return self._asked_rows(self._layers.ids)
+
+    def step_together(self, together: Together) -> JointLayers:
+        """From now on, step the layers with a group of learners; return who takes part for us."""
+        joint = JointLayers(self._spec, self._layers, together)
+        self._layers = joint
+        return joint
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
