@@ -45,6 +45,7 @@ _FIGURES = {
     "scored_impressions": ("scored", "Those of them that have a score."),
     "given_scores": ("given", "Scores given in the window, with and without outcome."),
     "clicks": ("clicks", "Scored impressions that were clicked."),
+    "sample_ratio": ("sample", "Share of the window's requests that were looked at."),
 }
 """Name without its prefix -> attribute of `Figures`, and what it is."""
 
