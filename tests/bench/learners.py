@@ -277,7 +277,7 @@ def main() -> None:
     options = parser.parse_args()
     file = Path(deploy.models.__file__).parent / "demo.toml"
     spec = load_spec(file)
-    stream = Stream(spec, 30 if options.quick else 120, options.seed)
+    stream = Stream(spec, 20 if options.quick else 120, options.seed)
     measured = accuracy(spec, stream, QUICK if options.quick else SETTINGS)
     found: dict[str, Any] = {"examples": len(stream.examples), "accuracy": measured, "speed": []}
     if not options.accuracy_only:

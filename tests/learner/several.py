@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ingest.examples import Examples
+    from learner.intake import Batch
     from learner.spec import ModelSpec
     from learner.staleness import Staleness
     from pserver.errors import Unreachable
@@ -102,8 +103,8 @@ class Turns:
         replica = Replica(self.store, self.shape)
         while not replica.complete:
             replica.poll()
-        return Learner(
-            reader=ListReader(records, largest_poll=1),
+        learner = Learner(
+            reader=ListReader(records, largest_poll=1000),
             scores=self.written,
             score_topic=f"scores.{self.spec.name}",
             store=self.store,
@@ -116,6 +117,19 @@ class Turns:
             draw_nonce=self._draw_nonce,
             rest=lambda seconds: None,
         )
+        # read far ahead, so that batches go in the order of event time whatever is waited for
+        take, taken_ms = learner._intake.next, [-1]
+
+        def one_a_turn() -> Batch | None:
+            if taken_ms[0] == self.now_ms:
+                return None
+            batch = take()
+            if batch is not None:
+                taken_ms[0] = self.now_ms
+            return batch
+
+        setattr(learner._intake, "next", one_a_turn)  # noqa: B010 (mypy: a method)
+        return learner
 
     def run(self) -> None:
         """Take turns until all is learned and every learner has heard of it."""
