@@ -7,8 +7,8 @@ or the model is too sure of itself, as those with many parameters are in one pas
     kind = "platt"
 
 the answer is sigmoid((1 + a) z + b), z being the log-odds of the model (Platt, "Probabilistic
-outputs for support vector machines", 1999). a and b follow the gradient of the same loss, example
-by example, each after it was scored (online: Gupta and Ramdas, "Online Platt scaling with
+outputs for support vector machines", 1999). a and b follow the gradient of the cross entropy,
+example by example, each after it was scored (online: Gupta and Ramdas, "Online Platt scaling with
 calibeating", ICML 2023). Their rate is constant, so outcomes are forgotten as new ones come: it is
 recent outcomes that count, the last 1 / (alpha p (1 - p)) examples or so. The model itself learns
 as if there were no layer: no gradient passes through.
@@ -18,6 +18,14 @@ exactly as all that is learned, several learners add to them, and the forward pa
 the learner is the one that answers in the server. The step is plain SGD, which only adds; of an
 example of great weight it is cut as an implicit step would be (Karampatziakis and Langford, "Online
 importance weight aware updates", UAI 2011), or it would overshoot.
+
+Under `immediate` an impression is a negative when it is shown and its click comes on top, so the
+loss is the positive-unlabelled one (Ktena et al., RecSys 2019): the slope of a show is p, of a
+click -1. A click is learned at the log-odds that its impression was *shown* with, which are
+remembered for a window. By the time it comes the model has learned of the very impression as a
+negative, and says less: taken for what was promised, that flattened every model. With both, a and b
+come to rest where promises and clicks agree. After a restart clicks take the log-odds as they stand
+then.
 
 Order is kept: with 1 + a > 0 the layer changes no ranking, so no AUC of a moment.
 """
@@ -31,11 +39,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part, quotient_part
+from ingest.examples import Kind
 from ingest.spec_text import one_of
 from learner.inputs import counts_of, shift_of, weight_of
-from learner.label_loss import probability_of, slope_of
+from learner.label_loss import probability_of
 from learner.row_counters import count_row
 from learner.spec_tables import only, real, shown
+from learner.statistics import empty_memory, keep, recall, with_room
 from pserver.table import find, find_or_add
 
 if TYPE_CHECKING:
@@ -51,6 +61,9 @@ CALIBRATION_NUMBER = 1002
 """Field number of the two rows."""
 
 PLATT = "platt"
+_SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
+_STEPS = 2000.0
+"""In one of log-odds, where they are remembered as whole numbers."""
 _FARTHEST = 15.0
 """Log-odds are cut here before they are scaled: beyond it single precision knows no odds."""
 _SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
@@ -85,14 +98,20 @@ class Scale(NamedTuple):
     ids: npt.NDArray[np.uint64]  # (2,) of a, of b
     places: npt.NDArray[np.int64]  # (2,) working memory
     live: npt.NDArray[np.bool_]  # (2,)
+    promised: npt.NDArray[np.int16]  # (1,) log-odds of one impression, in steps
 
 
 class Calibrated:
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
-    def __init__(self, calibration: Calibration) -> None:
+    def __init__(self, calibration: Calibration, window_ms: int) -> None:
         self.ids = np.array([_SLOPE, _OFFSET], np.uint64)
-        self._alpha = calibration.alpha
+        self._alpha, self._window_ms = calibration.alpha, window_ms
+        self._memory = empty_memory(1)
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions."""
+        self._memory = empty_memory(1)
 
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row."""
@@ -110,10 +129,14 @@ class Calibrated:
 
         scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
         """
-        _learn(view.columns, gaining, active, self._scale(), labelled, scores)
+        shown = int(np.count_nonzero(labelled.kinds == Kind.SHOWN))
+        self._memory = with_room(self._memory, shown)
+        remembered = self._memory, self._window_ms
+        _learn(view.columns, gaining, active, self._scale(), remembered, labelled, scores)
 
     def _scale(self) -> Scale:
-        return Scale(self._alpha, self.ids, np.empty(2, np.int64), np.empty(2, np.bool_))
+        places, live, promised = np.empty(2, np.int64), np.empty(2, np.bool_), np.empty(1, np.int16)
+        return Scale(self._alpha, self.ids, places, live, promised)
 
 
 @quotient_part
@@ -142,6 +165,28 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
         scores[i] = _calibrated(columns, scale.places, _log_odds(scores[i]))
 
 
+@part
+def _promised(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
+    """Return the log-odds that example i was shown with; remember those of what is shown now."""
+    kind, (memory, window_ms) = labelled.kinds[i], remembered
+    if kind == _CLOSED:
+        return z
+    if recall(memory, labelled.impressions[i], promised):
+        return promised[0] / _STEPS if kind == _CLICKED else z
+    if kind == _SHOWN:
+        promised[0] = np.int16(round(z * _STEPS))
+        keep(memory, labelled.impressions[i], promised, labelled.shown_ms[i], window_ms)
+    return z
+
+
+@part
+def _slope(kind, label, p):  # type: ignore[no-untyped-def]
+    """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one."""
+    if kind == _CLOSED:
+        return p - label
+    return -1.0 if kind == _CLICKED else p
+
+
 @quotient_part
 def _gain(alpha, slope, weight, z):  # type: ignore[no-untyped-def]
     """Return the step of b; that of a is z times as long."""
@@ -149,7 +194,7 @@ def _gain(alpha, slope, weight, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _learn(columns, gaining, active, scale, labelled, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # type: ignore[no-untyped-def]
     shift, ids, places, live = shift_of(active.shape[0]), scale.ids, scale.places, scale.live
     for k in range(2):
         live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
@@ -163,7 +208,8 @@ def _learn(columns, gaining, active, scale, labelled, scores):  # type: ignore[n
         z = _log_odds(scores[i])
         p = _calibrated(columns, places, z)
         scores[i] = p
-        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        z = _promised(remembered, labelled, i, scale.promised, z)
+        slope = _slope(labelled.kinds[i], labelled.labels[i], p)
         gain = _gain(scale.alpha, slope, np.float64(weight_of(labelled, i)), z)
         shows, clicks, second = counts_of(labelled, i)
         for k in range(2):

@@ -49,6 +49,7 @@ class InputRows:
         self._levels = self.program.kinds.shape[0]
         self.memory = empty_memory(self._levels)
         self._admission, self._buckets = spec.admission, buckets
+        self._calibrates = spec.calibration is not None
         self._own = threading.local()
         self.gate = gate_of(spec.admission, spec.fields, buckets)
 
@@ -70,13 +71,14 @@ class InputRows:
     def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> Labelled:
         """Make room for what will be remembered of these examples; return what they say."""
         self._open_gate(active)
-        remembers = self._levels > 0 and bool((examples.kinds != Kind.CLOSED).any())
+        followed = bool((examples.kinds != Kind.CLOSED).any())
+        remembers = self._levels > 0 and followed
         if remembers:
             shown = int(np.count_nonzero(examples.kinds == Kind.SHOWN))
             self.memory = with_room(self.memory, shown)
         draws = self._admission is not None and self._admission.kind == PROBABILITY
         impressions = np.zeros(0, np.uint64)
-        if remembers or draws:
+        if remembers or draws or (self._calibrates and followed):
             impressions = hash_strings(examples.impression_ids)
         return Labelled(
             read_only(examples.kinds, np.uint8),

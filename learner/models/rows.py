@@ -43,7 +43,8 @@ class ModelOfRows(ABC):
         self.width = spec.width
         self._inputs = InputRows(spec, buckets)
         self._name, self._optimizer = spec.name, spec.optimizer
-        self._calibrated = Calibrated(spec.calibration) if spec.calibration else None
+        window_ms = spec.fields.label.window_ms
+        self._calibrated = Calibrated(spec.calibration, window_ms) if spec.calibration else None
 
     @property
     def admissions(self) -> Admissions:
@@ -127,6 +128,8 @@ class ModelOfRows(ABC):
     def forget(self) -> None:
         """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
         self._inputs.forget()
+        if self._calibrated is not None:
+            self._calibrated.forget()
 
 
 class ExampleByExample(ModelOfRows):

@@ -143,7 +143,7 @@ def test_a_model_that_is_too_sure_of_itself_is_mended(policy: str) -> None:
 def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     random = np.random.default_rng(8)
     spec, _ = _pair()
-    bench, layer = Bench(spec), Calibrated(Calibration(alpha=0.01))
+    bench, layer = Bench(spec), Calibrated(Calibration(alpha=0.01), 600_000)
     view, gaining, active = bench.view, bench.pending, np.ones(BUCKETS, np.bool_)
     for rate in (0.3, 0.05):
         examples = random_examples(random, spec, 1000, closed=True)
