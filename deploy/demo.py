@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.live import Live
 
 from deploy.arrival import Patience
+from deploy.demo_acts import Acts, observed_upheaval, programme
 from deploy.demo_figures import DemoFigures
-from deploy.demo_players import playing
+from deploy.demo_players import UPHEAVAL_SHARE, playing
 from deploy.demo_view import Counted, Served, Summary, View, line, summary, table
 from deploy.event_log import check_log, first_impressions
 from deploy.live_stream import LiveStream
@@ -48,8 +49,10 @@ LINE_EVERY_S = 10.0
 ASK_EVERY_S = 1.0
 LONGEST_PART_S = 60.0
 """The model freezes after the first part, and the last part is what is compared in the end."""
-RECENT_S = 30.0
-CHAOS_SHARE = 0.6
+RECENT_S = 10.0
+"""What the demo calls now: short enough that a change shows within seconds, and long enough for an AUC
+that is right to a hundredth."""
+CHAOS_SHARE = 0.7
 """Of the show have passed when the learner is killed."""
 
 
@@ -82,6 +85,10 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
         check_log(settings.data)
     console = Console()
     with ShownSteps(console) as steps, Road(settings.road, steps) as road:
+        console.print(
+            f"the page: {road.address}/ (as soon as everything has started, in some ten seconds)",
+            soft_wrap=True,
+        )
         if not road.start(stop):
             return
         observer = Observer(road.kafka, road.spec)
@@ -128,7 +135,8 @@ class _Demo:
         observer.poll(0.0)  # stand at the end of the topics before anything is sent
         asked = curl_of(self._road.address, self._road.spec, _sample(settings))
         # not in the table, where it would be cut into lines that nobody could paste
-        self._console.print(f"watch it learn: {self._road.address}/", soft_wrap=True)
+        self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
+        self._console.print(programme(self._acts()), soft_wrap=True, highlight=False)
         self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
@@ -147,12 +155,23 @@ class _Demo:
         if not self._stop.is_set():
             self._sum_up(shown_s)
 
+    def _acts(self) -> Acts:
+        settings = self._settings
+        return Acts(
+            settings.seconds,
+            settings.part_s,
+            None if settings.data is not None else UPHEAVAL_SHARE * settings.seconds,
+            CHAOS_SHARE * settings.seconds if settings.chaos else None,
+            from_log=settings.data is not None,
+        )
+
     def _play_until(self, end_s: float) -> None:
+        killed_s = self._acts().killed_s
         while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
             self._look("learning")
             if self._observer.at_s >= self._settings.part_s:
                 self._freeze()
-            if self._settings.chaos and self._observer.at_s >= end_s * CHAOS_SHARE:
+            if killed_s is not None and self._observer.at_s >= killed_s:
                 self._kill()
 
     def _kill(self) -> None:
@@ -239,6 +258,7 @@ class _Demo:
             impressions, clicks = player.impressions, player.clicks
         else:
             impressions, clicks = state.impressions, state.clicks
+        race, upheaval_s = self._observer.race, self._acts().upheaval_s
         result = Summary(
             seconds=self._observer.at_s,
             impressions=impressions,
@@ -251,6 +271,7 @@ class _Demo:
             rows=rows.rows,
             killed_at_s=self._killed_at_s,
             served=self._served(),
+            upheaval=None if upheaval_s is None else observed_upheaval(race, upheaval_s),
             counted=Counted(
                 impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from deploy.road import Road
     from deploy.synthetic import Happened
 
+UPHEAVAL_SHARE = 0.5
+"""Of the show have passed when what is liked on the synthetic site changes at once."""
 LOG_SHARE = 0.95
 """Of the seconds, in which a log is replayed: it should come to its end."""
 CLICKS_SHARE = 0.16
@@ -93,7 +95,10 @@ def playing(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[
 
 
 def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
-    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, wall_ms())
+    world = replace(
+        World.lasting(settings.seconds), overturned_after_s=UPHEAVAL_SHARE * settings.seconds
+    )
+    stream = SyntheticStream(world, settings.seed, wall_ms())
 
     topics = EventTopics()
 

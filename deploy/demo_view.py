@@ -14,6 +14,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from deploy.asking import Asked
+    from deploy.demo_acts import Upheaval
     from deploy.race import Standing
     from learner.progressive import Progressive
 
@@ -94,6 +95,7 @@ class Summary:
     killed_at_s: float | None = None
     """When the learner was killed, if it was."""
     served: Served | None = None
+    upheaval: Upheaval | None = None
 
 
 def table(view: View) -> Table:
@@ -151,6 +153,8 @@ def summary(result: Summary) -> str:
         f"parameter server into the model that answered requests: {result.rows:,} rows."
     )
     told = [road, _accuracy(result), _freshness(result), _exactness(result.counted)]
+    if result.upheaval is not None:
+        told.insert(2, result.upheaval.in_words())
     if result.served is not None:
         told.insert(2, _served(result.served, result.p50_ms))
     if result.killed_at_s is not None:

@@ -9,7 +9,8 @@ fields of the event:
 Tastes, places and habits stay. Appeals do not: each wanders (an Ornstein-Uhlenbeck process) and
 items die, at a constant hazard, and are replaced by ones never seen before. So what a model knew a
 minute ago is worth little now, which is what the demo is there to show: one that goes on learning
-stays near the best any model could do, one that stopped does not.
+stays near the best any model could do, one that stopped does not. Once, if the world says so, all
+appeals are drawn anew in one moment, and what any model knows of them is wrong.
 
 The stream has no clock and no client. `step` is told what time it is, shows so many slates since
 the last call and returns the clicks that have become due; the same seed and the same calls give
@@ -54,6 +55,8 @@ class World:
     """Time over which an appeal forgets what it was."""
     click_delay_s: float = 2.0
     """Mean time from impression to click."""
+    overturned_after_s: float = float("inf")
+    """When all items on the site get another appeal at once: the front page is made anew."""
     longest_delay_s: float = 8.0
     """No click comes later: so long the stream is drained at its end."""
     base: float = -1.6
@@ -90,6 +93,7 @@ class SyntheticStream:
         self.world = world
         self.now_ms = start_ms
         self._random = np.random.default_rng(seed)
+        self._overturned_ms = start_ms + 1000 * world.overturned_after_s
         self._name = f"{seed:x}-{start_ms:x}"
         random = self._random
         self._taste = random.normal(0, world.taste_spread, (world.users, len(CATEGORIES)))
@@ -115,6 +119,8 @@ class SyntheticStream:
         if passed_ms < 0:
             raise ValueError(f"time went back: expected {self.now_ms} or later, found {now_ms}")
         self._change(passed_ms / 1000.0)
+        if self.now_ms < self._overturned_ms <= now_ms:
+            self._appeal = self._random.normal(0, self.world.appeal_spread, self.world.items)
         times = self.now_ms + (np.arange(1, requests + 1) * passed_ms) // max(requests, 1)
         impressions, truth = self._show(times)
         self.now_ms = now_ms

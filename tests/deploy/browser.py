@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,16 +25,21 @@ _TRIES = 4
 
 def _run(url: str, *words: str) -> str:
     assert CHROMIUM is not None
-    said = subprocess.run(
-        [
-            *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-            *(f"--virtual-time-budget={_LOOKS_MS}", *words, url),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=True,
-    )
+    # a profile of its own: with one that is in use it hands the address over and ends, well content
+    with tempfile.TemporaryDirectory(
+        prefix="headrace-browser-", ignore_cleanup_errors=True
+    ) as profile:
+        said = subprocess.run(
+            [
+                *(CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *(f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage"),
+                *(f"--virtual-time-budget={_LOOKS_MS}", *words, url),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=True,
+        )
     return said.stdout
 
 

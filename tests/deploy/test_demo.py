@@ -153,6 +153,11 @@ def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once(shown
     assert accuracy is not None, summary
     assert float(accuracy.group(1)) > float(accuracy.group(2))
     assert re.search(r"half took less than \d+ ms", summary)
+    assert re.search(r"live model's AUC fell from 0\.\d+ to 0\.\d+", summary)
+
+
+def test_the_address_of_the_page_is_the_first_thing_said(shown: Shown) -> None:
+    assert re.match(r"the page: http://127\.0\.0\.1:\d+/ ", shown.summary)
 
 
 def test_the_page_is_told_of_every_process_and_of_both_models(shown: Shown) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,3 +102,27 @@ def test_a_written_log_holds_what_was_counted_in_the_order_of_time(tmp_path: Pat
         assert len(lines) == count > 0
         assert times == sorted(times)
     assert written.impressions == 10 * 20 * World().slate == written.truth.size
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_world_that_is_overturned_has_the_same_items_and_other_likings(seed: int) -> None:
+    still = World(lifetime_s=1e9, wander_s=1e9, taste_spread=0.0)
+    turned = replace(still, overturned_after_s=30.0)
+
+    def likings(world: World) -> dict[str, tuple[float, float]]:
+        all_of_it = happened(seed, 60, world=world)
+        late = np.array(
+            [each["timestamp_ms"] > START_MS + 30_000 for each in all_of_it.impressions]
+        )
+        items = np.array([each["item_id"] for each in all_of_it.impressions])
+        return {
+            item: tuple(all_of_it.truth[(items == item) & (late == half)].mean() for half in (0, 1))
+            for item in np.unique(items).tolist()
+        }
+
+    calm, moved = likings(still), likings(turned)
+    assert calm.keys() == moved.keys(), f"seed {seed}"
+    before, after = np.array(list(calm.values())).T
+    assert np.corrcoef(before, after)[0, 1] > 0.99, f"seed {seed}"
+    before, after = np.array(list(moved.values())).T
+    assert abs(np.corrcoef(before, after)[0, 1]) < 0.6, f"seed {seed}"
