@@ -50,8 +50,7 @@ ASK_EVERY_S = 1.0
 LONGEST_PART_S = 60.0
 """The model freezes after the first part, and the last part is what is compared in the end."""
 RECENT_S = 10.0
-"""What the demo calls now: short enough that a change shows within seconds, and long enough for an AUC
-that is right to a hundredth."""
+"""What the demo calls now: a change shows within seconds, and an AUC is right to a hundredth."""
 CHAOS_SHARE = 0.7
 """Of the show have passed when the learner is killed."""
 
