@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ingest.stream import Writer
     from pserver.errors import StoreError
     from serving.replicas.bounded import Bounds
+    from serving.replicas.standing import LocalRows
 
 __all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server"]
 
@@ -145,15 +146,7 @@ def run_server(
         beside=beside,
     )
 
-    ended_by: list[StoreError] = []
-
-    def broken() -> bool:
-        """Whether there is no model that is answered, or will be."""
-        failures = [each.failure for each in rows if each.failure is not None]
-        if len(failures) == len(rows):
-            ended_by[:] = failures
-        return bool(ended_by)
-
+    ending = _Ending(rows)
     with (
         telling(settings.told_to, "server", instance_name(), registry),
         listening_socket(settings.host, settings.port) as listener,
@@ -167,19 +160,31 @@ def run_server(
         if page is not None:
             app.include_router(page_routes(page))
         leaving = Leaving(
-            stop,
-            parts.readiness,
-            broken,
-            settings.drain_ms,
-            settings.finish_s,
+            stop, parts.readiness, ending.broken, settings.drain_ms, settings.finish_s
         )
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
         run_app(app, listener, leaving)
         app.state.answering.close()
-    if ended_by:
-        raise ended_by[0]
+    if ending.failure is not None:
+        raise ending.failure
+
+
+class _Ending:
+    """Whether there is any use in going on."""
+
+    def __init__(self, rows: Sequence[LocalRows]) -> None:
+        self._rows = rows
+        self.failure: StoreError | None = None
+        """What the server ends with."""
+
+    def broken(self) -> bool:
+        """Return whether there is no model left that is answered, or will be."""
+        failures = [each.failure for each in self._rows if each.failure is not None]
+        if len(failures) == len(self._rows):
+            self.failure = failures[0]
+        return self.failure is not None
 
 
 def _beside(
