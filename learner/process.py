@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from ingest.kafka import KafkaSettings
     from learner.loop import Rounds
     from learner.models import Model
+    from learner.models.together import Place
     from learner.spec import ModelSpec
-    from learner.together import Place
     from pserver.errors import Unreachable
-    from pserver.store import Answer, Push, Store
+    from pserver.store import Answer, Push, Shape, Store
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +107,22 @@ def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
     if not spec.structure.synchronous or place is None:
         return None
     from learner.models.deep import DeepModel
-    from learner.together import meet
+    from learner.models.together import meet
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)
     return model.step_together(meet(place))
+
+
+def _complete_replica(store: Store, shape: Shape, stop: threading.Event) -> Replica:
+    """Return a replica that is complete, or as it is when told to stop."""
+    replica = Replica(store, shape)
+    while not replica.complete and not stop.is_set():
+        replica.poll()
+        if not replica.complete:
+            stop.wait(0.05)  # a shard does not answer yet
+    log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
+    return replica
 
 
 def run_learner(
@@ -130,12 +141,7 @@ def run_learner(
     store, push_store = connect(), connect()
     shape = store.shape()
     check_agreement(spec, shape)
-    replica = Replica(store, shape)
-    while not replica.complete and not stop.is_set():
-        replica.poll()
-        if not replica.complete:
-            stop.wait(0.05)  # a shard does not answer yet
-    log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
+    replica = _complete_replica(store, shape, stop)
     model = open_model(spec, shape.buckets)
     rounds = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)

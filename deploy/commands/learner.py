@@ -116,7 +116,7 @@ def run(
     spec = load_spec(model)
     place = None
     if spec.structure.synchronous and rank is not None:
-        from learner.together import Place  # imports torch
+        from learner.models.together import Place  # imports torch
 
         place = Place(rank, world_size, master_addr, master_port, agent_store, attempt)
     with stopped_by_signals() as stop:

@@ -31,6 +31,25 @@ Named = Annotated[
 ]
 
 
+Warm = Annotated[
+    bool,
+    typer.Option(
+        "--warm",
+        help="The spec of --as has more fields or statistics: begin it with this model's rows. "
+        "It learns examples of its own.",
+    ),
+]
+BehindSnapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="With --warm: begin behind what the snapshot has learned. The joiner of the new "
+        "model must have come that far. Default: at the beginning of its examples.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the group `pserver`."""
     for command in (restore, rebuild):
@@ -58,23 +77,8 @@ def restore(
             help="Restore as the model of this spec, which differs from --model in its name.",
         ),
     ] = None,
-    warm: Annotated[
-        bool,
-        typer.Option(
-            "--warm",
-            help="The spec of --as has more fields or statistics: begin it with this model's rows. "
-            "It learns examples of its own.",
-        ),
-    ] = False,
-    kafka: Annotated[
-        str | None,
-        typer.Option(
-            "--kafka",
-            metavar="HOST:PORT",
-            help="With --warm: begin behind what the snapshot has learned. The joiner of the new "
-            "model must have come that far. Default: at the beginning of its examples.",
-        ),
-    ] = None,
+    warm: Warm = False,
+    kafka: BehindSnapshot = None,
     kafka_client: KafkaClient = None,
     buckets: Annotated[
         int | None,

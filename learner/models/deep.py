@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from learner.input_rows import InputRows
     from learner.inputs import Labelled
     from learner.models.layers import Standing
+    from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
-    from learner.together import Together
     from pserver.table import RowTable
 
 _FARTHEST = 35.0

@@ -41,9 +41,9 @@ from pserver.table import find_or_add
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
-    from learner.together import Together
     from pserver.table import RowTable
 
     Floats = npt.NDArray[np.float32]

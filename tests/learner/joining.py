@@ -8,8 +8,8 @@ import sys
 import numpy as np
 
 from learner.models.deep import DeepModel
+from learner.models.together import Place, meet
 from learner.spec import ModelSpec, parse_spec
-from learner.together import Place, meet
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
 EXAMPLES, MINI_BATCH = 48, 8

@@ -15,7 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from deploy.stack.ports import free_port
 from ingest.spec_text import SpecError
 from learner.errors import GroupBroken
-from learner.together import Place, Together, meet
+from learner.models.together import Place, Together, meet
 from tests.learner.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
 from tests.learner.streams import Bench, part, random_examples
 
