@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
-QUICK_HOURS, QUICK_SPEEDS = 6.0, (1200.0,)
+QUICK_HOURS, QUICK_SPEEDS = 5.0, (1200.0,)
 LAGS_S = (0.0, 60.0, 300.0, 1800.0)
 
 
