@@ -40,8 +40,8 @@ import numpy as np
 
 from ingest.compiled import kernel, part
 from learner.growth import COUNT
-from learner.prefetch import prefetch
 from learner.statistics import mix
+from pserver.prefetch import prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -21,7 +21,6 @@ import numpy as np
 
 from ingest.compiled import part
 from ingest.examples import Kind
-from learner.prefetch import prefetch
 from learner.rare_rows import (
     fetch_admission,
     list_reads,
@@ -29,6 +28,7 @@ from learner.rare_rows import (
     place_strangers,
 )
 from learner.statistics import keep, recall, statistic_id, take_levels
+from pserver.prefetch import prefetch
 from pserver.table import find, find_or_add, home
 
 if TYPE_CHECKING:

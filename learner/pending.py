@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ingest.compiled import kernel
+from ingest.compiled import kernel, part
 from pserver.gains import NEVER, Gains
-from pserver.table import find, lay_out
+from pserver.prefetch import prefetch
+from pserver.table import AHEAD, fetch, find, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,23 +47,69 @@ class Gaining(NamedTuple):
 
 @kernel
 def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untyped-def]
-    for i in range(ids.shape[0]):
-        to = view_places[i]
-        view.shows[to] = gaining.shows[to]
-        view.clicks[to] = gaining.clicks[to]
-        view.first_seen[to] = gaining.first_seen[to] if gaining.touched[to] else _NEVER
-        view.last_seen[to] = gaining.last_seen[to]
-        place = find(folded.slots, folded.ids, ids[i])
-        if place < 0:
-            for k in range(view.values.shape[1]):
-                view.values[to, k] = gaining.values[to, k]
-            continue
-        view.shows[to] += folded.shows[place]
-        view.clicks[to] += folded.clicks[place]
-        view.first_seen[to] = min(folded.first_seen[place], view.first_seen[to])
-        view.last_seen[to] = max(folded.last_seen[place], view.last_seen[to])
+    for begin in range(0, ids.shape[0], AHEAD):
+        end = min(begin + AHEAD, ids.shape[0])
+        fetch(folded.slots, folded.ids, ids, begin, end)
+        for i in range(begin, end):
+            prefetch(view.values, view_places[i])
+            prefetch(gaining.values, view_places[i])
+        for i in range(begin, end):
+            place = find(folded.slots, folded.ids, ids[i])
+            _refresh_one(view, folded, gaining, place, view_places[i])
+
+
+@part
+def _refresh_one(view, folded, gaining, place, to):  # type: ignore[no-untyped-def]
+    view.shows[to] = gaining.shows[to]
+    view.clicks[to] = gaining.clicks[to]
+    view.first_seen[to] = gaining.first_seen[to] if gaining.touched[to] else _NEVER
+    view.last_seen[to] = gaining.last_seen[to]
+    if place < 0:
         for k in range(view.values.shape[1]):
-            view.values[to, k] = folded.values[place, k] + gaining.values[to, k]
+            view.values[to, k] = gaining.values[to, k]
+        return
+    view.shows[to] += folded.shows[place]
+    view.clicks[to] += folded.clicks[place]
+    view.first_seen[to] = min(folded.first_seen[place], view.first_seen[to])
+    view.last_seen[to] = max(folded.last_seen[place], view.last_seen[to])
+    for k in range(view.values.shape[1]):
+        view.values[to, k] = folded.values[place, k] + gaining.values[to, k]
+
+
+@kernel
+def _largest(gaining):  # type: ignore[no-untyped-def]
+    largest = np.float32(0.0)
+    for k in range(gaining.count[0]):
+        place = gaining.order[k]
+        for f in range(gaining.values.shape[1]):
+            gained = abs(gaining.values[place, f])
+            if not gained <= largest:  # larger, or no number
+                largest = gained
+                if gained != gained:
+                    return largest
+    return largest
+
+
+@kernel
+def _take_out(view_ids, gaining, places, gains):  # type: ignore[no-untyped-def]
+    """Move what is pending at these places to `gains`, row by row, and leave nothing there."""
+    for i in range(places.shape[0]):
+        ahead = places[min(i + AHEAD, places.shape[0] - 1)]
+        prefetch(view_ids, ahead)
+        prefetch(gaining.values, ahead)
+        place = places[i]
+        gains.ids[i] = view_ids[place]
+        gains.shows[i] = gaining.shows[place]
+        gains.clicks[i] = gaining.clicks[place]
+        gains.first_seen[i] = gaining.first_seen[place]
+        gains.last_seen[i] = gaining.last_seen[place]
+        gaining.shows[place] = 0
+        gaining.clicks[place] = 0
+        gaining.last_seen[place] = 0
+        gaining.touched[place] = False
+        for k in range(gaining.values.shape[1]):
+            gains.values[i, k] = gaining.values[place, k]
+            gaining.values[place, k] = 0.0
 
 
 class Pending:
@@ -91,8 +138,7 @@ class Pending:
 
     def largest(self) -> float:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
-        places = self.gaining.order[: len(self)]
-        return float(np.abs(self.gaining.values[places]).max(initial=0.0))
+        return float(_largest(self.gaining))
 
     def compact(self) -> None:
         """Drop the view's rows that are as if they had never existed and have nothing pending."""
@@ -107,34 +153,28 @@ class Pending:
         self.gaining.count[0] = count
 
     def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
-        """Take out what these buckets' rows gained; every bucket asked for is in the answer."""
-        gaining, count = self.gaining, len(self)
+        """Take out what these buckets' rows gained; every bucket asked for is in the answer.
+
+        Rows are in the order in which they were first touched.
+        """
+        gaining, count, shape = self.gaining, len(self), self._shape
         places = gaining.order[:count]
-        row_buckets = self._shape.bucket_of(self._view.columns.ids[places])
-        wanted = np.zeros(self._shape.buckets, np.bool_)
+        # small numbers are sorted by their digits, and those alike keep their order
+        of_row = shape.bucket_of(self._view.columns.ids[places]).astype(np.uint16)
+        by_bucket = np.argsort(of_row, kind="stable")
+        places, of_row = places[by_bucket], of_row[by_bucket]
+        wanted = np.zeros(shape.buckets, np.bool_)
         wanted[list(buckets)] = True
-        chosen = wanted[row_buckets]
-        taken = places[chosen]
-        taken = taken[np.argsort(self._view.columns.ids[taken])]  # ids' high bits are the bucket
-        left = places[~chosen]
+        chosen = wanted[of_row]
+        taken, of_taken, left = places[chosen], of_row[chosen], places[~chosen]
         gaining.order[: left.shape[0]] = left
         gaining.count[0] = left.shape[0]
-        gains = Gains(
-            self._view.columns.ids[taken],
-            gaining.shows[taken],
-            gaining.clicks[taken],
-            gaining.first_seen[taken],
-            gaining.last_seen[taken],
-            gaining.values[taken],
-        )
-        _clear(gaining, taken)
-        wanted_buckets = np.asarray(sorted(buckets), np.int64)
-        taken_buckets = self._shape.bucket_of(gains.ids)
-        starts = np.searchsorted(taken_buckets, wanted_buckets, "left")
-        stops = np.searchsorted(taken_buckets, wanted_buckets, "right")
+        gains = _empty_gains(taken.shape[0], self._view.width)
+        _take_out(self._view.columns.ids, gaining, taken, gains)
+        bounds = np.searchsorted(of_taken, np.arange(shape.buckets + 1))
         return {
-            int(bucket): gains.chosen(slice(start, stop))
-            for bucket, start, stop in zip(wanted_buckets, starts, stops, strict=True)
+            bucket: gains.chosen(slice(bounds[bucket], bounds[bucket + 1]))
+            for bucket in sorted(buckets)
         }
 
     def refresh(self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: Gains | None) -> None:
@@ -146,12 +186,10 @@ class Pending:
             self._view.add(flying.chosen(np.isin(flying.ids, ids)))
 
 
-def _clear(gaining: Gaining, places: npt.NDArray[np.int64]) -> None:
-    gaining.touched[places] = False
-    gaining.shows[places] = 0
-    gaining.clicks[places] = 0
-    gaining.last_seen[places] = 0
-    gaining.values[places] = 0.0
+def _empty_gains(count: int, width: int) -> Gains:
+    shows, clicks, first_seen, last_seen = (np.empty(count, np.uint32) for _ in range(4))
+    values = np.empty((count, width), np.float32)
+    return Gains(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)
 
 
 def _make(capacity: int, width: int) -> Gaining:

@@ -28,7 +28,7 @@ import numpy as np
 
 from ingest.compiled import kernel, part
 from learner.admission import admits, fetch_counters
-from learner.prefetch import prefetch
+from pserver.prefetch import prefetch
 from pserver.table import find, find_or_add
 
 _NUMBER = np.uint64(1023)

@@ -22,6 +22,7 @@ import numpy as np
 from numba import njit
 
 from pserver.gains import NEVER
+from pserver.prefetch import prefetch
 from pserver.rows import Rows
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 _SMALLEST = 1024
+AHEAD = 32
+"""Rows asked for together: enough walks to overlap, few enough to stay in cache."""
 _LINE = 64
 """Bytes that memory gives at a time."""
 _NEVER = np.uint32(NEVER)
@@ -97,15 +100,34 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
 
 
 @_kernel
+def fetch(slots, ids, wanted, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for the memory in which rows [begin, end) of those wanted will be looked for. Compiled.
+
+    Found one after the other, each waits for memory alone; asked for ahead, they come together.
+    """
+    for i in range(begin, end):
+        prefetch(slots, home(slots, wanted[i]))
+    for i in range(begin, end):
+        # nearly always the row that is wanted
+        prefetch(ids, max(slots[home(slots, wanted[i])], 0))
+
+
+@_kernel
 def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
-    for i in range(wanted.shape[0]):
-        places[i] = find(slots, ids, wanted[i])
+    for begin in range(0, wanted.shape[0], AHEAD):
+        end = min(begin + AHEAD, wanted.shape[0])
+        fetch(slots, ids, wanted, begin, end)
+        for i in range(begin, end):
+            places[i] = find(slots, ids, wanted[i])
 
 
 @_kernel
 def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
-    for i in range(wanted.shape[0]):
-        places[i] = find_or_add(columns, wanted[i])
+    for begin in range(0, wanted.shape[0], AHEAD):
+        end = min(begin + AHEAD, wanted.shape[0])
+        fetch(columns.slots, columns.ids, wanted, begin, end)
+        for i in range(begin, end):
+            places[i] = find_or_add(columns, wanted[i])
 
 
 @_kernel

@@ -8,13 +8,14 @@ from typing import Any
 from ingest.collector.http_server import Gathering
 
 
-class Transport:
+class Transport(asyncio.Transport):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[Any] = []
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Any) -> None:
         self.told.append(data)
 
     def close(self) -> None:

@@ -36,8 +36,8 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     assert shows == {17: 5, 2500: 7, 4000: 4, 4999: 1}
     assert pending.gaining.touched.shape == view.columns.ids.shape
     gains = pending.take([0])[0]
-    assert gains.ids.tolist() == [17, 2500, 4000]
-    assert gains.shows.tolist() == [5, 7, 3]
-    assert gains.first_seen.tolist() == [5, 7, 3]
+    assert gains.ids.tolist() == [4000, 17, 2500], "as they were touched"
+    assert gains.shows.tolist() == [3, 5, 7]
+    assert gains.first_seen.tolist() == [3, 5, 7]
     assert len(pending) == 0
     assert not pending.gaining.touched.any()
