@@ -237,7 +237,8 @@ class Bench:
     def gained(self) -> Gains:
         """What all buckets gained since the last call, by ascending id."""
         taken = self.pending.take(range(BUCKETS))
-        return Gains(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
+        gains = Gains(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
+        return gains.chosen(np.argsort(gains.ids))
 
 
 def sorted_rows(view: RowTable) -> Gains:
