@@ -46,8 +46,8 @@ class Gains(NamedTuple):
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds; the greatest wins
     values: npt.NDArray[np.float32]  # (n, width) added
 
-    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> Gains:
-        """Return the rows of a slice, or those where a mask of shape (n,) is set."""
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Gains:
+        """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
         return Gains(
             self.ids[which],
             self.shows[which],
