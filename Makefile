@@ -8,7 +8,7 @@ UV_VERSION := 0.9
 SECONDS_OF_DEMO ?= 180
 SEEDS ?= 1000
 WORKERS ?= 2
-DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA))
+DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check format simulate bench lock clean
@@ -31,7 +31,7 @@ $(WHOLE): requirements-deep.lock $(READY)
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements-deep.lock
 	touch $(WHOLE)
 
-demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR)
+demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR, CHAOS=1)
 	$(BIN)/headrace demo $(DEMO_FLAGS)
 
 test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
@@ -54,7 +54,7 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
-	for name in pserver learner drift joiner serving freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+	for name in pserver learner learners batch_size drift joiner serving served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \

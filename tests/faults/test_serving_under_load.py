@@ -1,0 +1,231 @@
+"""Whatever breaks behind a server, it answers: not one request fails, and answers say how old.
+
+The whole road runs as it does for `headrace run`, every part a process. Events come all the time
+and requests too. Then something is killed or stands still; answers must go on, and say that they
+get older; once it is back, they must be fresh again without anybody's help.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+
+from deploy.road import Road, RoadSettings
+from deploy.stack.one_machine import OneMachine
+from deploy.stack.steps import SilentSteps
+from deploy.stack.waiting import wait_until
+from ingest.clock import wall_ms
+from ingest.kafka import BY_KEY, KafkaWriter
+from ingest.stream import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ingest.settings import KafkaSettings
+
+SPEC = Path(__file__).parents[2] / "deploy" / "models" / "demo.toml"
+EVENTS_PER_S, REQUESTS_PER_S = 300, 100
+OLD_MS, FRESH_MS = 4_000, 3_000
+"""Of the bucket that is furthest behind: with events all the time, it is below a second or so."""
+WITHIN_S = 120.0
+
+
+class Repeating:
+    """Does something so many times a second, in a thread, as long as the block lasts."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s, self._stop = per_s, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.error: BaseException | None = None
+
+    def once(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        try:
+            while not self._stop.wait(max(0.0, due - time.monotonic())):
+                self.once()
+                due = max(due + 1 / self._per_s, time.monotonic() - 1)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+class Events(Repeating):
+    """What happens on the site."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        super().__init__(EVENTS_PER_S)
+        self._writer, self._dice, self._sent = KafkaWriter(kafka), np.random.default_rng(3), 0
+
+    def once(self) -> None:
+        name, user = f"i{self._sent}", int(self._dice.integers(500))
+        self._sent += 1
+        event = {
+            "impression_id": name,
+            "timestamp_ms": wall_ms(),
+            "user_id": f"u{user}",
+            "item_id": f"item-{self._dice.zipf(1.5) % 300}",
+            "category": f"c{user % 7}",
+        }
+        self._writer.send(Source("impressions", BY_KEY), orjson.dumps(event), name.encode())
+
+    def stop(self) -> None:
+        super().stop()
+        self._writer.close()
+
+
+class Requests(Repeating):
+    """Who asks. Every answer is looked at."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(REQUESTS_PER_S)
+        self._client = httpx.Client(base_url=url, timeout=5.0)
+        self.failed: list[str] = []
+        self.answered = 0
+        self.last: dict[str, Any] = {}
+        self.slowest_s = 0.0
+
+    def once(self) -> None:
+        body = {"context": {"user_id": "u1"}, "candidates": [{"item_id": f"item-{self.answered}"}]}
+        began = time.monotonic()
+        try:
+            answer = self._client.post("/v1/models/demo:predict", json=body)
+        except httpx.HTTPError as error:
+            self.failed.append(repr(error))
+            return
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+        if answer.status_code != 200:
+            self.failed.append(f"{answer.status_code} {answer.text}")
+            return
+        self.answered += 1
+        self.last = answer.json()
+
+    @property
+    def oldest_ms(self) -> float:
+        """Age of the bucket furthest behind, as the last answer says."""
+        oldest = self.last.get("age_ms", {}).get("oldest")
+        return float("inf") if oldest is None else float(oldest)
+
+    def stop(self) -> None:
+        super().stop()
+        self._client.close()
+
+
+class Site:
+    """The road, its events and its requests."""
+
+    def __init__(self, machine: OneMachine) -> None:
+        self.machine = machine
+        settings = RoadSettings(
+            model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
+        )
+        self.road = Road(settings, SilentSteps())
+
+    def expect(self, what: Callable[[], bool], said: str) -> None:
+        def alive() -> bool:
+            return self.events.error is None and self.requests.error is None
+
+        found = wait_until(what, WITHIN_S, alive)
+        assert found, f"expected {said}, found {self.requests.last} ({self.events.error!r})"
+
+    def __enter__(self) -> Site:
+        self.road.__enter__()
+        assert self.road.start(threading.Event())
+        self.events, self.requests = Events(self.road.kafka), Requests(self.road.address)
+        self.events.start()
+        self.requests.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.requests.stop()
+        self.events.stop()
+        self.road.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with OneMachine() as machine, Site(machine) as site:
+        yield site
+
+
+def shard_killed(site: Site) -> Callable[[], None]:
+    cluster = site.machine.valkey_cluster
+    assert cluster is not None
+    cluster.kill(0)
+    return lambda: cluster.restart(0)
+
+
+def kafka_killed(site: Site) -> Callable[[], None]:
+    kafka = site.machine.kafka_node
+    assert kafka is not None
+    kafka.kill()
+
+    def again() -> None:
+        kafka.launch()
+        kafka.wait_ready()
+
+    return again
+
+
+def frozen(pid: int) -> Callable[[], None]:
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+def shard_frozen(site: Site) -> Callable[[], None]:
+    assert site.machine.valkey_cluster is not None
+    return frozen(site.machine.valkey_cluster.nodes[1].pid)
+
+
+def kafka_frozen(site: Site) -> Callable[[], None]:
+    assert site.machine.kafka_node is not None
+    return frozen(site.machine.kafka_node.pid)
+
+
+def learner_frozen(site: Site) -> Callable[[], None]:
+    return frozen(site.road.supervisor.pid("learner"))
+
+
+def learner_killed(site: Site) -> Callable[[], None]:
+    os.kill(site.road.supervisor.pid("learner"), signal.SIGKILL)
+    return lambda: None  # its supervisor starts it again
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "fault",
+    [shard_frozen, shard_killed, learner_frozen, learner_killed, kafka_frozen, kafka_killed],
+)
+def test_no_request_fails_and_answers_say_how_old_they_are_until_they_are_fresh_again(
+    site: Site, fault: Callable[[Site], Callable[[], None]]
+) -> None:
+    requests = site.requests
+    site.expect(lambda: requests.oldest_ms < FRESH_MS, "fresh answers before anything happens")
+    version, answered = requests.last["version"], requests.answered
+    undo = fault(site)
+    try:
+        site.expect(lambda: requests.oldest_ms > OLD_MS, "answers that say that they get older")
+    finally:
+        undo()
+    site.expect(lambda: requests.oldest_ms < FRESH_MS, "fresh answers again")
+    assert requests.last["version"] > version
+    assert requests.answered > answered + REQUESTS_PER_S
+    assert requests.failed == []
