@@ -12,6 +12,9 @@ given room first: `reserve`.
 
 All columns of a row lie together in memory (`lay_out`): who wants a row nearly always wants all of
 it, and a row is somewhere that no cache holds. Column by column it would be a walk for each.
+
+Slots, count and rows of a table are one piece of memory. It is this process's own, unless another
+kind is handed in: other processes read a table that lies in memory they share (`columns_in`).
 """
 
 from __future__ import annotations
@@ -26,12 +29,15 @@ from pserver.prefetch import prefetch
 from pserver.rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from pserver.gains import Deletions, Gains
 
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
+    Memory = Callable[[int], npt.NDArray[np.uint8]]
 
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
@@ -154,9 +160,13 @@ def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type
 class RowTable:
     """Rows of one model, all of `width` floats, found by id."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(
+        self, width: int, memory: Memory | None = None, columns: Columns | None = None
+    ) -> None:
+        """`memory` makes the room for rows (None: this process's own); `columns` are there yet."""
         self.width = width
-        self.columns = _make(_SMALLEST, width)
+        self._memory = memory or own_memory
+        self.columns = _make(_SMALLEST, width, self._memory) if columns is None else columns
         self._cleared = 0  # since the columns were made; some may have come back
 
     def __len__(self) -> int:
@@ -171,7 +181,8 @@ class RowTable:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
         if needed > self.columns.ids.shape[0]:
-            self.columns = _grown(self.columns, max(needed, 2 * self.columns.ids.shape[0]))
+            capacity = max(needed, 2 * self.columns.ids.shape[0])
+            self.columns = _grown(self.columns, capacity, self._memory)
         return self.columns
 
     def find(self, ids: Ids) -> Places:
@@ -235,7 +246,8 @@ class RowTable:
         if keep is not None:
             stays |= keep[:count]
         kept = np.flatnonzero(stays)
-        new = _make(max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4), self.width)
+        capacity = max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4)
+        new = _make(capacity, self.width, self._memory)
         new.count[0] = kept.shape[0]
         for name in Columns._fields[2:]:
             getattr(new, name)[: kept.shape[0]] = getattr(self.columns, name)[kept]
@@ -256,6 +268,13 @@ class RowTable:
         self.columns.values[places] = 0.0
 
 
+def own_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Return so many bytes of zeros, at the beginning of a line of a cache."""
+    memory = np.zeros(size + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    return memory[first : first + size]
+
+
 def lay_out(
     capacity: int, columns: dict[str, tuple[Any, ...]], multiple: int = 8
 ) -> dict[str, npt.NDArray[Any]]:
@@ -264,42 +283,67 @@ def lay_out(
     columns: type, and shape if it is no single number, of each. A row takes a `multiple` of bytes,
     and if that divides 64, and the row is no longer, no row lies across two lines of a cache.
     """
+    row = _row_type(columns, multiple)
+    rows = own_memory(capacity * row.itemsize).view(row)
+    return {name: rows[name] for name in columns}
+
+
+def columns_size(capacity: int, width: int) -> int:
+    """Return how many bytes the columns of a table take, all in all."""
+    return _LINE + 4 * _slots(capacity) + capacity * _row_type(_columns(width)).itemsize
+
+
+def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Columns:
+    """Return the columns that lie in `memory`, as they are there: another may have written them.
+
+    memory: (columns_size,), at the beginning of a line of a cache. Zeros are no table yet: all
+    slots have to be -1.
+    """
+    row = _row_type(_columns(width))
+    first = _LINE + 4 * _slots(capacity)
+    rows = memory[first : first + capacity * row.itemsize].view(row)
+    return Columns(
+        memory[_LINE:first].view(np.int32),
+        memory[:8].view(np.int64),
+        **{name: rows[name] for name in _columns(width)},
+    )
+
+
+def _slots(capacity: int) -> int:
+    return 1 << max(1, (2 * capacity - 1).bit_length())
+
+
+def _columns(width: int) -> dict[str, tuple[Any, ...]]:
+    return {
+        "ids": (np.uint64,),
+        "shows": (np.uint64,),
+        "clicks": (np.uint64,),
+        "first_seen": (np.uint32,),
+        "last_seen": (np.uint32,),
+        "values": (np.float32, (width,)),
+    }
+
+
+def _row_type(columns: dict[str, tuple[Any, ...]], multiple: int = 8) -> np.dtype[np.void]:
     plain = np.dtype([(name, *kind) for name, kind in columns.items()])
-    size = -(-plain.itemsize // multiple) * multiple
-    row = np.dtype(
+    return np.dtype(
         {
             "names": list(columns),
             "formats": [plain[name] for name in columns],
             "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
-            "itemsize": size,
+            "itemsize": -(-plain.itemsize // multiple) * multiple,
         }
     )
-    memory = np.zeros(capacity * size + _LINE, np.uint8)
-    first = -memory.ctypes.data % _LINE
-    rows = memory[first : first + capacity * size].view(row)
-    return {name: rows[name] for name in columns}
 
 
-def _make(capacity: int, width: int) -> Columns:
-    slots = 2
-    while slots < 2 * capacity:
-        slots *= 2
-    columns = lay_out(
-        capacity,
-        {
-            "ids": (np.uint64,),
-            "shows": (np.uint64,),
-            "clicks": (np.uint64,),
-            "first_seen": (np.uint32,),
-            "last_seen": (np.uint32,),
-            "values": (np.float32, (width,)),
-        },
-    )
-    return Columns(np.full(slots, -1, np.int32), np.zeros(1, np.int64), **columns)
+def _make(capacity: int, width: int, memory: Memory) -> Columns:
+    made = columns_in(memory(columns_size(capacity, width)), capacity, width)
+    made.slots.fill(-1)
+    return made
 
 
-def _grown(old: Columns, capacity: int) -> Columns:
-    new = _make(capacity, old.values.shape[1])
+def _grown(old: Columns, capacity: int, memory: Memory) -> Columns:
+    new = _make(capacity, old.values.shape[1], memory)
     count = int(old.count[0])
     new.count[0] = count
     for name in Columns._fields[2:]:
