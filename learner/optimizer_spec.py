@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ingest.spec_text import SpecText
     from learner.spec_tables import Table
 
-SGD, ADAGRAD, FTRL, ADAM = "sgd", "adagrad", "ftrl", "adam"
+SGD, ADAGRAD, FTRL, ADAM, COIN = "sgd", "adagrad", "ftrl", "adam", "coin"
 EMBEDDINGS, DENSE = "embeddings", "dense"
 
 _KEYS = {
@@ -27,6 +27,7 @@ _KEYS = {
     ADAGRAD: ("alpha", "epsilon", "decay_per_day"),
     FTRL: ("alpha", "beta", "l1", "l2"),
     ADAM: ("alpha", "beta1", "beta2", "epsilon", "decay_per_day"),
+    COIN: ("alpha", "beta"),
 }
 _BOUNDS = {
     "alpha": (1e-6, 1e3),
@@ -46,9 +47,11 @@ class Optimizer:
 
     name: str = FTRL
     alpha: float = 0.05
-    """Learning rate; of FTRL, of a coordinate that was never stepped, times beta."""
+    """Learning rate; of FTRL, of a coordinate that was never stepped, times beta. coin: what a
+    coordinate has to bet with at first, some 5 divided by the inputs of an example."""
     beta: float = 1.0
-    """ftrl: gradient (root of the summed squares) at which the rate has halved."""
+    """ftrl: gradient (root of the summed squares) at which the rate has halved. coin: gradients
+    are cut to it, either way; of an id's weight they are never larger than 1."""
     l1: float = 0.0
     """ftrl: sum of gradients below which a weight is exactly zero."""
     l2: float = 1.0

@@ -7,10 +7,12 @@ d coordinates lies in its components, d floats each.
     adagrad   w, n      Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011
     ftrl      z, n      McMahan et al., KDD 2013 (learner.ftrl): w is computed from them
     adam      w, m, v, and t once    Kingma and Ba, "Adam", ICLR 2015, Algorithm 1
+    coin      z, g, r   Orabona and Tommasi, "Training Deep Networks without Learning Rates Through
+              Coin Betting", NIPS 2017, Algorithm 1, with their betting fraction z / (beta + g)
 
 A step computes what each of these gains from one gradient and adds it, in the view and in what is
-pending alike; so additions of several learners commute and nobody's step is overwritten. For the
-first three that is all there is to say. Adam's means are no sums: m becomes
+pending alike; so additions of several learners commute and nobody's step is overwritten. For all
+but Adam that is all there is to say. Adam's means are no sums: m becomes
 beta1 m + (1 - beta1) g. It gains (1 - beta1)(g - m), which is the same for one learner. Of k
 learners that step one row from the same state, each takes its share of m off: 1 - k (1 - beta1) is
 left of it instead of beta1^k, equal to first order; v, which could then pass zero, is read as zero
@@ -22,6 +24,10 @@ and what it missed since it was last seen is caught up when it is read or steppe
 exp(-a) exp(-b) = exp(-(a + b)), the moments at which it was read make no difference, and rows that
 no example names cost nothing. An embedding decays to what it was initialized with, not to zero.
 FTRL has l1 and l2 instead.
+
+A coordinate of coin bets on the sign of its next gradient: z sums the gradients taken away, g their
+sizes, r what its bets have brought, and w = (alpha + r) z / (beta (beta + g)). It has no learning
+rate: one that has been right often has more to bet.
 """
 
 from __future__ import annotations
@@ -38,8 +44,8 @@ from learner.ftrl import step, weight
 if TYPE_CHECKING:
     from learner.optimizer_spec import Optimizer
 
-_KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3}
-_SGD, _ADAGRAD, _FTRL, _ADAM = _KINDS.values()
+_KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3, spec.COIN: 4}
+_SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _DAY_S = 86_400.0
 
@@ -66,7 +72,7 @@ def floats(optimizer: Optimizer, coordinates: int) -> int:
     """Return how many floats of a row so many coordinates take."""
     if optimizer.name == spec.ADAM:
         return 3 * coordinates + 1 if coordinates else 0
-    return coordinates * (1 if optimizer.name == spec.SGD else 2)
+    return coordinates * {spec.SGD: 1, spec.COIN: 3}.get(optimizer.name, 2)
 
 
 def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
@@ -87,6 +93,17 @@ def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
     )
 
 
+@quotient_part
+def _bet(values, place, group, k):  # type: ignore[no-untyped-def]
+    """Return the weight of a coordinate of coin. Compiled."""
+    z = values[place, group.offset + k]
+    sizes = values[place, group.offset + group.coordinates + k]
+    reward = values[place, group.offset + 2 * group.coordinates + k]
+    # several learners that bet at once may lose more than one of them could
+    wealth = max(group.alpha + reward, _ZERO)
+    return wealth * z / (group.beta * (group.beta + sizes))
+
+
 @part
 def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
     """Return what decay has left since a row was last seen, of what it had gained. Compiled."""
@@ -103,6 +120,9 @@ def gained_of(values, place, group, shrink, out):  # type: ignore[no-untyped-def
         for k in range(count):
             root_n = math.sqrt(values[place, at + count + k])
             out[k] = weight(values[place, at + k], root_n, group)
+    elif group.kind == _COIN:
+        for k in range(count):
+            out[k] = _bet(values, place, group, k)
     else:
         for k in range(count):
             out[k] = values[place, at + k] * shrink
@@ -167,5 +187,16 @@ def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-
             values[place, second + k] += n_gain
             more[place, at + k] += z_gain
             more[place, second + k] += n_gain
+    elif group.kind == _COIN:
+        third = second + count
+        for k in range(count):
+            gradient = min(max(gradients[k], -group.beta), group.beta)
+            reward = -gradient * _bet(values, place, group, k)
+            values[place, at + k] -= gradient
+            values[place, second + k] += abs(gradient)
+            values[place, third + k] += reward
+            more[place, at + k] -= gradient
+            more[place, second + k] += abs(gradient)
+            more[place, third + k] += reward
     else:
         _step_adam(values, more, place, group, shrink, gradients)

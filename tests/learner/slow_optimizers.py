@@ -30,7 +30,7 @@ class Coordinate:
 
     def decay(self, seconds: float) -> None:
         """Let so much time pass."""
-        if self.optimizer.name != "ftrl":
+        if self.optimizer.name not in ("ftrl", "coin"):
             self.w *= math.exp(-self.optimizer.decay_per_day * seconds / DAY_S)
 
     def step(self, g: float) -> None:
@@ -65,3 +65,13 @@ class Coordinate:
         m_hat = self.m / (1 - o.beta1**self.t)
         v_hat = self.v / (1 - o.beta2**self.t)
         self.w -= o.alpha * m_hat / (math.sqrt(v_hat) + o.epsilon)
+
+    def _coin(self, g: float) -> None:
+        # Orabona and Tommasi 2017, Algorithm 1: bet, see the coin, keep what was won. Here n sums
+        # the sizes, m the gradients taken away, v is the wealth beyond what it began with
+        o = self.optimizer
+        coin = -min(max(g, -o.beta), o.beta)
+        self.v += coin * self.w
+        self.m += coin
+        self.n += abs(coin)
+        self.w = (o.alpha + self.v) * self.m / (o.beta * (o.beta + self.n))

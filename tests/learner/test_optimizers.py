@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from learner.optimizer_spec import ADAGRAD, ADAM, FTRL, SGD, Optimizer
+from learner.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
 from learner.optimizers import floats, gained_of, group_of, shrink_of, step_row
 from tests.learner.slow_optimizers import DAY_S, Coordinate
 
@@ -97,6 +97,42 @@ def test_every_step_is_the_papers(
 def test_a_step_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_elsewhere(
     optimizer: Optimizer, steps: list[tuple[list[float], int]]
 ) -> None:
+    adds_alike(optimizer, steps)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.01, 0.5), st.floats(0.1, 5.0), STEPS)
+def test_a_bet_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_elsewhere(
+    alpha: float, beta: float, steps: list[tuple[list[float], int]]
+) -> None:
+    adds_alike(Optimizer(COIN, alpha=alpha, beta=beta), steps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.floats(0.01, 0.5),
+    st.floats(0.5, 3.0),
+    st.lists(st.floats(-4.0, 4.0, width=32), min_size=1, max_size=60),
+)
+def test_a_bet_is_the_papers_and_never_loses_more_than_there_is(
+    alpha: float, beta: float, gradients: list[float]
+) -> None:
+    optimizer = Optimizer(COIN, alpha=alpha, beta=beta)
+    row, paper, most = Row(optimizer), Coordinate(optimizer), alpha
+    for gradient in gradients:
+        found = row.step([gradient, 0.0], _START_S)
+        paper.step(gradient)
+        wealth = alpha + paper.v
+        assert wealth > 0
+        # what was lost of much is not known to the last digit of what is left
+        most = max(most, wealth)
+        close = 1e-4 * most * abs(paper.m) / (beta * (beta + paper.n)) + 1e-5 * (1 + most)
+        assert abs(found[0] - paper.w) <= close + 1e-3 * abs(paper.w)
+        assert found[1] == 0.0
+
+
+def adds_alike(optimizer: Optimizer, steps: list[tuple[list[float], int]]) -> None:
+    """Step, and compare what was added in the two places."""
     row, now_s = Row(optimizer), _START_S
     for gradients, wait_s in steps:
         now_s += wait_s
@@ -147,7 +183,7 @@ def test_the_squares_of_adam_are_read_as_zero_below_it() -> None:
     assert np.isfinite(row.step([0.1, 0.1], _START_S)).all()
 
 
-def test_sgd_takes_one_float_adagrad_and_ftrl_two_and_adam_three_and_one() -> None:
-    needed = {name: floats(Optimizer(name), 16) for name in (SGD, ADAGRAD, FTRL, ADAM)}
-    assert needed == {SGD: 16, ADAGRAD: 32, FTRL: 32, ADAM: 49}
+def test_sgd_takes_one_float_adagrad_and_ftrl_two_coin_three_and_adam_three_and_one() -> None:
+    needed = {name: floats(Optimizer(name), 16) for name in (SGD, ADAGRAD, FTRL, COIN, ADAM)}
+    assert needed == {SGD: 16, ADAGRAD: 32, FTRL: 32, COIN: 48, ADAM: 49}
     assert floats(Optimizer(ADAM), 0) == 0
