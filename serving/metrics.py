@@ -7,7 +7,7 @@ Prometheus asks. Buckets of the histograms lie around the budgets: a request of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
+    from learner.spec import ModelSpec
     from serving.api.limits import Room
-    from serving.models.served import Served
     from serving.replicas.bounded import Bounded
-    from serving.replicas.standing import Standing
+    from serving.replicas.standing import LocalRows, Standing
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -161,10 +161,22 @@ class BoundedMetrics:
         self._tail.labels(model).set_function(lambda: rows.tail_bytes)
 
 
+class Here(Protocol):
+    """A model whose rows are here."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is."""
+
+    @property
+    def rows(self) -> LocalRows:
+        """Its rows."""
+
+
 class ReplicaCollector(Collector):
     """The state of every model's replica."""
 
-    def __init__(self, models: Sequence[Served], now_ms: Callable[[], int]) -> None:
+    def __init__(self, models: Sequence[Here], now_ms: Callable[[], int]) -> None:
         self._models, self._now_ms = models, now_ms
 
     def collect(self) -> Iterator[Metric]:

@@ -37,9 +37,12 @@ from serving.predictions.topic import ensure_predictions
 from serving.replicas.follower import Following
 
 if TYPE_CHECKING:
+    import socket
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
 
     from ingest.settings import KafkaSettings
     from ingest.stream import Writer
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from serving.replicas.bounded import Bounds
     from serving.replicas.standing import LocalRows
 
-__all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server"]
+__all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ _SWITCH_INTERVAL_S = 0.0005
 of 5 ms would be half of the whole budget of a request."""
 _LOST_S = 10.0
 """A log that Kafka has not taken for so long is given up: what waits for it is in memory."""
-_COLLECT_AFTER = 20_000
+COLLECT_AFTER = 20_000
 """Objects between two looks for cycles: Python's default of 700 looks several times a request."""
 
 
@@ -123,12 +126,7 @@ def run_server(
     store's model is of another spec, what the first copy failed of if all models' did,
     AddressTaken, BadTokens, BadAlias.
     """
-    tokens = tokens_for(
-        settings.tokens,
-        settings.host,
-        "--tokens / HEADRACE_SERVING_TOKENS",
-        anyone=settings.anyone,
-    )
+    tokens_of(settings)  # refused before anything is opened
     registry = new_registry()
     served = Models(
         open_models(models, settings.following, settings.bounds, settings.limits, registry),
@@ -136,6 +134,29 @@ def run_server(
             [each.spec.name for each in models], settings.aliases, wall_ms, settings.aliases_file
         ),
     )
+    ending = _Ending([each.rows for each in served])
+    with listening_socket(settings.host, settings.port) as listener:
+        serve(settings, served, registry, listener, stop, listening, broken=ending.broken)
+    if ending.failure is not None:
+        raise ending.failure
+
+
+def serve(
+    settings: ServerSettings,
+    served: Models,
+    registry: CollectorRegistry,
+    listener: socket.socket,
+    stop: threading.Event,
+    listening: Callable[[int], None],
+    *,
+    broken: Callable[[], bool],
+    alone: bool = True,
+) -> None:
+    """Serve these models on `listener` until `stop` is set or it is `broken`; then leave.
+
+    alone: no other process answers on this socket. Raises AddressTaken, BadTokens.
+    """
+    tokens = tokens_of(settings)
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
     beside = _beside(settings, served, metrics)
@@ -144,31 +165,35 @@ def run_server(
         admin_tokens=Tokens(settings.admin_tokens),
         admin_open=is_this_machine(settings.host),
         beside=beside,
+        metrics_here=alone,
     )
-
-    ending = _Ending(rows)
     with (
         telling(settings.told_to, "server", instance_name(), registry),
-        listening_socket(settings.host, settings.port) as listener,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
-        _running([*rows, *beside]),
+        running([*rows, *beside]),
         _page_of(settings.told_to) as page,
-        rare_collections(_COLLECT_AFTER),
+        rare_collections(COLLECT_AFTER),
         _quick_switches(),
     ):
         app = make_app(parts)
         if page is not None:
             app.include_router(page_routes(page))
-        leaving = Leaving(
-            stop, parts.readiness, ending.broken, settings.drain_ms, settings.finish_s
-        )
+        leaving = Leaving(stop, parts.readiness, broken, settings.drain_ms, settings.finish_s)
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
         run_app(app, listener, leaving)
         app.state.answering.close()
-    if ending.failure is not None:
-        raise ending.failure
+
+
+def tokens_of(settings: ServerSettings) -> Tokens:
+    """Return who may ask. Raises BadTokens if everybody could who is on another machine."""
+    return tokens_for(
+        settings.tokens,
+        settings.host,
+        "--tokens / HEADRACE_SERVING_TOKENS",
+        anyone=settings.anyone,
+    )
 
 
 class _Ending:
@@ -217,7 +242,8 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
 
 
 @contextlib.contextmanager
-def _running(threads: Sequence[Runs]) -> Iterator[None]:
+def running(threads: Sequence[Runs]) -> Iterator[None]:
+    """Let these run as long as this lasts."""
     for each in threads:
         each.start()
     try:

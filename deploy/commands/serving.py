@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,6 +150,17 @@ MissDeadlineMs = Annotated[
         "had not learned anything, and says how many they were.",
     ),
 ]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        envvar="HEADRACE_SERVING_WORKERS",
+        min=1,
+        help="Answer with so many processes, which share one copy of the models in memory. With "
+        "more than one another follows the logs for all, and its metrics are at --metrics-port, "
+        "those of worker N at the Nth port after it.",
+    ),
+]
 
 
 @app.command()
@@ -169,6 +181,7 @@ def run(
     aliases_file: AliasesFile = None,
     admin_tokens: AdminTokensFile = None,
     predictions_share: PredictionsShare = 0.0,
+    workers: Workers = 1,
     kafka: ToldTo = None,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -179,6 +192,7 @@ def run(
     from serving.predictions.log import LogSettings
     from serving.process import ServerSettings, run_server
     from serving.replicas.bounded import Bounds
+    from serving.workers.process import run_workers
 
     if not (model or snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
@@ -187,6 +201,11 @@ def run(
         raise BadOption(
             "--predictions-share / HEADRACE_SERVING_PREDICTIONS_SHARE: expected --kafka / "
             "HEADRACE_KAFKA beside it, found none"
+        )
+    if most_rows is not None and workers > 1:
+        raise BadOption(
+            "--workers / HEADRACE_SERVING_WORKERS: expected 1 beside --most-rows, for which rows "
+            f"are held is what one process is asked for, found {workers}"
         )
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
@@ -205,12 +224,13 @@ def run(
         told_to=told_to,
     )
     with ExitStack() as stack:
-        models: list[ModelAt | SnapshotAt] = [
-            *opened(stack, model or [], redis),
-            *frozen(snapshot or []),
-        ]
         stop = stack.enter_context(stopped_by_signals())
-        run_server(settings, models, stop)
+        if workers > 1:
+            # the newest snapshot now is the one to be served, whoever has to load it again
+            places = [f"{each.spec.name}={each.place}" for each in frozen(snapshot or [])]
+            run_workers(settings, partial(both, model or [], places, redis), workers, stop)
+        else:
+            run_server(settings, both(model or [], snapshot or [], redis, stack), stop)
 
 
 @app.command()
@@ -267,6 +287,13 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
                 f"--alias / HEADRACE_SERVING_ALIAS: expected ALIAS=MODEL, found {name!r}"
             )
     return {name: model for name, _, model in pairs}
+
+
+def both(
+    files: list[Path], places: list[str], redis: str, stack: ExitStack
+) -> list["ModelAt | SnapshotAt"]:
+    """Return the models of these specs and snapshots; `stack` closes what was opened."""
+    return [*opened(stack, files, redis), *frozen(places)]
 
 
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list["ModelAt"]:

@@ -54,6 +54,8 @@ class Parts:
     """Whether aliases may be changed without a token where there are none."""
     beside: Sequence[Beside] = ()
     """Who is told of every answer."""
+    metrics_here: bool = True
+    """Whether /metrics is answered: not where several processes answer on one port."""
 
 
 class _App(FastAPI):
@@ -101,7 +103,8 @@ def make_app(parts: Parts) -> FastAPI:
     add_status(app, models, parts.now_ms)
     add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)
     add_health(app, models, parts.readiness)
-    add_metrics(app, parts.registry)
+    if parts.metrics_here:
+        add_metrics(app, parts.registry)
 
     @app.exception_handler(HTTPException)
     async def refuse_path(request: Request, error: HTTPException) -> Response:

@@ -11,6 +11,7 @@ place before the switch takes effect: a server killed in between starts with one
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ import msgspec
 from serving.errors import BadAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -84,34 +85,40 @@ class Aliases:
         that there was another.
         """
         self._check(alias, model)
-        with self._lock:
-            now = self._table.get(alias)
+        with self._changing():
+            now = self.table.get(alias)
             if expected is not None and (now.model if now else "") != expected:
                 found = now.model if now else "nothing"
                 raise BadAlias(f"alias {alias}: expected it to be {expected}, found {found}")
             if now is not None and now.model == model:
                 return now
             made = Alias(model, now.model if now else "", self._now_ms())
-            self._put({**self._table, alias: made})
+            self._put({**self.table, alias: made})
         log.info("alias %s is %s now, and was %s", alias, model, made.previous or "nothing")
         return made
 
     def revert(self, alias: str) -> Alias:
         """Let an alias be the model that it was before. Raises BadAlias if there was none."""
-        with self._lock:
-            now = self._table.get(alias)
+        now = self.table.get(alias)
         if now is None or not now.previous:
             raise BadAlias(f"alias {alias}: expected one that was switched, found no model before")
         return self.switch(alias, now.previous, now.model)
 
     def remove(self, alias: str) -> None:
         """Take an alias away. Raises BadAlias if there is none."""
-        with self._lock:
-            if alias not in self._table:
-                known = ", ".join(sorted(self._table)) or "none"
+        with self._changing():
+            table = self.table
+            if alias not in table:
+                known = ", ".join(sorted(table)) or "none"
                 raise BadAlias(f"alias {alias}: expected one of those there are ({known})")
-            self._put({name: each for name, each in self._table.items() if name != alias})
+            self._put({name: each for name, each in table.items() if name != alias})
         log.info("alias %s is no more", alias)
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Be the only one who changes the table, as long as this lasts."""
+        with self._lock:
+            yield
 
     def _put(self, table: Mapping[str, Alias]) -> None:
         if self._file is not None:

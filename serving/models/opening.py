@@ -65,6 +65,11 @@ class SnapshotAt(NamedTuple):
     shelf: Shelf
     manifest: Manifest
 
+    @property
+    def place(self) -> str:
+        """Where this snapshot is, and will be when there are newer ones."""
+        return f"{self.shelf.url}/{self.manifest.name}"
+
 
 def find_frozen(name: str, url: str) -> SnapshotAt:
     """Return the snapshot that is to be served as the model `name`.
@@ -92,6 +97,27 @@ def find_frozen(name: str, url: str) -> SnapshotAt:
     return SnapshotAt(replace(spec, name=name), shelf, manifest)
 
 
+def agreed(
+    models: Iterable[ModelAt | SnapshotAt],
+) -> list[tuple[ModelAt | SnapshotAt, Shape]]:
+    """Return the models with their shapes in the store, or of the snapshot.
+
+    Raises ServingError, WrongModel, and what a store raises that has no such model.
+    """
+    found: dict[str, tuple[ModelAt | SnapshotAt, Shape]] = {}
+    for each in models:
+        name = each.spec.name
+        if name in found:
+            raise ServingError(f"expected models of different names, found {name} twice")
+        if isinstance(each, SnapshotAt):
+            shape = each.manifest.shape
+        else:
+            shape = each.store.shape()
+            check_agreement(each.spec, shape)
+        found[name] = each, shape
+    return list(found.values())
+
+
 def open_models(
     models: Iterable[ModelAt | SnapshotAt],
     following: Following,
@@ -107,24 +133,18 @@ def open_models(
     freshness = FreshnessMetrics(registry)
     bounded = None if bounds is None else _bounding(bounds, BoundedMetrics(registry))
     made: list[Served] = []
-    for each in models:
+    for each, shape in agreed(models):
         spec = each.spec
-        if spec.name in {other.spec.name for other in made}:
-            raise ServingError(f"expected models of different names, found {spec.name} twice")
         rows: LocalRows
         if isinstance(each, SnapshotAt):
-            buckets = each.manifest.buckets
             rows = Frozen(each.shelf, each.manifest, wall_ms)
         else:
-            shape = each.store.shape()
-            check_agreement(spec, shape)
-            buckets = shape.buckets
             arrived = freshness.of(spec.name)
             if bounded is None:
                 rows = Follower(Replica(each.store, shape), following, wall_ms, arrived)
             else:
                 rows = bounded(spec, each.store, shape, following, arrived)
-        made.append(_served(spec, buckets, rows, limits))
+        made.append(served_by(spec, shape.buckets, rows, limits))
     registry.register(ReplicaCollector(made, wall_ms))
     return made
 
@@ -151,7 +171,8 @@ def _bounding(bounds: Bounds, metrics: BoundedMetrics) -> Callable[..., Bounded]
     return make
 
 
-def _served(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
+def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
+    """Return a model with all that answers for it."""
     predictor = Predictor(spec.fields, open_model(spec, buckets))
     # compiles the kernels, or loads them: the first request is not to pay for it
     predictor.predict(TableRows(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())

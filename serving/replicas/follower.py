@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pserver.store import Shape
     from pserver.table import RowTable
     from serving.models.predictor import Rows
+    from serving.replicas.standing import LocalRows
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +97,14 @@ class Follower:
         following: Following,
         now_ms: Callable[[], int],
         arrived: Callable[[Iterable[int]], None],
+        stood: Callable[[LocalRows], None] | None = None,
     ) -> None:
-        """Give every batch of freshness samples, in ms, to `arrived`."""
+        """Give every batch of freshness samples, in ms, to `arrived`.
+
+        `stood` is called after each poll, with this, by the thread that polls.
+        """
         self._replica, self._following, self._now_ms = replica, following, now_ms
-        self._arrived = arrived
+        self._arrived, self._stood = arrived, stood
         self._freshness = Freshness(replica.shape.buckets)
         self._copies = 0
         self._polled_ms = 0
@@ -196,6 +201,7 @@ class Follower:
             try:
                 self.step()
                 self.failure = None
+                self._tell_stood()
                 self._rest(self._rest_s(time.monotonic() - began))
             except StoreError as error:
                 if self.standing.trouble != str(error):
@@ -204,7 +210,12 @@ class Follower:
                 self.standing = replace(self.standing, trouble=str(error))
                 if not self._replica.complete:
                     self.failure = error
+                self._tell_stood()
                 self._ended.wait(_RETRY_S)
+
+    def _tell_stood(self) -> None:
+        if self._stood is not None:
+            self._stood(self)
 
     def _rest(self, seconds: float) -> None:
         """Let this time pass, or the end come. Raises StoreError."""

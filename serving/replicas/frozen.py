@@ -12,7 +12,8 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pserver.snapshots.errors import SnapshotError, StorageFailed
+from pserver.errors import StoreError
+from pserver.snapshots.errors import StorageFailed
 from pserver.snapshots.reading import read_bucket
 from pserver.table import RowTable
 from serving.models.predictor import TableRows
@@ -22,9 +23,9 @@ from serving.replicas.standing import Standing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pserver.errors import StoreError
     from pserver.snapshots.manifest import Manifest
     from pserver.snapshots.shelf import Shelf
+    from serving.replicas.standing import LocalRows
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,21 @@ _JOIN_S = 10.0
 class Frozen:
     """A snapshot's rows, read in a thread between `start` and `stop`."""
 
-    def __init__(self, shelf: Shelf, manifest: Manifest, now_ms: Callable[[], int]) -> None:
-        """Serve the snapshot that `manifest` says."""
+    def __init__(
+        self,
+        shelf: Shelf,
+        manifest: Manifest,
+        now_ms: Callable[[], int],
+        table: RowTable | None = None,
+        stood: Callable[[LocalRows], None] | None = None,
+    ) -> None:
+        """Serve the snapshot that `manifest` says, in `table` (a new one, if None).
+
+        `stood` is called with this, by the thread that loads, when loading ended or failed.
+        """
         self._shelf, self._manifest, self._now_ms = shelf, manifest, now_ms
-        self._table = RowTable(manifest.width)
+        self._table = RowTable(manifest.width) if table is None else table
+        self._stood = stood
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
         self.failure: StoreError | None = None
@@ -90,16 +102,22 @@ class Frozen:
         while not self._ended.is_set():
             try:
                 self.load()
-            except SnapshotError as error:
+            except StoreError as error:
                 log.error("snapshot %s is not served: %s", self._manifest.name, error)
                 self.standing = replace(self.standing, trouble=str(error))
                 self.failure = error
+                self._tell_stood()
                 if not isinstance(error, StorageFailed):
                     return
                 self._ended.wait(_RETRY_S)
             else:
                 self.failure = None
+                self._tell_stood()
                 return
+
+    def _tell_stood(self) -> None:
+        if self._stood is not None:
+            self._stood(self)
 
 
 def _standing(manifest: Manifest) -> Standing:

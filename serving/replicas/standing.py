@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from serving.replicas.freshness import Ages  # noqa: TC001 - read when it goes to another process
+
 if TYPE_CHECKING:
     from pserver.errors import StoreError
     from serving.models.predictor import Rows
-    from serving.replicas.freshness import Ages, Summary
+    from serving.replicas.freshness import Summary
 
 LATE_MS = 1_000
 """Logs that were not read for so long are not followed, whatever the reason."""
@@ -74,9 +76,13 @@ class Standing:
 class LocalRows(Protocol):
     """A model's rows, as long as a server runs."""
 
-    standing: Standing
-    failure: StoreError | None
-    """Why there is nothing to answer from; None as long as there is, or will be."""
+    @property
+    def standing(self) -> Standing:
+        """How they stand now."""
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why there is nothing to answer from; None as long as there is, or will be."""
 
     def reading(self) -> Rows:
         """Return what one request reads from."""

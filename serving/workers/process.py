@@ -1,0 +1,106 @@
+"""A server of several processes: one follows the logs for all, workers answer on one port.
+
+This process answers nothing. It opens the models once to see that they can be served, listens on
+the port, makes the folder of shared memory, and keeps the others running (`crew`):
+
+    parent ──► follower    the logs, or snapshots ──► rows and boards in the folder
+           ──► worker 1..N the folder ──► answers
+
+A worker that is killed takes the requests with it that it was answering; connections that wait to
+be accepted are everybody's. While there is no follower workers go on answering, staler and staler,
+and say so; the next one fills a table of its own, and they change over to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ingest.clock import wall_ms
+from ingest.collector.http_server import listening_socket
+from serving.errors import ServingError
+from serving.models.aliases import Aliases
+from serving.models.opening import agreed
+from serving.process import tokens_of
+from serving.workers.aliases import tell_aliases
+from serving.workers.answering import ModelHere, WorkerWork, aliases_board
+from serving.workers.crew import Member, end_all
+from serving.workers.following import FollowerWork
+from serving.workers.memory import shared_folder, shared_place
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from serving.process import ServerSettings
+    from serving.workers.following import Opening
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+_MARGIN_S = 10.0
+"""Beyond what a worker may take to drain and finish."""
+
+
+def run_workers(
+    settings: ServerSettings,
+    opening: Opening,
+    workers: int,
+    stop: threading.Event,
+    listening: Callable[[int], None] = lambda _: None,
+    place: Path | None = None,
+) -> None:
+    """Serve with this many workers until `stop` is set; then let all of them leave.
+
+    `opening` is called in two processes, and has to be able to travel. `listening` is told the port
+    once all workers accept requests. place: where memory is shared; None: where it is fastest.
+    Raises what `run_server` raises, and ServingError if a process cannot do its work.
+    """
+    tokens_of(settings)
+    if settings.bounds is not None:
+        raise ServingError("expected one worker for a bounded number of rows, found several")
+    with ExitStack() as stack:
+        models = tuple(
+            ModelHere(each.spec, shape.buckets) for each, shape in agreed(opening(stack))
+        )
+    names = [each.spec.name for each in models]
+    aliases = Aliases(names, settings.aliases, wall_ms, settings.aliases_file)
+    with (
+        listening_socket(settings.host, settings.port) as listener,
+        shared_folder(place or shared_place()) as folder,
+    ):
+        board = aliases_board(folder)
+        tell_aliases(board, aliases.table)
+        board.close()
+        follower = Member("follower", FollowerWork(settings, opening, folder))
+        answering = [
+            Member(f"worker {each}", WorkerWork(settings, models, folder, listener, each))
+            for each in range(1, workers + 1)
+        ]
+        try:
+            _keep(follower, answering, stop, lambda: listening(listener.getsockname()[1]))
+        finally:
+            drain_s = settings.drain_ms / 1000 + settings.finish_s
+            end_all(answering, drain_s + _MARGIN_S)
+            end_all([follower], _MARGIN_S)
+
+
+def _keep(
+    follower: Member,
+    answering: Sequence[Member],
+    stop: threading.Event,
+    listening: Callable[[], None],
+) -> None:
+    """Keep all running until told to stop. Raises what one of them cannot work for."""
+    began_s, said = time.monotonic(), False
+    while not stop.is_set():
+        for each in (follower, *answering):
+            each.look()
+        if not said and all(each.was_ready for each in answering):
+            log.info("%d workers answer after %.1f s", len(answering), time.monotonic() - began_s)
+            listening()
+            said = True
+        stop.wait(_LOOK_S)
