@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ingest.examples import Encoded
-    from learner.input_rows import InputRows
+    from learner.input_rows import InputRows, Pulling
     from pserver.table import RowTable
 
     Ids = npt.NDArray[np.uint64]
@@ -56,6 +56,23 @@ class AskedRows:
             np.concatenate([np.array([INTERCEPT], np.uint64), inputs.number_ids, layers])
         )
         """(n,) What is read of whatever example."""
+
+    @property
+    def statistics(self) -> bool:
+        """Whether there are any whose ids depend on other rows."""
+        return self._inputs.statistics > 0
+
+    @property
+    def rare(self) -> bool:
+        """Whether rare rows may stand for what features name."""
+        return self._inputs.gate.on
+
+    def pull_with(self, pulling: Pulling) -> None:
+        """From now on, learn only what statistics' rows are here of, and get them if they are not.
+
+        To be called before anything is learned.
+        """
+        self._inputs.pulling = pulling
 
     def of_features(self, features: Encoded) -> Ids:
         """Return the ids that features name, each once; shape (n,)."""

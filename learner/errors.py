@@ -102,3 +102,18 @@ class NoUncertainty(LearnerError):
             f'model "{model}": expected weights stepped by "ftrl" or "adagrad", whose rates tell '
             f'how much was seen of an input; found "{optimizer}", so there is no uncertainty'
         )
+
+
+class NotPulled(LearnerError):
+    """Rows that a batch needs could not be had: it is let go of, and read again."""
+
+
+class Unbounded(LearnerError):
+    """The model has to have all its rows in memory while it learns."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f'model "{name}" is of layers (torch) and has statistics of rows: which rows a '
+            "mini-batch needs is only known while it is gathered. Expected all rows in memory: "
+            "leave out --most-rows / HEADRACE_LEARNER_MOST_ROWS, or the statistics"
+        )

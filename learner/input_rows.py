@@ -8,7 +8,7 @@ their arguments in one type each, so that they are compiled once whoever calls.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -23,7 +23,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ingest.examples import Encoded, Examples
+    from learner.pending import Gaining
     from learner.spec import ModelSpec
+
+
+class Pulling(Protocol):
+    """Gets rows that a batch turns out to need while it is learned."""
+
+    @property
+    def gaining(self) -> Gaining:
+        """The columns of what is pending, which may be new arrays after every pull."""
+
+    def pull_statistics(self, ids: npt.NDArray[np.uint64], examples: Examples, begin: int) -> None:
+        """Get these rows, of the statistics of example `begin`, and what the next may need.
+
+        Raises NotPulled.
+        """
 
 
 class InputRows:
@@ -51,6 +66,8 @@ class InputRows:
         self._admission, self._buckets = spec.admission, buckets
         self._calibrates = spec.calibration is not None
         self._own = threading.local()
+        self.pulling: Pulling | None = None
+        """Of a learner that does not hold all rows: gets those of statistics, while it learns."""
         self.gate = gate_of(spec.admission, spec.fields, buckets)
 
     @property
@@ -126,6 +143,7 @@ class InputRows:
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),
             np.ones(1, np.bool_),
+            np.array([self.pulling is not None]),
         )
 
     def most_inputs(self, encoded: Encoded) -> int:

@@ -83,6 +83,7 @@ class Scratch(NamedTuple):
     levels: npt.NDArray[np.int16]  # (levels,) of the same
     counts: npt.NDArray[np.int64]  # (block,) inputs of each example
     everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
+    stops: npt.NDArray[np.bool_]  # (1,) True: before an example with a statistic not in the table
 
 
 @part
@@ -214,13 +215,24 @@ def find_block(columns, gaining, active, shift, gate, features, begin, end, scra
 
 
 @part
+def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
+    """Return whether the row of any of inputs [begin, end) is not in the table."""
+    places = scratch.places[row]
+    lacking = 0
+    for k in range(begin, end):
+        lacking += 1 if places[k] < 0 else 0
+    return lacking > 0
+
+
+@part
 def find_example(  # type: ignore[no-untyped-def]
     columns, active, shift, program, memory, window_ms, gate, features, labelled, i, scratch, row
 ):
     """Find what is left of example i, whose block was found: strangers first, then statistics.
 
     Return how many inputs it has, and how many of them have no row of their own: then it is
-    predicted from the rows at `scratch.reads`, else from those at its places.
+    predicted from the rows at `scratch.reads`, else from those at its places. Or -1 inputs: a row
+    has to be got first, and nothing was done that is not done again alike.
     """
     count, strangers = scratch.counts[row], 0
     if gate.on:
@@ -231,7 +243,10 @@ def find_example(  # type: ignore[no-untyped-def]
         list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
         fixed = count
         count = list_statistics(program, features.ids[i], scratch, row, fixed)
-        if find_rows(columns, active, shift, scratch, row, fixed, count):
+        missing = find_rows(columns, active, shift, scratch, row, fixed, count)
+        if scratch.stops[0] and _lacks(scratch, row, fixed, count):
+            return -1, 0
+        if missing:
             add_rows(columns, gate.guarded, scratch, row, fixed, count)
     if strangers:
         list_reads(columns, gate, strangers, scratch, row, count)

@@ -155,6 +155,10 @@ class Intake:
                 return None
         return None if chosen is None else chosen[1].batches.popleft()
 
+    def put_back(self, batch: Batch) -> None:
+        """Let the batch that `next` just returned wait; nothing else happened since."""
+        self._partitions[batch.source].batches.appendleft(batch)
+
     def active(self, batch: Batch) -> npt.NDArray[np.bool_]:
         """In which buckets the batch counts; shape (buckets,)."""
         return self._cursors.active(batch.name, batch.offset)

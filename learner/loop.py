@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import orjson
@@ -24,7 +24,10 @@ import orjson
 from ingest.dead_letters import pack as pack_letter
 from ingest.examples import Kind
 from ingest.stream import Record, Source
+from learner.bounded import Bounded
 from learner.cursors import Cursors
+from learner.errors import NotPulled
+from learner.hot_rows import HotRows
 from learner.intake import Intake
 from learner.pending import Pending
 from learner.pushes import Progress, Pushes
@@ -36,7 +39,7 @@ from pserver.replica import Copied, Deleted, Folded
 from pserver.table import RowTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -47,7 +50,8 @@ if TYPE_CHECKING:
     from learner.intake import Batch
     from learner.models import Learning
     from learner.pushes import Exchange
-    from pserver.replica import Replica
+    from learner.rounds import Rounds
+    from pserver.replica import Change, Replica
     from pserver.store import Store
 
 log = logging.getLogger(__name__)
@@ -90,19 +94,6 @@ class Figures:
     """Passed over, since they would have broken the model."""
 
 
-class Rounds(Protocol):
-    """Where learners step together: each round of each needs all of them."""
-
-    busy: bool
-    """Whether anybody had examples in the last round."""
-
-    def idle(self, view: RowTable) -> None:
-        """Take part with nothing. Raises GroupBroken."""
-
-    def leave(self, why: str) -> None:
-        """Raise GroupBroken, here and soon in all of them."""
-
-
 class Learner:
     """Learns the examples of its partitions, and pushes what its rows gained.
 
@@ -117,7 +108,7 @@ class Learner:
         score_topic: str,
         store: Store,
         exchange: Exchange,
-        replica: Replica,
+        replica: Replica | HotRows,
         model: Learning,
         fields: FieldSet,
         pace: Pace,
@@ -161,6 +152,10 @@ class Learner:
             now_ms=now_ms,
             draw_nonce=draw_nonce,
         )
+        self.bounded: Bounded | None = None
+        if isinstance(replica, HotRows):
+            held = replica, self.view, self._pending, self._pushes
+            self.bounded = Bounded(*held, self._follow, pace.retry_interval_ms)
         self.progress = Progress()
         self.figures = Figures()
         self.tally = self._pushes.tally
@@ -227,7 +222,12 @@ class Learner:
         if self._pushes.awaited or now < self._fold_at_ms:
             return
         self._fold_at_ms = now + self._usual_ms
-        for change in self.replica.poll():
+        self._follow(self.replica.poll())
+        if self.replica.compact() is not None:
+            self._pending.compact()
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        for change in changes:
             match change:
                 case Folded(bucket=bucket, gains=gains):
                     self._refresh(bucket, gains.ids)
@@ -236,9 +236,7 @@ class Learner:
                 case Copied(bucket=bucket):
                     known = np.union1d(self.view.ids, self.replica.table.ids)
                     self._refresh(bucket, known[self._shape.bucket_of(known) == bucket])
-                    self._recheck_at_ms = now
-        if self.replica.compact() is not None:
-            self._pending.compact()
+                    self._recheck_at_ms = 0
 
     def _recheck(self) -> None:
         # while a push is under way its answer speaks for the sources it names, but for no others
@@ -268,6 +266,9 @@ class Learner:
         until_ms = self._now_ms() + self._pace.push_interval_ms
         learned = False
         while not self._full() and (batch := self._intake.next()) is not None:
+            if self.bounded and not self.bounded.prepare(batch.examples, self._now_ms()):
+                self._intake.put_back(batch)
+                break
             learned = True
             self._learn(batch)
             self._unsent += len(batch.examples)
@@ -286,7 +287,11 @@ class Learner:
                 return
         active = self._intake.active(batch)
         self.view.reserve(self._model.rows_needed(examples))
-        scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
+        try:
+            scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
+        except NotPulled:
+            self._undo({batch.name})
+            return
         if guard is not None and self._rounds is None:
             largest = self._pending.largest() if guard.careful else 0.0
             reason = guard.judge(examples, scores, largest)
@@ -312,13 +317,8 @@ class Learner:
         examples = batch.examples
         self.figures.held_batches += 1
         self.figures.held_examples += len(examples)
-        log.error(
-            "%s/%d at offset %d held back: %s",
-            batch.source.topic,
-            batch.source.partition,
-            batch.offset,
-            reason,
-        )
+        source = batch.source.topic, batch.source.partition
+        log.error("%s/%d at offset %d held back: %s", *source, batch.offset, reason)
         names = orjson.dumps(examples.impression_ids.to_pylist())
         record = Record(batch.source, batch.offset, int(examples.append_ms.max()), names)
         letter = pack_letter(record, f"batch of {len(examples)} examples held back: {reason}")

@@ -78,6 +78,7 @@ class LearnerCollector(Collector):
             "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
         )
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
+        yield from self._bounded()
         if progress.append_ms:
             yield self._gauge(
                 "learned_append_timestamp_seconds",
@@ -94,3 +95,34 @@ class LearnerCollector(Collector):
                 "Now less the append time of the newest event learned.",
                 (self._now_ms() - progress.append_ms) / 1000,
             )
+
+    def _bounded(self) -> Iterator[Metric]:
+        """Yield what only a learner tells that does not hold all rows."""
+        bounded = self._learner.bounded
+        if bounded is None:
+            return
+        usage = bounded.usage
+        asked = CounterMetricFamily(
+            "headrace_learner_row_lookups",
+            "With --most-rows: rows that batches needed, of one each once: hit, or pulled.",
+            labels=["model", "outcome"],
+        )
+        asked.add_metric([self._model, "hit"], usage.hits)
+        asked.add_metric([self._model, "pulled"], usage.pulled)
+        yield asked
+        yield self._counter(
+            "dropped_rows", "With --most-rows: rows that others took the place of.", usage.dropped
+        )
+        yield self._counter(
+            "batch_stops",
+            "With --most-rows: times a batch waited half learned, for rows of statistics.",
+            usage.stops,
+        )
+        yield self._counter(
+            "bound_passed",
+            "With --most-rows: times that a batch and what is not acknowledged needed more.",
+            usage.passed,
+        )
+        yield self._gauge(
+            "tail_bytes", "With --most-rows: memory of what the logs hold.", bounded.tail_bytes
+        )

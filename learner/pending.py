@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pserver.store import Shape
-    from pserver.table import RowTable
+    from pserver.table import Places, RowTable
 
 _NEVER = np.uint32(NEVER)
 
@@ -140,10 +140,13 @@ class Pending:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
         return float(_largest(self.gaining))
 
-    def compact(self) -> None:
-        """Drop the view's rows that are as if they had never existed and have nothing pending."""
+    def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
+        """Drop the view's rows that are as if they had never existed and have nothing pending.
+
+        `keep` and what is returned are RowTable.compact's.
+        """
         before, count = self.reserve(), len(self)
-        moved = self._view.compact(keep=before.touched)
+        moved = self._view.compact(before.touched if keep is None else before.touched | keep)
         kept = np.flatnonzero(moved >= 0)
         self.gaining = _make(self._view.columns.ids.shape[0], self._view.width)
         for name in Gaining._fields:
@@ -151,6 +154,7 @@ class Pending:
                 getattr(self.gaining, name)[moved[kept]] = getattr(before, name)[kept]
         self.gaining.order[:count] = moved[before.order[:count]]
         self.gaining.count[0] = count
+        return moved
 
     def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
         """Take out what these buckets' rows gained; every bucket asked for is in the answer.

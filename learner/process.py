@@ -22,11 +22,13 @@ from ingest.status import instance_name, telling
 from ingest.topics import EventTopics, examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
-from learner.errors import NoGroup, WrongExamples
+from learner.errors import NoGroup, Unbounded, WrongExamples
 from learner.guard import Guard, Limits
+from learner.hot_rows import HotRows
 from learner.loop import Learner, Pace
 from learner.metrics import LearnerCollector
 from learner.models import open_model
+from learner.models.rows import ExampleByExample
 from pserver.replica import Replica
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ingest.kafka import KafkaSettings
-    from learner.loop import Rounds
     from learner.models import Model
     from learner.models.together import Place
+    from learner.rounds import Rounds
     from learner.spec import ModelSpec
     from pserver.errors import Unreachable
     from pserver.store import Answer, Push, Shape, Store
@@ -64,6 +66,8 @@ class LearnerSettings:
     examples_of: str = ""
     """Name of the model whose examples are read; its own, if empty. For a copy of a model, which
     goes on from the same marks: its fields and label must be the same."""
+    most_rows: int | None = None
+    """Held in memory, the others pulled when a batch needs them; None: all are held."""
     place: Place | None = None
     """Among the learners that step together, where the spec asks for that."""
 
@@ -102,6 +106,12 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
+def _check_bound(settings: LearnerSettings, spec: ModelSpec, model: Model) -> None:
+    stops = isinstance(model, ExampleByExample)
+    if settings.most_rows is not None and model.asked_rows.statistics and not stops:
+        raise Unbounded(spec.name)
+
+
 def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
     """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
@@ -114,14 +124,21 @@ def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
     return model.step_together(meet(place))
 
 
-def _complete_replica(store: Store, shape: Shape, stop: threading.Event) -> Replica:
+def _complete_replica(
+    store: Store, shape: Shape, stop: threading.Event, model: Model, most_rows: int | None
+) -> Replica | HotRows:
     """Return a replica that is complete, or as it is when told to stop."""
-    replica = Replica(store, shape)
+    replica: Replica | HotRows
+    if most_rows is None:
+        replica = Replica(store, shape)
+    else:
+        replica = HotRows(store, shape, model.asked_rows, most_rows)
     while not replica.complete and not stop.is_set():
         replica.poll()
         if not replica.complete:
             stop.wait(0.05)  # a shard does not answer yet
-    log.info("replica complete: %d rows in %d buckets", len(replica.table), shape.buckets)
+    held = len(replica.table), shape.buckets
+    log.info("%s complete: %d rows in %d buckets", type(replica).__name__, *held)
     return replica
 
 
@@ -141,8 +158,9 @@ def run_learner(
     store, push_store = connect(), connect()
     shape = store.shape()
     check_agreement(spec, shape)
-    replica = _complete_replica(store, shape, stop)
     model = open_model(spec, shape.buckets)
+    _check_bound(settings, spec, model)
+    replica = _complete_replica(store, shape, stop, model, settings.most_rows)
     rounds = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)
     topic = examples_topic(settings.examples_of or spec.name)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from learner.cursors import Cursors
+    from learner.hot_rows import HotRows
     from learner.pending import Pending
     from pserver.replica import Replica
 
@@ -105,7 +106,7 @@ class Pushes:
     def __init__(
         self,
         exchange: Exchange,
-        replica: Replica,
+        replica: Replica | HotRows,
         pending: Pending,
         cursors: Cursors,
         *,
@@ -133,6 +134,11 @@ class Pushes:
         """What the bucket was sent and has not acknowledged."""
         flight = self._flights.get(bucket)
         return flight.gains if flight else None
+
+    def flying_ids(self) -> npt.NDArray[np.uint64]:
+        """Return the ids of all rows that are under way; shape (n,)."""
+        flown = [flight.gains.ids for flight in self._flights.values()]
+        return np.concatenate(flown) if flown else np.zeros(0, np.uint64)
 
     def settled(self) -> bool:
         """Whether nothing is pending nor under way."""

@@ -188,6 +188,27 @@ class Lookup:
             present[where], versions[where] = False, 0
         return Found(rows.chosen(asked), present[asked], versions[asked], failed)
 
+    def fold_own(
+        self,
+        bucket: int,
+        version: int,
+        nonce: bytes,
+        previous_nonce: bytes,
+        header: Header,
+        gains: Gains,
+    ) -> bool:
+        """Take an entry that this process pushed into the tail, without reading it back.
+
+        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        """
+        position = self._positions[bucket]
+        if position is None or version != position.version + 1 or previous_nonce != position.nonce:
+            return False
+        self._tail.append(bucket, version, gains)
+        self._positions[bucket] = advanced(position, version, nonce, header)
+        self._watch(Taken(bucket, version, header, gains))
+        return True
+
     def advance(self, rows: Rows, versions: Versions) -> tuple[Versions, npt.NDArray[np.bool_]]:
         """Bring rows that were looked up before, in place, to what they are now.
 

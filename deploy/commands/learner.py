@@ -52,6 +52,18 @@ PushEvery = Annotated[
     ),
 ]
 
+MostRows = Annotated[
+    int | None,
+    typer.Option(
+        "--most-rows",
+        envvar="HEADRACE_LEARNER_MOST_ROWS",
+        min=1,
+        help="Hold so many rows in memory, and pull the others when a batch needs them: the same "
+        "model, learned more slowly. Default: all rows.",
+        show_default=False,
+    ),
+]
+
 Rank = Annotated[
     int | None,
     typer.Option(
@@ -94,6 +106,7 @@ def run(
     accept_topic: AcceptTopic = "",
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
+    most_rows: MostRows = None,
     rank: Rank = None,
     world_size: WorldSize = 1,
     master_addr: MasterHost = "127.0.0.1",
@@ -127,6 +140,7 @@ def run(
                 pace=pace,
                 accept_topic=accept_topic,
                 examples_of=examples_of,
+                most_rows=most_rows,
                 place=place,
             ),
             kafka_settings(kafka, kafka_client),

@@ -114,11 +114,16 @@ def learn(  # type: ignore[no-untyped-def]
     scratch,
     work,
     scores,
+    first,
 ):
-    """Score into `scores`, then learn, each example of a batch in turn. The caller made room."""
-    shift = shift_of(active.shape[0])
-    for begin in range(0, features.ids.shape[0], BLOCK):
-        end = min(begin + BLOCK, features.ids.shape[0])
+    """Score into `scores`, then learn, each example of a batch from `first` on, in turn.
+
+    The caller made room. Return how many of the batch are learned: all, or as many as there are
+    before one with a statistic whose row has to be got.
+    """
+    shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
+    for begin in range(first, examples, BLOCK):
+        end = min(begin + BLOCK, examples)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
         for i in range(begin, end):
             row, kind = i - begin, labelled.kinds[i]
@@ -126,6 +131,8 @@ def learn(  # type: ignore[no-untyped-def]
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row),
             )
+            if count < 0:
+                return i
             reads = scratch.reads if strangers else scratch.places[row]
             counted = counts_of(labelled, i)
             p = _forward(columns, machine, gate, reads, counted[2], scratch, work, row, count)
@@ -134,6 +141,7 @@ def learn(  # type: ignore[no-untyped-def]
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
+    return examples
 
 
 @kernel

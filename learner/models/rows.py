@@ -104,6 +104,8 @@ class ModelOfRows(ABC):
         active = read_only(active, np.bool_)
         scores = self._learn_all(view, gaining, active, examples, labelled)
         if self._calibrated is not None:
+            if self._inputs.pulling is not None:
+                gaining = self._inputs.pulling.gaining
             self._calibrated.learn(view, gaining, active, labelled, scores)
         scores[examples.kinds == Kind.CLICKED] = np.nan
         return scores
@@ -140,7 +142,7 @@ class ExampleByExample(ModelOfRows):
         spec: ModelSpec,
         buckets: int,
         constants: tuple[Any, ...],
-        learn: Callable[..., None],
+        learn: Callable[..., int],
         predict: Callable[..., None],
     ) -> None:
         super().__init__(spec, buckets)
@@ -178,19 +180,30 @@ class ExampleByExample(ModelOfRows):
     ) -> npt.NDArray[np.float64]:
         """Learn example by example."""
         inputs, scores = self._inputs, np.empty(len(examples))
-        self._learn(
-            view.columns,
-            gaining,
-            active,
-            self._constants,
-            inputs.program,
-            inputs.memory,
-            inputs.window_ms,
-            inputs.gate,
-            inputs.features(examples.features),
-            labelled,
-            inputs.scratch(examples.features, BLOCK),
-            *self._work(examples.features),
-            scores,
-        )
-        return scores
+        features, done = examples.features, 0
+        while True:
+            scratch, first = inputs.scratch(features, BLOCK), done
+            done = self._learn(
+                view.columns,
+                gaining,
+                active,
+                self._constants,
+                inputs.program,
+                inputs.memory,
+                inputs.window_ms,
+                inputs.gate,
+                inputs.features(features),
+                labelled,
+                scratch,
+                *self._work(features),
+                scores,
+                first,
+            )
+            if done == len(examples) or inputs.pulling is None:
+                return scores
+            row = (done - first) % BLOCK
+            fixed = scratch.counts[row]
+            lacking = scratch.ids[row, fixed : fixed + inputs.statistics].copy()
+            inputs.pulling.pull_statistics(lacking, examples, done)
+            view.reserve(inputs.rows_needed(examples))
+            gaining = inputs.pulling.gaining

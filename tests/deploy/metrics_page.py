@@ -17,6 +17,7 @@ from ingest.example_weights import Weights
 from ingest.joiner_loop import Figures as JoinerFigures
 from ingest.joiner_metrics import JoinerCollector
 from ingest.sink import rows_written
+from learner.bounded import Usage
 from learner.loop import Figures as LearnerFigures
 from learner.metrics import LearnerCollector
 from learner.pushes import Tally
@@ -70,6 +71,7 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         figures=LearnerFigures(),
         tally=Tally(),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
+        bounded=SimpleNamespace(usage=Usage(), tail_bytes=0),
         view=[],
     )
     collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
