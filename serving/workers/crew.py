@@ -110,11 +110,6 @@ class Member:
         self._said: Exception | None = None
         self._began_s = self._due_s = 0.0
 
-    @property
-    def pid(self) -> int | None:
-        """Of the process that is there now."""
-        return None if self._process is None else self._process.pid
-
     def look(self) -> None:
         """Take what it says, and start it if it is not there. Raises what it cannot work for."""
         if self._process is None:
@@ -150,6 +145,7 @@ class Member:
         process.start()
         theirs.close()
         self._process, self._began_s, self._said = process, time.monotonic(), None
+        log.info("%s is process %d", self.name, process.pid)
 
     def _listen(self) -> None:
         assert self._channel is not None

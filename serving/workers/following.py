@@ -96,7 +96,7 @@ def _open(
     kept = []
     for each, shape in agreed(models):
         name = each.spec.name
-        files = Files(folder, name)
+        files = Files(folder, f"{name}.rows")
         table = RowTable(shape.width, files)
         publisher = Publisher(board_of(folder, name), files, table)
         rows: Follower | Frozen

@@ -72,6 +72,7 @@ def run_workers(
         listening_socket(settings.host, settings.port) as listener,
         shared_folder(place or shared_place()) as folder,
     ):
+        log.info("rows are shared in %s", folder)
         board = aliases_board(folder)
         tell_aliases(board, aliases.table)
         board.close()
@@ -100,7 +101,7 @@ def _keep(
         for each in (follower, *answering):
             each.look()
         if not said and all(each.was_ready for each in answering):
-            log.info("%d workers answer after %.1f s", len(answering), time.monotonic() - began_s)
+            log.info("all workers answer after %.1f s", time.monotonic() - began_s)
             listening()
             said = True
         stop.wait(_LOOK_S)

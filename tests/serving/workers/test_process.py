@@ -1,0 +1,217 @@
+"""A server of several processes, as its user runs it: killed in part, and in whole."""
+
+import contextlib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+from learner.spec import ModelSpec, parse_spec
+from pserver.redis_store import open_store
+from pserver.store import Shape
+from serving.process import ModelAt
+from tests.deploy.command import Running
+from tests.deploy.command import running as command
+from tests.deploy.in_process import Commands
+from tests.serving.running import ready, running
+from tests.serving.scenery import (
+    BUCKETS,
+    SPEC,
+    Pusher,
+    eventually,
+    gains_of_article,
+    gains_of_ids,
+    news,
+)
+from tests.serving.snapshots import learned, snapshot_of
+
+ARTICLES = [f"article-{each}" for each in range(40)]
+ASKED: dict[str, Any] = {"candidates": [{"article_id": each} for each in ARTICLES]}
+
+
+class Asking:
+    """Requests from several threads, as long as this lasts."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._ended = url, threading.Event()
+        self.answered = 0
+        self.refused: list[str] = []
+        self.lost: list[httpx.TransportError] = []
+        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
+
+    def __enter__(self) -> "Asking":
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for each in self._threads:
+            each.join(30)
+
+    def more(self) -> None:
+        """Wait until some more requests were answered."""
+        before = self.answered
+        eventually(lambda: self.answered > before + 20)
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, timeout=20) as client:
+            while not self._ended.wait(0.005):
+                try:
+                    answer = client.post("/v1/models/production:predict", json=ASKED)
+                except httpx.TransportError as error:
+                    self.lost.append(error)
+                    continue
+                if answer.status_code == 200:
+                    self.answered += 1
+                else:
+                    self.refused.append(answer.text)
+
+
+def predicted(url: str, model: str) -> dict[str, Any]:
+    answer = httpx.post(f"{url}/v1/models/{model}:predict", json=ASKED)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def scores(url: str, model: str) -> list[float]:
+    return [each["score"] for each in predicted(url, model)["predictions"]]
+
+
+def folder_of(served: Running) -> Path:
+    return Path(served.wait_for(r"rows are shared in (\S+)").group(1))
+
+
+def kill(served: Running, member: str, number: signal.Signals = signal.SIGKILL) -> int:
+    """Send a signal to who is `member` now; return its process id."""
+    *_, pid = re.findall(rf"{member} is process (\d+)", served.output)
+    psutil.Process(int(pid)).send_signal(number)
+    return int(pid)
+
+
+def again(served: Running, member: str, pid: int) -> None:
+    """Wait until another process is `member`."""
+    eventually(lambda: re.findall(rf"{member} is process (\d+)", served.output)[-1] != str(pid), 30)
+
+
+@pytest.mark.timeout(180)
+def test_workers_answer_as_one_process_does_and_whoever_is_killed_is_missed_by_nobody(
+    valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = fresh_name("shared")
+    spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
+    (tmp_path / "spec.toml").write_text(spec.text)
+    with contextlib.closing(open_store(valkey, name)) as store:
+        store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
+        pusher = Pusher(store)
+        pusher.push(gains_of_article(spec, ARTICLES[0], -3.0))
+        run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
+        several = ("--workers", "2", "--port", "0", "--alias", f"production={name}")
+        with (
+            running([ModelAt(spec, store)]) as alone,
+            command(*run, *several) as served,
+        ):
+            url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+            folder = folder_of(served)
+            served.wait_for("all workers answer")
+            eventually(lambda: ready(url) and ready(alone.url))
+
+            def equal() -> None:
+                version = predicted(alone.url, name)["version"]
+                eventually(lambda: predicted(url, name)["version"] >= version, 30)
+                assert scores(url, name) == scores(alone.url, name)
+
+            equal()
+            with Asking(url) as asking:
+                for _ in range(3):  # so many that tables grow, and workers change over
+                    _learn(pusher, spec)
+                    asking.more()
+                _caught_up(alone.url, name, pusher)
+                equal()
+                assert len(list(folder.glob(f"{name}.rows.*"))) == 1
+                assert len(list(folder.glob(f"{name}.board"))) == 1
+                assert not asking.lost
+                again(served, "worker 1", kill(served, "worker 1"))
+                asking.more()
+                _lose_the_follower(served, url, name, asking)
+                pusher.push(gains_of_article(spec, ARTICLES[1], 2.0))
+                _caught_up(alone.url, name, pusher)
+                equal()
+                asking.more()
+            assert not asking.refused
+            # what the killed worker was at: one request of each thread, no more
+            assert len(asking.lost) <= 4
+            status, left = served.stop()
+            assert (status, left) == (0, [])
+            assert not folder.exists()
+
+
+def _learn(pusher: Pusher, spec: ModelSpec) -> None:
+    """Push some thousand rows, some of which are asked for."""
+    random = np.random.default_rng(pusher.offset)
+    pusher.push(gains_of_ids(np.unique(random.integers(1, 2**63, 4000, np.uint64)), 0.5))
+    for each in ARTICLES[:5]:
+        pusher.push(gains_of_article(spec, each, float(random.normal())))
+
+
+def _caught_up(url: str, name: str, pusher: Pusher) -> None:
+    """Wait until a server has all that was pushed."""
+    eventually(lambda: predicted(url, name)["version"] >= BUCKETS * pusher.offset)
+
+
+def _lose_the_follower(served: Running, url: str, name: str, asking: Asking) -> None:
+    """Kill the follower, and let nobody start another until answers have become stale."""
+    lost = len(asking.lost)
+    served.process.send_signal(signal.SIGSTOP)
+    try:
+        pid = kill(served, "follower")
+        eventually(lambda: predicted(url, name)["state"] == "behind", 30)
+        first = predicted(url, name)["age_ms"]["oldest"]
+        eventually(lambda: predicted(url, name)["age_ms"]["oldest"] > first)
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+    again(served, "follower", pid)
+    eventually(lambda: predicted(url, name)["state"] == "fresh", 60)
+    assert len(asking.lost) == lost
+
+
+@contextlib.contextmanager
+def two_workers(tmp_path: Path, *more: str) -> Iterator[Running]:
+    snapshot_of(learned(news()), tmp_path)
+    run = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--port", "0", "--workers", "2")
+    with command(*run, *more) as served:
+        yield served
+
+
+@pytest.mark.timeout(120)
+def test_a_snapshot_is_shared_too_and_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
+    with two_workers(tmp_path, "--alias", "production=frozen") as served:
+        url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
+        folder = folder_of(served)
+        served.wait_for("all workers answer")
+        eventually(lambda: ready(url))
+        assert predicted(url, "production")["state"] == "snapshot"
+        assert httpx.get(f"{url}/metrics").status_code == 404
+        status, left = served.stop(signal.SIGKILL)
+    assert (status, left) == (-signal.SIGKILL, [])
+    assert not folder.exists()
+
+
+def test_what_several_workers_cannot_do_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot_of(learned(news()), tmp_path)
+    run = Commands(monkeypatch, capsys)
+    several = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--workers", "2")
+    bounded = run(*several, "--most-rows", "1000")
+    assert bounded.code != 0 and "expected 1 beside --most-rows" in bounded.err
+    open_to_all = run(*several, "--host", "0.0.0.0")
+    assert open_to_all.code != 0 and "--tokens" in open_to_all.err
