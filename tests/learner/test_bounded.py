@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ingest.examples import pack
+from ingest.examples import Kind, pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
 from learner.hot_rows import HotRows
@@ -25,33 +25,43 @@ from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_exam
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ingest.examples import Examples
     from learner.spec import ModelSpec
     from pserver.rows import Rows
-    from pserver.store import Looked
+    from pserver.store import Answer, Looked, Push
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
-BATCH = 40
+_TURNS = 120
+"""With trouble."""
 
 
 class Silent:
-    """A store some buckets of which do not answer when single rows are asked for, now and then."""
+    """A store whose buckets do not always answer when single rows are asked for, or to pushes.
 
-    def __init__(self, store: MemoryStore, dice: random.Random, share: float) -> None:
-        self._store, self._dice, self._share = store, dice, share
-        self.silent = 0
+    What was pushed and not answered may have arrived.
+    """
+
+    def __init__(self, store: MemoryStore, dice: random.Random) -> None:
+        self._store, self._dice = store, dice
+        self.share = self.push_share = 0.0
 
     def look(self, wanted: Any, after: Any, limit: int) -> list[Looked | Unreachable]:
         answers = self._store.look(wanted, after, limit)
-        return [self._said(answer) for answer in answers]
+        silent = [self._dice.random() < self.share for _ in answers]
+        return [Unreachable("no answer") if s else a for s, a in zip(silent, answers, strict=True)]
 
-    def _said(self, answer: Looked | Unreachable) -> Looked | Unreachable:
-        if self._dice.random() >= self._share:
-            return answer
-        self.silent += 1
-        return Unreachable("no answer")
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        answers: list[Answer | Unreachable] = []
+        for push in pushes:
+            if self._dice.random() >= self.push_share:
+                answers += self._store.push([push])
+                continue
+            if self._dice.random() < 0.5:
+                self._store.push([push])
+            answers.append(Unreachable("no answer"))
+        return answers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -60,23 +70,33 @@ class Silent:
 class Model:
     """A store in memory with a model, its examples in one topic, and a keeper."""
 
-    def __init__(self, spec: ModelSpec, examples: Examples, expiry: Expiry | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        examples: Examples,
+        batch: int = 40,
+        expiry: Expiry | None = None,
+    ) -> None:
         self.now_ms, self.spec = 0, spec
         self.dice, self.scores = random.Random(5), ListWriter()
         self.source = Source("examples.test", 0)
-        starts = range(0, len(examples), BATCH)
+        starts = range(0, len(examples), batch)
         self.records = [
-            Record(self.source, n, 1, pack(part(examples, start, start + BATCH)))
+            Record(self.source, n, 1, pack(part(examples, start, start + batch)))
             for n, start in enumerate(starts)
         ]
         self.shape = Shape("test", BUCKETS, spec.width, spec.fingerprint, "")
         self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=self.nonce)
         self.store.create(self.shape)
-        self.keeper = Keeper(
+        self.expiry = expiry or Expiry()
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> Keeper:
+        return Keeper(
             self.store,
             self.shape,
             name="k",
-            keeping=Keeping(keep_ms=100, expiry=expiry or Expiry()),
+            keeping=Keeping(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry),
             now_ms=lambda: self.now_ms,
             draw_nonce=self.nonce,
         )
@@ -91,13 +111,14 @@ class Model:
         if most_rows is not None:
             replica = HotRows(store, self.shape, model.asked_rows, most_rows)
         while not replica.complete:
+            self.now_ms += 1
             replica.poll()
         return Learner(
-            reader=ListReader({self.source: self.records}, largest_poll=3),
+            reader=ListReader({self.source: self.records}, largest_poll=1),
             scores=self.scores,
             score_topic="scores.test",
             store=store,
-            exchange=Now(self.store),
+            exchange=Now(store),
             replica=replica,
             model=model,
             fields=self.spec.fields,
@@ -107,15 +128,13 @@ class Model:
             rest=lambda seconds: None,
         )
 
-    def run(self, *learners: Learner, turn: Callable[[], None] = lambda: None) -> None:
-        """Take turns until all is learned."""
+    def run(self, learner: Learner, over: Callable[[], bool] = lambda: True) -> None:
+        """Take turns until all is learned, and what happens meanwhile is over."""
         for _ in range(100 * len(self.records)):
             self.now_ms += 20
-            for learner in learners:
-                learner.step(0.0)
+            learner.step(0.0)
             self.keeper.step()
-            turn()
-            if self.learned():
+            if over() and self.learned():
                 return
         raise AssertionError(f"not learned: {self.store.marks(range(BUCKETS))}")
 
@@ -123,11 +142,14 @@ class Model:
         answers: Any = self.store.marks(range(BUCKETS))
         return all(set(each.marks.values()) == {len(self.records)} for each in answers)
 
-    def rows(self) -> Rows:
+    def replica(self) -> Replica:
         replica = Replica(self.store, self.shape)
         while not replica.complete:
             replica.poll()
-        return replica.table.everything().existing()
+        return replica
+
+    def rows(self) -> Rows:
+        return self.replica().table.everything().existing()
 
 
 def assert_same(found: Rows, expected: Rows) -> None:
@@ -157,3 +179,156 @@ def test_few_rows_give_the_model_that_all_rows_give(seed: int, growth: str, mode
     assert usage.pulled > 0
     assert usage.dropped > 0
     assert few.scores.sent == whole.scores.sent
+
+
+class Trouble:
+    """What happens to a learner: buckets that go back or are silent, and another learner."""
+
+    def __init__(self, seed: int, statistics: bool) -> None:
+        self.dice = random.Random(seed)
+        spec, self.examples = drawn(seed if statistics else seed + 2)
+        self.model = Model(spec, self.examples, batch=8)
+        self.store = Silent(self.model.store, self.dice)
+        self.remembered: dict[int, Any] = {}
+        self.few = self.model.learner(self.dice.choice([1, 60, 150]), self.store)
+        self.other = self.model.learner(None)
+        self.turns = 0
+
+    def happen(self) -> bool:
+        """Let something happen; return whether that is over."""
+        self.turns += 1
+        self.store.share = self.store.push_share = 0.0
+        if self.turns > _TURNS:
+            return True
+        self.store.share = self.dice.choice([0.0, 0.0, 0.1, 1.0])
+        self.store.push_share = self.dice.choice([0.0, 0.3])
+        bucket, store = self.dice.randrange(BUCKETS), self.model.store
+        kind = self.dice.random()
+        if kind < 0.3:
+            self.remembered[bucket] = store.checkpoint(bucket)
+        elif kind < 0.4 and bucket in self.remembered:
+            store.revert(bucket, self.remembered[bucket])
+            self.model.keeper = self.model.new_keeper()
+        elif kind < 0.6:
+            self.other.step(0.0)
+        return False
+
+
+def once(examples: Examples) -> dict[int, tuple[int, int]]:
+    """How often each id of a single field was shown and clicked."""
+    found: dict[int, tuple[int, int]] = {}
+    for ids, kind, label in zip(
+        examples.features.ids.tolist(), examples.kinds, examples.labels, strict=True
+    ):
+        for each in ids:
+            shows, clicks = found.get(each, (0, 0))
+            found[each] = shows + (kind != Kind.CLICKED), clicks + int(label)
+    return found
+
+
+def assert_once(model: Model, examples: Examples) -> None:
+    """Every example counts once in each of its rows."""
+    rows, expected = model.rows(), once(examples)
+    places = {int(row): place for place, row in enumerate(rows.ids.tolist())}
+    found = {row: (int(rows.shows[places[row]]), int(rows.clicks[places[row]])) for row in expected}
+    assert found == expected
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("seed", [0, 1, 4, 5, 8, 9])
+def test_whatever_happens_every_example_counts_once_and_rows_are_a_replicas(
+    seed: int, statistics: bool
+) -> None:
+    trouble = Trouble(seed, statistics)
+    model, learner = trouble.model, trouble.few
+    model.run(learner, over=trouble.happen)
+    assert_once(model, trouble.examples)
+    assert learner.tally.reread > 0, f"seed {seed}: nothing happened"
+    held = settled(learner, model).table
+    assert len(held) > 0
+    assert_same(held.everything().existing(), standing(model, held.ids))
+    assert_same(learner.view.everything().existing(), standing(model, held.ids))
+
+
+def settled(learner: Learner, model: Model) -> HotRows:
+    """Let all that is under way arrive; return the rows that the learner holds."""
+    for _ in range(60):
+        model.now_ms += 20
+        learner.step(0.0)
+    assert isinstance(learner.replica, HotRows)
+    return learner.replica
+
+
+def standing(model: Model, ids: Any) -> Rows:
+    """Rows as a replica has them that begins now."""
+    table = model.replica().table
+    places = table.find(ids)
+    return table.take(places[places >= 0]).existing()
+
+
+def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
+    spec, examples = drawn(0, COUNT)
+    model = Model(spec, examples, expiry=Expiry(after_s=600, interval_ms=200))
+    learner = model.learner(most_rows=120)
+    model.run(learner)
+    held = settled(learner, model).table
+    deleted = ~held.everything().exist()
+    assert deleted.any()
+    assert_same(held.everything().existing(), standing(model, held.ids))
+
+
+def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand() -> None:
+    spec, examples = drawn(0)
+    model = Model(spec, examples, batch=100)
+    learner, other = model.learner(most_rows=50), model.learner(None)
+    for _ in range(3):
+        learner.step(0.0)
+    assert learner.figures.examples > 0
+    assert learner.tally.applied == 0
+    while not other.tally.applied:
+        model.now_ms += 20
+        other.step(0.0)
+    model.run(learner)
+    assert learner.tally.refused > 0
+    assert_once(model, examples)
+    held = settled(learner, model).table
+    assert_same(learner.view.everything().existing(), standing(model, held.ids))
+
+
+def test_a_batch_whose_rows_do_not_come_half_way_is_read_again() -> None:
+    spec, examples = drawn(0)
+    model = Model(spec, examples)
+    store = Silent(model.store, random.Random(3))
+    learner = model.learner(60, store)
+    assert learner.bounded is not None
+    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+
+    def unanswered_at_first(*of: Any) -> None:
+        store.share = float(usage.stops in (2, 5))
+        try:
+            pull(*of)
+        finally:
+            store.share = 0.0
+
+    setattr(learner.bounded, "pull_statistics", unanswered_at_first)  # noqa: B010 (mypy)
+    model.run(learner)
+    assert usage.stops > 5
+    assert learner.tally.reread == 2
+    assert learner.tally.refused == 0
+    assert_once(model, examples)
+
+
+def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
+    spec, examples = drawn(2)
+    model = Model(spec, examples)
+    store = Silent(model.store, random.Random(3))
+    learner = model.learner(60, store)
+    store.share = 1.0
+    for _ in range(20):
+        model.now_ms += 20
+        assert not learner.step(0.0)
+    assert learner.figures.examples == 0
+    store.share = 0.0
+    model.run(learner)
+    assert learner.figures.examples == len(examples)
+    assert_once(model, examples)
