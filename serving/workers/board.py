@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<QII")
 _NUMBER = struct.Struct("<Q")
 _TRIES = 1_000
-"""Each is undone only by two more messages within its microseconds."""
+"""Each is undone only by another message within its microseconds."""
 
 
 class TooLong(ValueError):
@@ -62,13 +62,17 @@ class Board:
         return memory[: _HEAD.size], memory[place : place + _HEAD.size]
 
     def read(self) -> Message | None:
-        """Return the newest message; None if there is none yet."""
+        """Return the newest message; None if there is none yet.
+
+        Never one that is older than what was read before: if a place was written meanwhile, the
+        other may have been the newer, and both are read again.
+        """
         for _ in range(_TRIES):
             before = self.marks()
             if not any(_HEAD.unpack(mark)[0] for mark in before):
                 return None
             found = [each for each in (self._at(0), self._at(1)) if each is not None]
-            if found:
+            if found and self.marks() == before:
                 return max(found)
         return None
 

@@ -1,0 +1,224 @@
+"""A table that one process keeps and others read, while it grows, moves and is left behind."""
+
+import multiprocessing
+import signal
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pserver.errors import StoreError
+from pserver.replica import Replica
+from pserver.table import RowTable
+from serving.metrics import FreshnessMetrics
+from serving.models.predictor import TableRows
+from serving.replicas.follower import Follower, Following
+from serving.replicas.freshness import Summary
+from serving.replicas.standing import Standing
+from serving.workers import memory as memory_file
+from serving.workers.board import Board
+from serving.workers.memory import Files, NoRoom, read_file
+from serving.workers.publishing import Publisher
+from serving.workers.reading import SharedRows
+from tests.serving.scenery import (
+    BUCKETS,
+    NOW_MS,
+    Fallible,
+    Pusher,
+    eventually,
+    gains_of_ids,
+    memory_store,
+    news,
+)
+
+WIDTH = news().width
+
+
+class Kept(NamedTuple):
+    """A follower's side, without its thread."""
+
+    follower: Follower
+    publisher: Publisher
+    files: Files
+
+
+def kept(folder: Path, store: Any) -> Kept:
+    files = Files(folder, "news.rows")
+    table = RowTable(WIDTH, files)
+    publisher = Publisher(Board(folder / "news.board"), files, table)
+    arrived = FreshnessMetrics(CollectorRegistry()).of("news")
+    replica = Replica(store, store.shape(), table)
+    follower = Follower(replica, Following(), lambda: NOW_MS, arrived, publisher.stood)
+    return Kept(follower, publisher, files)
+
+
+def poll(side: Kept, until_version: int) -> None:
+    def there() -> bool:
+        side.follower.step()
+        return side.follower.standing.complete and side.follower.standing.version >= until_version
+
+    eventually(there)
+    side.publisher.stood(side.follower)
+
+
+def shared(folder: Path) -> SharedRows:
+    return SharedRows(Board(folder / "news.board"), folder, WIDTH, BUCKETS)
+
+
+def table_of(rows: SharedRows | Follower) -> RowTable:
+    reading = rows.reading()
+    assert isinstance(reading, TableRows)
+    return reading._table
+
+
+def ids_of(seed: int, count: int) -> np.ndarray:
+    return np.unique(np.random.default_rng(seed).integers(1, 2**63, count, np.uint64))
+
+
+def same(one: RowTable, other: RowTable) -> bool:
+    rows = other.take(other.find(one.ids))
+    return len(one) == len(other) and one.everything().checksum() == rows.checksum()
+
+
+def test_workers_change_over_to_a_table_that_grew_and_the_one_before_is_given_back(
+    tmp_path: Path,
+) -> None:
+    store = memory_store(news())
+    pusher, side, worker = Pusher(store), kept(tmp_path, store), shared(tmp_path)
+    assert not worker.standing.complete and worker.standing.buckets == BUCKETS
+    pusher.push(gains_of_ids(ids_of(1, 500), 1.0))
+    poll(side, BUCKETS)
+    assert worker.standing == side.follower.standing
+    before = table_of(worker)
+    assert same(before, table_of(side.follower))
+    sum_before = before.columns.values[:500].sum()
+
+    pusher.push(gains_of_ids(ids_of(2, 5000), 1.0))
+    poll(side, 2 * BUCKETS)
+    now = table_of(worker)
+    assert now is not before and len(now) > 5000
+    assert same(now, table_of(side.follower))
+    assert len(before) == len(ids_of(1, 500))  # for requests that began with it
+    assert before.columns.values[:500].sum() == sum_before
+    assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
+
+
+def test_rows_are_seen_as_they_are_folded_without_being_told_of(tmp_path: Path) -> None:
+    store = memory_store(news())
+    ids, pusher, side = ids_of(3, 100), Pusher(store), kept(tmp_path, store)
+    pusher.push(gains_of_ids(ids, 1.0))
+    poll(side, BUCKETS)
+    worker = table_of(shared(tmp_path))
+    table_of(side.follower).add(gains_of_ids(ids, 1.0))
+    assert (worker.columns.values[: len(worker), 0] == 2.0).all()
+
+
+def test_a_follower_that_comes_back_leaves_what_there_was_until_it_has_all(
+    tmp_path: Path,
+) -> None:
+    inner = memory_store(news())
+    store, pusher = Fallible(inner), Pusher(inner)
+    ids, worker = ids_of(4, 3000), shared(tmp_path)
+    pusher.push(gains_of_ids(ids, 1.0))
+    poll(kept(tmp_path, store), BUCKETS)  # and it is gone
+    before, standing = table_of(worker), worker.standing
+    pusher.push(gains_of_ids(ids, 1.0))
+
+    side = kept(tmp_path, store)
+    assert side.publisher.complete
+    store.away = {2}
+    side.follower.step()
+    side.publisher.stood(side.follower)
+    assert not side.follower.standing.complete
+    assert worker.standing == standing and table_of(worker) is before
+    side.follower.standing = replace(side.follower.standing, trouble="bucket 2 is empty")
+    side.publisher.stood(side.follower)
+    assert worker.standing == replace(standing, trouble="bucket 2 is empty")
+    assert worker.standing.state(NOW_MS) == "trouble" and worker.failure is None
+    store.away = set()
+    poll(side, 2 * BUCKETS)
+    assert table_of(worker) is not before
+    assert same(table_of(worker), table_of(side.follower))
+    assert (worker.standing.trouble, worker.standing.version) == ("", 2 * BUCKETS)
+    assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
+
+
+def test_why_there_is_nothing_to_answer_from_is_told(tmp_path: Path) -> None:
+    side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
+    side.follower.failure = StoreError("bucket 1 is empty")
+    side.publisher.stood(side.follower)
+    assert str(worker.failure) == "bucket 1 is empty"
+    assert worker.freshness() == Summary(None, None, 0)
+
+
+def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = memory_store(news())
+    pusher, side, worker = Pusher(store), kept(tmp_path, store), shared(tmp_path)
+    pusher.push(gains_of_ids(ids_of(5, 100), 1.0))
+    poll(side, BUCKETS)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory_file, "_room", lambda _: 10_000)
+        pusher.push(gains_of_ids(ids_of(6, 5000), 1.0))
+        with pytest.raises(NoRoom, match=r"--workers.*found 0 MiB"):
+            poll(side, 2 * BUCKETS)
+        assert len(table_of(worker)) == len(ids_of(5, 100))
+    poll(side, 2 * BUCKETS)
+    assert same(table_of(worker), table_of(side.follower))
+    assert len(table_of(worker)) > 5000
+
+
+def test_files_that_are_not_full_yet_are_not_promised_twice(tmp_path: Path) -> None:
+    before = memory_file._room(tmp_path)
+    memory = Files(tmp_path, "news.rows")(64 << 20)
+    assert before - memory_file._room(tmp_path) >= 60 << 20
+    assert not memory.any()
+
+
+def _read(folder: Path, channel: Connection) -> None:
+    worker = shared(folder)
+    assert isinstance(worker.standing, Standing)
+    table = table_of(worker)
+    places = table.find(np.sort(table.ids))
+    channel.send((worker.standing, table.take(places).values))
+    channel.recv()
+    table.add(gains_of_ids(table.ids[:1], 1.0))
+
+
+def test_another_process_reads_the_rows_and_is_ended_if_it_writes_any(tmp_path: Path) -> None:
+    store = memory_store(news())
+    side = kept(tmp_path, store)
+    Pusher(store).push(gains_of_ids(ids_of(7, 2000), 1.5))
+    poll(side, BUCKETS)
+    mine = table_of(side.follower)
+    ours, theirs = multiprocessing.Pipe()
+    reader = multiprocessing.get_context("spawn").Process(target=_read, args=(tmp_path, theirs))
+    reader.start()
+    theirs.close()
+    with closing(ours):
+        standing, values = ours.recv()
+        assert standing == side.follower.standing
+        assert np.array_equal(values, mine.take(mine.find(np.sort(mine.ids))).values)
+        ours.send(None)
+        reader.join(20)
+    assert reader.exitcode in (-signal.SIGSEGV, -signal.SIGBUS)
+    assert (mine.everything().shows == 1).all()
+
+
+def test_memory_is_that_of_the_file(tmp_path: Path) -> None:
+    files = Files(tmp_path, "news.rows")
+    written = files(4096)
+    read = read_file(tmp_path / files.newest)
+    written[10] = 7
+    assert read[10] == 7 and read.shape == (4096,)
+    files.keep()
+    assert (tmp_path / files.newest).exists()
+    files(4096)
+    files.keep()
+    assert read[10] == 7  # as long as somebody has it
