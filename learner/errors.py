@@ -94,7 +94,7 @@ class NoGroup(LearnerError):
     """A spec asks for learners that step together, and nobody said who they are."""
 
 
-class NoUncertainty(LearnerError):
+class NoUncertainty(ValueError):
     """A model was asked how little it knows, and its optimizer does not keep count."""
 
     def __init__(self, model: str, optimizer: str) -> None:
