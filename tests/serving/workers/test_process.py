@@ -191,6 +191,7 @@ def two_workers(tmp_path: Path, *more: str) -> Iterator[Running]:
         yield served
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_snapshot_is_shared_too_and_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     with two_workers(tmp_path, "--alias", "production=frozen") as served:

@@ -1,0 +1,91 @@
+"""Processes that are started again when they die, and end with whoever started them."""
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import psutil
+import pytest
+
+from pserver.errors import MissingBucket
+from serving.errors import ServingError
+from serving.workers import crew
+from serving.workers.crew import Member, end_all
+from tests.serving.scenery import eventually
+from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
+
+
+@contextmanager
+def looked_after(member: Member) -> Iterator[Member]:
+    try:
+        yield member
+    finally:
+        end_all([member], 10)
+
+
+def pids(caplog: pytest.LogCaptureFixture) -> list[int]:
+    return [int(each) for each in re.findall(r"one is process (\d+)", caplog.text)]
+
+
+def test_who_was_killed_is_started_again_and_all_end_when_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    with looked_after(Member("one", work)) as member:
+        eventually(lambda: looked(member).was_ready)
+        [first] = pids(caplog)
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: looked(member).was_ready and len(pids(caplog)) == 2)
+    assert "one ended (exit status -9); it is started again" in caplog.text
+    assert not any(psutil.pid_exists(each) for each in pids(caplog))
+
+
+@pytest.mark.parametrize(
+    ("which", "kind"), [("MissingBucket", MissingBucket), ("AddressTaken", ServingError)]
+)
+def test_who_cannot_work_at_all_says_why(which: str, kind: type[Exception]) -> None:
+    with (
+        looked_after(Member("one", partial(refuse, which))) as member,
+        pytest.raises(kind, match=re.escape(str(error_of(which)))),
+    ):
+        eventually(lambda: looked(member).was_ready)
+
+
+def test_who_dies_again_and_again_without_a_word_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew, "_FIRST_PAUSE_S", 0.0)
+    with (
+        looked_after(Member("one", die)) as member,
+        pytest.raises(ServingError, match=r"expected one to begin to work.*exit status -9"),
+    ):
+        eventually(lambda: looked(member).was_ready, 60)
+
+
+def test_who_does_not_end_in_time_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    member = Member("one", work_on)
+    eventually(lambda: looked(member).was_ready)
+    end_all([member], 0.2)
+    assert "did not end within" in caplog.text
+    assert not psutil.pid_exists(pids(caplog)[0])
+
+
+def test_no_member_outlives_a_parent_that_was_killed() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    parent = multiprocessing.get_context("spawn").Process(target=be_parent, args=(theirs,))
+    parent.start()
+    assert ours.poll(60)
+    members = [psutil.Process(each) for each in ours.recv()]
+    assert members
+    parent.kill()
+    parent.join(10)
+    ours.close()
+    theirs.close()
+    _, left = psutil.wait_procs(members, timeout=20)
+    assert not left

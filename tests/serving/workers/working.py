@@ -1,0 +1,55 @@
+"""What the members of a crew do in tests, where a process that begins has little to import."""
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+
+import psutil
+
+from ingest.collector.errors import AddressTaken
+from pserver.errors import MissingBucket
+from serving.workers.crew import Duty, Member
+
+
+def work(duty: Duty) -> None:
+    duty.ready()
+    duty.stop.wait(60)
+
+
+def work_on(duty: Duty) -> None:
+    """Not to be stopped."""
+    duty.ready()
+    while True:
+        signal.pause()
+
+
+def die(duty: Duty) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def error_of(which: str) -> Exception:
+    """Made where it is raised: not every error can travel."""
+    if which == "MissingBucket":
+        return MissingBucket("bucket 1 is empty")
+    return AddressTaken("127.0.0.1", 80, "--metrics-port", "in use")
+
+
+def refuse(which: str, duty: Duty) -> None:
+    raise error_of(which)
+
+
+def looked(member: Member) -> Member:
+    """The member, after one look: a condition to wait for may ask it."""
+    member.look()
+    return member
+
+
+def be_parent(channel: Connection) -> None:
+    member = Member("one", work)
+    deadline_s = time.monotonic() + 60
+    while not looked(member).was_ready:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    channel.send([each.pid for each in psutil.Process().children()])
+    channel.recv()
