@@ -11,6 +11,7 @@ import pytest
 from ingest.examples import Kind, pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
+from learner.errors import NotPulled
 from learner.hot_rows import HotRows
 from learner.loop import Learner, Pace
 from learner.models import open_model
@@ -79,10 +80,9 @@ class Model:
     ) -> None:
         self.now_ms, self.spec = 0, spec
         self.dice, self.scores = random.Random(5), ListWriter()
-        self.source = Source("examples.test", 0)
         starts = range(0, len(examples), batch)
         self.records = [
-            Record(self.source, n, 1, pack(part(examples, start, start + batch)))
+            Record(Source("examples.test", 0), n, 1, pack(part(examples, start, start + batch)))
             for n, start in enumerate(starts)
         ]
         self.shape = Shape("test", BUCKETS, spec.width, spec.fingerprint, "")
@@ -104,9 +104,11 @@ class Model:
     def nonce(self) -> bytes:
         return self.dice.randbytes(8)
 
-    def learner(self, most_rows: int | None, store: Any = None) -> Learner:
+    def learner(self, most_rows: int | None, store: Any = None, partition: int = 0) -> Learner:
         store = self.store if store is None else store
         model = open_model(self.spec, BUCKETS)
+        source = Source("examples.test", partition)
+        records = [Record(source, *each[1:]) for each in self.records]
         replica: Replica | HotRows = Replica(store, self.shape)
         if most_rows is not None:
             replica = HotRows(store, self.shape, model.asked_rows, most_rows)
@@ -114,7 +116,7 @@ class Model:
             self.now_ms += 1
             replica.poll()
         return Learner(
-            reader=ListReader({self.source: self.records}, largest_poll=1),
+            reader=ListReader({source: records}, largest_poll=1),
             scores=self.scores,
             score_topic="scores.test",
             store=store,
@@ -303,17 +305,21 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again() -> None:
     assert learner.bounded is not None
     pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
 
-    def unanswered_at_first(*of: Any) -> None:
+    unanswered = []
+
+    def sometimes_unanswered(*of: Any) -> None:
         store.share = float(usage.stops in (2, 5))
         try:
             pull(*of)
+        except NotPulled as error:
+            unanswered.append(error)
+            raise
         finally:
             store.share = 0.0
 
-    setattr(learner.bounded, "pull_statistics", unanswered_at_first)  # noqa: B010 (mypy)
+    setattr(learner.bounded, "pull_statistics", sometimes_unanswered)  # noqa: B010 (mypy)
     model.run(learner)
-    assert usage.stops > 5
-    assert learner.tally.reread == 2
+    assert len(unanswered) == 2
     assert learner.tally.refused == 0
     assert_once(model, examples)
 
@@ -332,3 +338,29 @@ def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
     model.run(learner)
     assert learner.figures.examples == len(examples)
     assert_once(model, examples)
+
+
+def assert_fresh(learner: Learner) -> None:
+    """What has nothing pending is in the view as the log has it, as far as it was followed."""
+    view, table = learner.view, learner.replica.table
+    still = np.flatnonzero(~learner._pending.reserve().touched[: len(view)])
+    assert_same(view.take(still), table.take(table.find(view.ids[still])))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_another_learner_pushes_is_here_whether_polled_or_pulled_along(seed: int) -> None:
+    spec, examples = drawn(seed)
+    model = Model(spec, examples, batch=8)
+    # both learn the same, as partitions of their own: rows are the same, and more than one's
+    learner, other = model.learner(most_rows=200), model.learner(None, partition=1)
+    for _ in range(20 * len(model.records)):
+        model.now_ms += model.dice.choice([0, 0, 31])
+        learner.step(0.0)
+        assert_fresh(learner)
+        if model.dice.random() < 0.5:
+            other.step(0.0)
+    assert other.figures.examples == learner.figures.examples == len(examples), f"seed {seed}"
+    assert learner.finish(model.now_ms) and other.finish(model.now_ms)
+    held = settled(learner, model).table
+    assert_same(held.everything().existing(), standing(model, held.ids))
+    assert_same(learner.view.everything().existing(), standing(model, held.ids))
