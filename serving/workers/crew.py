@@ -114,7 +114,11 @@ class Member:
         """Take what it says, and start it if it is not there. Raises what it cannot work for."""
         if self._process is None:
             if time.monotonic() >= self._due_s:
-                self._start()
+                try:
+                    self._start()
+                except OSError as error:  # no memory, too many processes: it may pass
+                    log.error("%s cannot be started now: %s", self.name, error)
+                    self._due_s = time.monotonic() + _LONGEST_PAUSE_S
             return
         self._listen()
         if self._process.exitcode is None:
@@ -142,8 +146,13 @@ class Member:
         self._channel, theirs = _SPAWNING.Pipe(duplex=False)
         level = logging.getLogger().getEffectiveLevel()
         process = _SPAWNING.Process(target=_enter, args=(self._work, theirs, level), name=self.name)
-        process.start()
-        theirs.close()
+        try:
+            process.start()
+        except OSError:
+            self._close()
+            raise
+        finally:
+            theirs.close()
         self._process, self._began_s, self._said = process, time.monotonic(), None
         log.info("%s is process %d", self.name, process.pid)
 

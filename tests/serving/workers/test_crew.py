@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.popen_spawn_posix import Popen
 
 import psutil
 import pytest
@@ -89,3 +90,19 @@ def test_no_member_outlives_a_parent_that_was_killed() -> None:
     theirs.close()
     _, left = psutil.wait_procs(members, timeout=20)
     assert not left
+
+
+def test_a_start_that_the_system_refuses_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(crew, "_LONGEST_PAUSE_S", 0.0)
+    with looked_after(Member("one", work)) as member:
+        with monkeypatch.context() as patched:
+            patched.setattr(Popen, "_launch", refuse_to_start)
+            assert not looked(member).was_ready
+        assert "one cannot be started now: no memory" in caplog.text
+        eventually(lambda: looked(member).was_ready)
+
+
+def refuse_to_start(*_: object) -> None:
+    raise OSError("no memory")

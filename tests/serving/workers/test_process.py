@@ -3,6 +3,7 @@
 import contextlib
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from deploy.stack.ports import free_port
 from learner.spec import ModelSpec, parse_spec
 from pserver.redis_store import open_store
 from pserver.store import Shape
@@ -63,7 +65,7 @@ class Asking:
 
     def _ask(self) -> None:
         with httpx.Client(base_url=self._url, timeout=20) as client:
-            while not self._ended.wait(0.005):
+            while not self._ended.wait(0.03):
                 try:
                     answer = client.post("/v1/models/production:predict", json=ASKED)
                 except httpx.TransportError as error:
@@ -183,6 +185,17 @@ def _lose_the_follower(served: Running, url: str, name: str, asking: Asking) -> 
     assert len(asking.lost) == lost
 
 
+def free_ports(count: int) -> int:
+    """Return the first of so many ports in a row that nobody has."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            first = free_port()
+            for each in range(count):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", first + each))
+            return first
+
+
 @contextlib.contextmanager
 def two_workers(tmp_path: Path, *more: str) -> Iterator[Running]:
     snapshot_of(learned(news()), tmp_path)
@@ -194,13 +207,20 @@ def two_workers(tmp_path: Path, *more: str) -> Iterator[Running]:
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_snapshot_is_shared_too_and_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
-    with two_workers(tmp_path, "--alias", "production=frozen") as served:
+    first = free_ports(3)
+    ports = ("--metrics-port", str(first))
+    with two_workers(tmp_path, "--alias", "production=frozen", *ports) as served:
         url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
         folder = folder_of(served)
         served.wait_for("all workers answer")
         eventually(lambda: ready(url))
         assert predicted(url, "production")["state"] == "snapshot"
         assert httpx.get(f"{url}/metrics").status_code == 404
+        for each in range(3):
+            text = httpx.get(f"http://127.0.0.1:{first + each}/metrics").text
+            assert 'headrace_server_complete{model="frozen"} 1.0' in text.splitlines()
+        assert httpx.put(f"{url}/v1/aliases/other", json={"model": "frozen"}).status_code == 200
+        assert {predicted(url, "other")["alias"] for _ in range(30)} == {"other"}  # of any worker
         status, left = served.stop(signal.SIGKILL)
     assert (status, left) == (-signal.SIGKILL, [])
     assert not folder.exists()
