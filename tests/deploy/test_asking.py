@@ -124,7 +124,8 @@ def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None
     def tell(ids: list[str], scores: list[float]) -> None:
         told.update(zip(ids, scores, strict=True))
 
-    with serving() as server, Client(server.url, FIELDS, tell) as client:
+    patient = AskingSettings(patience_s=30.0)
+    with serving() as server, Client(server.url, FIELDS, tell, patient) as client:
         client.ask([shown(f"{r}/{i}", f"r{r}", str(i)) for r in range(30) for i in range(2)], 0.0)
         assert len(told) == 60
         assert told["7/0"] == pytest.approx(0.1)

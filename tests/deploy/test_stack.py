@@ -112,7 +112,12 @@ def test_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
             if number == 0:
                 for done in admin.create_topics([NewTopic("kept", num_partitions=3)]).values():
                     done.result(30)
-            assert len(admin.list_topics(timeout=30).topics["kept"].partitions) == 3
+
+            def partitions(admin: AdminClient = admin) -> int:
+                known = admin.list_topics(timeout=30).topics  # a moment later than it is made
+                return len(known["kept"].partitions) if "kept" in known else 0
+
+            assert wait_until(lambda: partitions() == 3, 30.0), "as many as were made"
         finally:
             node.stop()
 
