@@ -143,7 +143,6 @@ class InputRows:
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),
             np.ones(1, np.bool_),
-            np.array([self.pulling is not None]),
         )
 
     def most_inputs(self, encoded: Encoded) -> int:

@@ -83,7 +83,6 @@ class Scratch(NamedTuple):
     levels: npt.NDArray[np.int16]  # (levels,) of the same
     counts: npt.NDArray[np.int64]  # (block,) inputs of each example
     everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
-    stops: npt.NDArray[np.bool_]  # (1,) True: before an example with a statistic not in the table
 
 
 @part
@@ -215,6 +214,15 @@ def find_block(columns, gaining, active, shift, gate, features, begin, end, scra
 
 
 @part
+def begin_at(first):  # type: ignore[no-untyped-def]
+    """Return with which example to begin, 0 if nobody said."""
+    # None is a type: the kernel for who holds all rows is compiled without what follows from this
+    if first is None:
+        return 0
+    return first
+
+
+@part
 def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Return whether the row of any of inputs [begin, end) is not in the table."""
     places = scratch.places[row]
@@ -226,13 +234,26 @@ def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
 
 @part
 def find_example(  # type: ignore[no-untyped-def]
-    columns, active, shift, program, memory, window_ms, gate, features, labelled, i, scratch, row
+    columns,
+    active,
+    shift,
+    program,
+    memory,
+    window_ms,
+    gate,
+    features,
+    labelled,
+    i,
+    scratch,
+    row,
+    first=None,
 ):
     """Find what is left of example i, whose block was found: strangers first, then statistics.
 
     Return how many inputs it has, and how many of them have no row of their own: then it is
-    predicted from the rows at `scratch.reads`, else from those at its places. Or -1 inputs: a row
-    has to be got first, and nothing was done that is not done again alike.
+    predicted from the rows at `scratch.reads`, else from those at its places. For who said where
+    in the batch it was to begin (`first`), perhaps -1 inputs: the row of a statistic has to be got
+    before, and nothing was done that is not done again alike.
     """
     count, strangers = scratch.counts[row], 0
     if gate.on:
@@ -244,7 +265,7 @@ def find_example(  # type: ignore[no-untyped-def]
         fixed = count
         count = list_statistics(program, features.ids[i], scratch, row, fixed)
         missing = find_rows(columns, active, shift, scratch, row, fixed, count)
-        if scratch.stops[0] and _lacks(scratch, row, fixed, count):
+        if first is not None and _lacks(scratch, row, fixed, count):
             return -1, 0
         if missing:
             add_rows(columns, gate.guarded, scratch, row, fixed, count)

@@ -10,6 +10,7 @@ from ingest.compiled import kernel, quotient_part
 from learner.ftrl import step, weight
 from learner.inputs import (
     BLOCK,
+    begin_at,
     counts_of,
     find_asked,
     find_block,
@@ -85,22 +86,22 @@ def learn(  # type: ignore[no-untyped-def]
     scores,
     first,
 ):
-    """Score into `scores`, then learn, each example of a batch from `first` on, in turn.
+    """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
 
-    The caller made room. Return how many of the batch are learned: all, or as many as there are
-    before one with a statistic whose row has to be got.
+    first: None, or where to begin, of a learner that does not hold all rows. Return how many of the
+    batch are learned: all, or those before one with a statistic whose row has to be got.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
-    for begin in range(first, examples, BLOCK):
+    for begin in range(begin_at(first), examples, BLOCK):
         end = min(begin + BLOCK, examples)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
         for i in range(begin, end):
             row, kind = i - begin, labelled.kinds[i]
             count, strangers = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
-                *(features, labelled, i, scratch, row),
+                *(features, labelled, i, scratch, row, first),
             )
-            if count < 0:
+            if first is not None and count < 0:
                 return i
             reads = scratch.reads if strangers else scratch.places[row]
             p = _forward(columns, ftrl, reads, scratch, row, count)

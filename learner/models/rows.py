@@ -178,11 +178,12 @@ class ExampleByExample(ModelOfRows):
         examples: Examples,
         labelled: Labelled,
     ) -> npt.NDArray[np.float64]:
-        """Learn example by example."""
+        """Learn example by example, and stop for rows of statistics where there is a need."""
         inputs, scores = self._inputs, np.empty(len(examples))
-        features, done = examples.features, 0
+        features, pulling = examples.features, inputs.pulling
+        first = None if pulling is None else 0
         while True:
-            scratch, first = inputs.scratch(features, BLOCK), done
+            scratch = inputs.scratch(features, BLOCK)
             done = self._learn(
                 view.columns,
                 gaining,
@@ -199,11 +200,11 @@ class ExampleByExample(ModelOfRows):
                 scores,
                 first,
             )
-            if done == len(examples) or inputs.pulling is None:
+            if pulling is None or first is None or done == len(examples):
                 return scores
             row = (done - first) % BLOCK
             fixed = scratch.counts[row]
             lacking = scratch.ids[row, fixed : fixed + inputs.statistics].copy()
-            inputs.pulling.pull_statistics(lacking, examples, done)
+            pulling.pull_statistics(lacking, examples, done)
             view.reserve(inputs.rows_needed(examples))
-            gaining = inputs.pulling.gaining
+            gaining, first = pulling.gaining, done
