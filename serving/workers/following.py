@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +14,7 @@ from ingest.collector.http_server import metrics_port, new_registry, rare_collec
 from ingest.status import instance_name, telling
 from pserver.replica import Replica
 from pserver.table import RowTable
+from serving.errors import ServingError
 from serving.metrics import FreshnessMetrics, ReplicaCollector
 from serving.models.opening import SnapshotAt, agreed
 from serving.process import COLLECT_AFTER, running
@@ -23,7 +25,7 @@ from serving.workers.memory import Files
 from serving.workers.publishing import Publisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from prometheus_client import CollectorRegistry
@@ -65,10 +67,13 @@ class FollowerWork:
             stack.enter_context(telling(settings.told_to, "server", instance_name(), registry))
             at = settings.metrics_host, settings.metrics_port
             stack.enter_context(metrics_port(*at, registry))
+            died = stack.enter_context(dead_threads())
             stack.enter_context(running([each.rows for each in kept]))
             stack.enter_context(rare_collections(COLLECT_AFTER))
             said = False
             while not duty.stop.wait(_LOOK_S):
+                if died:
+                    raise ServingError(f"a thread that follows ended: {died[0]}")
                 if any(each.publisher.complete for each in kept):
                     if not said:
                         duty.ready()
@@ -79,6 +84,27 @@ class FollowerWork:
                     raise failures[0]
         if duty.orphaned:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def dead_threads() -> Iterator[list[BaseException]]:
+    """Yield a list of what threads die of, as long as this lasts.
+
+    In a process of its own nobody else would miss one; its end has another take its place.
+    """
+    died: list[BaseException] = []
+    before = threading.excepthook
+
+    def note(args: threading.ExceptHookArgs) -> None:
+        about = (args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+        log.error("a thread ended", exc_info=about)
+        died.append(about[1])
+
+    threading.excepthook = note
+    try:
+        yield died
+    finally:
+        threading.excepthook = before
 
 
 def board_of(folder: Path, model: str) -> Board:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _SUMMARY_S = 1.0
 """Percentiles are not free, and nobody looks at them more often."""
-_LONGEST = 2_000
-"""Of what an operator is told."""
+_LONGEST = 800
+"""Of what an operator is told, in characters: a board has room for two of them in any language."""
 
 
 class Published(msgspec.Struct, frozen=True, array_like=True):

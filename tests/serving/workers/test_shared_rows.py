@@ -2,6 +2,7 @@
 
 import multiprocessing
 import signal
+import threading
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -22,6 +23,7 @@ from serving.replicas.freshness import Summary
 from serving.replicas.standing import Standing
 from serving.workers import memory as memory_file
 from serving.workers.board import Board
+from serving.workers.following import dead_threads
 from serving.workers.memory import Files, NoRoom, read_file
 from serving.workers.publishing import Publisher
 from serving.workers.reading import SharedRows
@@ -146,6 +148,25 @@ def test_a_follower_that_comes_back_leaves_what_there_was_until_it_has_all(
     assert same(table_of(worker), table_of(side.follower))
     assert (worker.standing.trouble, worker.standing.version) == ("", 2 * BUCKETS)
     assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
+
+
+def test_a_thread_that_dies_is_noticed() -> None:
+    def die() -> None:
+        raise ZeroDivisionError("one over zero")
+
+    with dead_threads() as died:
+        thread = threading.Thread(target=die)
+        thread.start()
+        thread.join(10)
+        assert [str(each) for each in died] == ["one over zero"]
+
+
+def test_what_troubles_a_model_fits_its_board_in_any_language(tmp_path: Path) -> None:
+    side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
+    side.follower.failure = StoreError("\N{RACING CAR}" * 9_000)
+    side.follower.standing = replace(side.follower.standing, trouble="\N{RACING CAR}" * 9_000)
+    side.publisher.stood(side.follower)
+    assert str(worker.failure) == worker.standing.trouble == "\N{RACING CAR}" * 800
 
 
 def test_why_there_is_nothing_to_answer_from_is_told(tmp_path: Path) -> None:
