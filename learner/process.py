@@ -106,9 +106,10 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
-def _check_bound(settings: LearnerSettings, spec: ModelSpec, model: Model) -> None:
+def check_bound(most_rows: int | None, spec: ModelSpec, model: Model) -> None:
+    """Raise Unbounded if the model needs all its rows in memory, and may not have them."""
     stops = isinstance(model, ExampleByExample)
-    if settings.most_rows is not None and model.asked_rows.statistics and not stops:
+    if most_rows is not None and model.asked_rows.statistics and not stops:
         raise Unbounded(spec.name)
 
 
@@ -159,7 +160,7 @@ def run_learner(
     shape = store.shape()
     check_agreement(spec, shape)
     model = open_model(spec, shape.buckets)
-    _check_bound(settings, spec, model)
+    check_bound(settings.most_rows, spec, model)
     replica = _complete_replica(store, shape, stop, model, settings.most_rows)
     rounds = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)

@@ -2,168 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from ingest.examples import Kind, pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.errors import NotPulled
+from ingest.examples import Kind
+from learner.errors import NotPulled, Unbounded
 from learner.hot_rows import HotRows
-from learner.loop import Learner, Pace
 from learner.models import open_model
-from pserver.errors import Unreachable
+from learner.process import check_bound
 from pserver.expiry import Expiry
-from pserver.keeper import Keeper
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Shape
-from pserver.tenure import Keeping
-from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, part, random_examples, random_spec
-from tests.learner.test_backpressure import Now
+from tests.learner.few_rows import Model, Silent, assert_same, drawn
+from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from ingest.examples import Examples
+    from learner.loop import Learner
     from learner.spec import ModelSpec
     from pserver.rows import Rows
-    from pserver.store import Answer, Looked, Push
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 _TURNS = 120
 """With trouble."""
-
-
-class Silent:
-    """A store whose buckets do not always answer when single rows are asked for, or to pushes.
-
-    What was pushed and not answered may have arrived.
-    """
-
-    def __init__(self, store: MemoryStore, dice: random.Random) -> None:
-        self._store, self._dice = store, dice
-        self.share = self.push_share = 0.0
-
-    def look(self, wanted: Any, after: Any, limit: int) -> list[Looked | Unreachable]:
-        answers = self._store.look(wanted, after, limit)
-        silent = [self._dice.random() < self.share for _ in answers]
-        return [Unreachable("no answer") if s else a for s, a in zip(silent, answers, strict=True)]
-
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
-        answers: list[Answer | Unreachable] = []
-        for push in pushes:
-            if self._dice.random() >= self.push_share:
-                answers += self._store.push([push])
-                continue
-            if self._dice.random() < 0.5:
-                self._store.push([push])
-            answers.append(Unreachable("no answer"))
-        return answers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class Model:
-    """A store in memory with a model, its examples in one topic, and a keeper."""
-
-    def __init__(
-        self,
-        spec: ModelSpec,
-        examples: Examples,
-        batch: int = 40,
-        expiry: Expiry | None = None,
-    ) -> None:
-        self.now_ms, self.spec = 0, spec
-        self.dice, self.scores = random.Random(5), ListWriter()
-        starts = range(0, len(examples), batch)
-        self.records = [
-            Record(Source("examples.test", 0), n, 1, pack(part(examples, start, start + batch)))
-            for n, start in enumerate(starts)
-        ]
-        self.shape = Shape("test", BUCKETS, spec.width, spec.fingerprint, "")
-        self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=self.nonce)
-        self.store.create(self.shape)
-        self.expiry = expiry or Expiry()
-        self.keeper = self.new_keeper()
-
-    def new_keeper(self) -> Keeper:
-        return Keeper(
-            self.store,
-            self.shape,
-            name="k",
-            keeping=Keeping(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=self.nonce,
-        )
-
-    def nonce(self) -> bytes:
-        return self.dice.randbytes(8)
-
-    def learner(self, most_rows: int | None, store: Any = None, partition: int = 0) -> Learner:
-        store = self.store if store is None else store
-        model = open_model(self.spec, BUCKETS)
-        source = Source("examples.test", partition)
-        records = [Record(source, *each[1:]) for each in self.records]
-        replica: Replica | HotRows = Replica(store, self.shape)
-        if most_rows is not None:
-            replica = HotRows(store, self.shape, model.asked_rows, most_rows)
-        while not replica.complete:
-            self.now_ms += 1
-            replica.poll()
-        return Learner(
-            reader=ListReader({source: records}, largest_poll=1),
-            scores=self.scores,
-            score_topic="scores.test",
-            store=store,
-            exchange=Now(store),
-            replica=replica,
-            model=model,
-            fields=self.spec.fields,
-            pace=Pace(push_interval_ms=30, retry_interval_ms=5),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=self.nonce,
-            rest=lambda seconds: None,
-        )
-
-    def run(self, learner: Learner, over: Callable[[], bool] = lambda: True) -> None:
-        """Take turns until all is learned, and what happens meanwhile is over."""
-        for _ in range(100 * len(self.records)):
-            self.now_ms += 20
-            learner.step(0.0)
-            self.keeper.step()
-            if over() and self.learned():
-                return
-        raise AssertionError(f"not learned: {self.store.marks(range(BUCKETS))}")
-
-    def learned(self) -> bool:
-        answers: Any = self.store.marks(range(BUCKETS))
-        return all(set(each.marks.values()) == {len(self.records)} for each in answers)
-
-    def replica(self) -> Replica:
-        replica = Replica(self.store, self.shape)
-        while not replica.complete:
-            replica.poll()
-        return replica
-
-    def rows(self) -> Rows:
-        return self.replica().table.everything().existing()
-
-
-def assert_same(found: Rows, expected: Rows) -> None:
-    for name, column in expected._asdict().items():
-        np.testing.assert_array_equal(getattr(found, name), column, err_msg=name)
-
-
-def drawn(seed: int, growth: str = "", model: str = "") -> tuple[ModelSpec, Examples]:
-    random = np.random.default_rng(seed)
-    policy = ["immediate", "window"][seed % 2]
-    spec = random_spec(random, policy, statistics=seed % 4 < 2, growth=growth, model=model)
-    return spec, random_examples(random, spec, 500, closed=policy == "window")
 
 
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
@@ -364,3 +229,48 @@ def test_what_another_learner_pushes_is_here_whether_polled_or_pulled_along(seed
     held = settled(learner, model).table
     assert_same(held.everything().existing(), standing(model, held.ids))
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
+
+
+def test_on_real_servers_rows_are_pulled_and_the_model_is_the_same(
+    valkey: str, fresh_name: Callable[[str], str]
+) -> None:
+    spec, examples = drawn(0)
+    spec = dataclasses.replace(spec, name=fresh_name("bounded"))
+    whole, few = Model(spec, examples), Model(spec, examples, url=valkey)
+    try:
+        learner = few.learner(most_rows=60)
+        whole.run(whole.learner(None))
+        few.run(learner)
+        assert_same(few.rows(), whole.rows())
+        assert learner.bounded is not None
+        assert learner.bounded.usage.dropped > 0
+        assert learner.bounded.usage.stops > 0
+    finally:
+        few.store.drop()
+        few.store.close()
+
+
+def deep(seed: int, statistics: bool) -> tuple[ModelSpec, Examples]:
+    random = np.random.default_rng(seed)
+    model = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
+    spec = random_spec(random, "window", statistics=statistics, model=model)
+    return spec, random_examples(random, spec, 200, closed=True)
+
+
+def test_few_rows_give_a_deep_model_that_all_rows_give() -> None:
+    spec, examples = deep(0, statistics=False)
+    whole, few = Model(spec, examples), Model(spec, examples)
+    learner = few.learner(most_rows=60)
+    whole.run(whole.learner(None))
+    few.run(learner)
+    assert_same(few.rows(), whole.rows())
+    assert learner.bounded is not None
+    assert learner.bounded.usage.dropped > 0
+
+
+def test_a_deep_model_with_statistics_has_to_have_all_its_rows() -> None:
+    spec, _ = deep(0, statistics=True)
+    model = open_model(spec, BUCKETS)
+    check_bound(None, spec, model)
+    with pytest.raises(Unbounded, match="leave out --most-rows"):
+        check_bound(1_000_000, spec, model)
