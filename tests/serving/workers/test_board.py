@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(board: Board) -> None:
     assert board.read() == Message(1, b"here")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CONTENT, min_size=1, max_size=4), CONTENT, st.data())
 def test_a_writer_killed_at_any_byte_leaves_the_message_before(
     tmp_path: Path, contents: list[bytes], last: bytes, data: st.DataObject
@@ -86,7 +86,7 @@ def _write(file: Path, count: int) -> None:
 def test_who_reads_while_another_process_writes_sees_whole_messages_in_their_order(
     board: Board, file: Path
 ) -> None:
-    count = 50_000
+    count = 10_000
     writer = multiprocessing.get_context("spawn").Process(target=_write, args=(file, count))
     writer.start()
     seen = 0
