@@ -192,7 +192,8 @@ class LearnerProcess(Process):
 
     @property
     def replica(self) -> Replica | None:
-        return self.learner.replica if self.learner else None
+        found = self.learner.replica if self.learner else None
+        return found if isinstance(found, Replica) else None
 
     @property
     def flying(self) -> bool:
