@@ -3,7 +3,7 @@
     python -m tests.bench.freshness [--quick] [--json]
 
 The whole road runs, real processes on a real Kafka and a Valkey Cluster, with the model of the
-sample news, while 2,000 events a second are written. Again and again two new articles are shown,
+sample news, without live evaluation, while 2,000 events a second are written. Again and again two new articles are shown,
 and once the server's answers know both, one of them is clicked. From then on the server is asked
 about the two: the first answer in which they have come apart is the first that learned from it.
 
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds instead of ten minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     options = parser.parse_args()
-    road = Road(RoadSettings(model=SPEC), SilentSteps())
+    road = Road(RoadSettings(model=SPEC, evaluated=False), SilentSteps())
     with road:
         road.start(threading.Event())
         with Traffic(road.kafka) as traffic, httpx.Client(base_url=road.address) as client:
