@@ -2,10 +2,11 @@
 
     python -m tests.bench.freshness [--quick] [--json]
 
-The whole road runs, real processes on a real Kafka and a Valkey Cluster, with the model of the
-sample news, without live evaluation, while 2,000 events a second are written. Again and again two new articles are shown,
-and once the server's answers know both, one of them is clicked. From then on the server is asked
-about the two: the first answer in which they have come apart is the first that learned from it.
+The whole road but live evaluation runs, real processes on a real Kafka and a Valkey Cluster, with
+the model of the sample news, while 2,000 events a second are written. Again and again two new
+articles are shown, and once the server's answers know both, one of them is clicked. From then on
+the server is asked about the two: the first answer in which they have come apart is the first that
+learned from it.
 
 `p50_ms`, `p99_ms`: from the click's append to Kafka to that answer. `stages`: of these, until the
 example is in Kafka (`joined`), and from there through learner, parameter server and replica to the
