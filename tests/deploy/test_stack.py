@@ -18,8 +18,10 @@ from deploy.stack.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_running
 
 ONE_MACHINE = """
-import sys, time
+import signal, sys, time
 from deploy.stack.one_machine import OneMachine
+# who runs the tests in the background of a shell has it ignored, and hands that on
+signal.signal(signal.SIGINT, signal.default_int_handler)
 kafka = sys.argv[1] or None
 with OneMachine(kafka=kafka) as machine:
     print(machine.directory, flush=True)

@@ -37,11 +37,13 @@ alpha = 0.1
 """
 
 
-@pytest.mark.parametrize("name", ["news", "news_ids", "news_window", "demo"])
-def test_the_specs_that_are_ready_to_run_load(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "width"), [("news", 2), ("news_ids", 3), ("news_window", 2), ("demo", 2)]
+)
+def test_the_specs_that_are_ready_to_run_load(name: str, width: int) -> None:
     spec = load_spec(MODELS / f"{name}.toml")
     assert spec.name == name
-    assert spec.width == 2
+    assert spec.width == width
 
 
 @pytest.mark.parametrize("name", ["news_fm", "news_deepfm", "news_dcn"])
@@ -250,7 +252,7 @@ def test_growth_is_part_of_the_fingerprint_by_its_meaning() -> None:
     ("name", "fingerprint"),
     [
         ("news", "43cc269b3f09876b"),
-        ("news_ids", "1f1ec68c69dcc54e"),
+        ("news_ids", "61e94b18eed4fe43"),
         ("news_window", "4f62dc054896dbf4"),
         ("demo", "0000a66e7493ce03"),
     ],
