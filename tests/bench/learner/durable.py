@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tests.bench.learner.stream import Stream
 
 PARTITIONS, BUCKETS = 2, 8
-STEADY_LOG_BYTES = 4 << 20
+STEADY_LOG_BYTES = 2 << 20
 _LOOK_S = 0.02
 _PATIENCE_S = 300.0
 
