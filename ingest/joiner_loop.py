@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Histogram
 
+from ingest.aborts import Aborts
 from ingest.batches import Cut
 from ingest.checkpoint import Counters
 from ingest.chunks import ChunkReader, Side
@@ -99,7 +100,8 @@ class Joiner:
     ) -> None:
         self._reader, self._transactions = reader, transactions
         self.fields, self._pace = fields, pace
-        self._now_ms, self._rest, self._restoring = now_ms, rest, restoring
+        self._now_ms, self._restoring = now_ms, restoring
+        self._aborts = Aborts(give_up_s, now_ms, rest, pace.longest_abort_wait_s)
         self._topics = {
             Side.IMPRESSIONS: topics.impressions,
             Side.CLICKS: topics.clicks,
@@ -109,9 +111,6 @@ class Joiner:
         self._chunks = ChunkReader(fields)
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
-        self._aborts_in_a_row = 0
-        self._give_up_s = give_up_s
-        self._failing_since_ms: int | None = None
         self._backlog = False
         self.partitions: dict[int, Partition] = {}
         self.figures = Figures()
@@ -298,7 +297,7 @@ class Joiner:
         except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(parts, error)
             return
-        self._aborts_in_a_row, self._failing_since_ms = 0, None
+        self._aborts.over()
         self.figures.transactions += 1
         for part in parts.values():
             counted, reasons = part.committed()
@@ -313,16 +312,9 @@ class Joiner:
         Raises `error` if nothing could be written for `give_up_s`.
         """
         self.figures.aborts += 1
-        now = self._now_ms()
-        if self._failing_since_ms is None:
-            self._failing_since_ms = now
-        if now - self._failing_since_ms > self._give_up_s * 1000:
-            raise error
+        self._aborts.bear(error)
         log.warning("not committed, going back to the last commit: %s", error)
-        if self._aborts_in_a_row:
-            wait_s = 0.05 * 2.0 ** min(self._aborts_in_a_row, 10)
-            self._rest(min(wait_s, self._pace.longest_abort_wait_s))
-        self._aborts_in_a_row += 1
+        self._aborts.rest()
         self._place(set(parts))
 
     # ---------------------------------------------------------------- 5. pace

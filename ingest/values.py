@@ -32,7 +32,8 @@ NUMBER_ROW = np.uint64(0xC949D7C7509E6557)
 """The hash that every plain number has: its field has one row, whatever the value."""
 
 _SHORT = 64
-"""Characters of a text that is remembered with its hash: the longest cannot fill memory."""
+"""Characters of a text, or bits of a number, that is remembered with its hash: the longest cannot
+fill memory."""
 _REMEMBERED = 1 << 16
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -188,9 +189,11 @@ def hash_value(value: object) -> np.uint64:
 
     What is short is remembered: the values of contexts come again and again.
     """
-    if (type(value) is str and len(value) <= _SHORT) or type(value) is int:
-        return _hash_known(value)
-    return _hash_afresh(value)
+    if type(value) is str:
+        short = len(value) <= _SHORT
+    else:
+        short = type(value) is int and value.bit_length() <= _SHORT
+    return _hash_known(value) if short else _hash_afresh(value)
 
 
 def _hash_afresh(value: object) -> np.uint64:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ingest.aborts import Aborts
 from ingest.dead_letters import pack
 from ingest.errors import KafkaUnreachable, TransactionAborted
 from ingest.events import TIME, Reason, is_tick, read_event
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOT_FINITE = "expected a score, found one that is not a finite number"
-_FIRST_ABORT_WAIT_S, _LONGEST_ABORT_WAIT_S = 0.05, 5.0
+_LONGEST_ABORT_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,10 @@ class Scoring:
     ) -> None:
         self._reader, self._transactions = reader, transactions
         self._served, self._topics = served, topics
-        self._now_ms, self._steady_ms, self._rest = now_ms, steady_ms, rest
-        self._restoring, self._give_up_s = restoring, give_up_s
+        self._now_ms, self._restoring = now_ms, restoring
+        self._aborts = Aborts(give_up_s, steady_ms, rest, _LONGEST_ABORT_WAIT_S)
         self._topic_ids: dict[Source, str] = {}
         """Of the sources that are placed."""
-        self._aborts_in_a_row = 0
-        self._failing_since_ms: int | None = None
         self.figures = Figures()
 
     def step(self, timeout_s: float) -> bool:
@@ -218,7 +217,7 @@ class Scoring:
         except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(list(ends), error)
             return
-        self._aborts_in_a_row, self._failing_since_ms = 0, None
+        self._aborts.over()
         total = self.figures
         total.transactions += 1
         total.scored += made.scored
@@ -232,14 +231,7 @@ class Scoring:
     ) -> None:
         """Go back to what was committed for sure; raise if nothing could be for `give_up_s`."""
         self.figures.aborts += 1
-        now = self._steady_ms()
-        if self._failing_since_ms is None:
-            self._failing_since_ms = now
-        if now - self._failing_since_ms > self._give_up_s * 1000:
-            raise error
+        self._aborts.bear(error)
         log.warning("not committed, going back to the last commit: %s", error)
-        if self._aborts_in_a_row:
-            wait_s = _FIRST_ABORT_WAIT_S * 2.0 ** min(self._aborts_in_a_row, 10)
-            self._rest(min(wait_s, _LONGEST_ABORT_WAIT_S))
-        self._aborts_in_a_row += 1
+        self._aborts.rest()
         self._place([source for source in sources if source in self._topic_ids])
