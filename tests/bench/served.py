@@ -34,7 +34,7 @@ from deploy.road import PRODUCTION, Road, RoadSettings
 from deploy.served import served_beside_learned
 from deploy.stack.steps import SilentSteps
 from ingest.event_lines import DirectoryLog
-from tests.bench.week import WEEK, lagging, read_events
+from tests.bench.week import WEEK, lagging, leave_without, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hours", type=float, help="of the log; default: all of it")
     parser.add_argument("--lags", action="store_true", help="in memory, by lack of freshness")
     options = parser.parse_args(arguments)
+    leave_without(WEEK)
     hours = options.hours or (QUICK_HOURS if options.quick else None)
     with tempfile.TemporaryDirectory(prefix="headrace-served-") as directory:
         data = WEEK if hours is None else cut(WEEK, hours, Path(directory) / "log")

@@ -1,4 +1,4 @@
-"""River and a plain torch loop over the same stream."""
+"""River and a plain torch loop over the same stream, each as its own manual begins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tests.bench.learner.alone import Learned
-from tests.bench.learner.stream import FIRST_INDEX, NUMBERS, VALUES
 
 if TYPE_CHECKING:
     from tests.bench.learner.stream import Stream
@@ -26,7 +25,7 @@ def learn_river(stream: Stream) -> tuple[Learned, float]:
 
     ftrl = optim.FTRLProximal(alpha=0.15, beta=1.0, l1=0.0, l2=1.0)
     model: Any = linear_model.LogisticRegression(optimizer=ftrl)
-    number_names = [f"n{k}" for k in range(NUMBERS)]
+    number_names = [f"n{k}" for k in range(stream.numbers.shape[1])]
     examples: list[dict[str, float]] = []
     for ids, numbers in zip(stream.ranks.tolist(), stream.numbers.tolist(), strict=True):
         example = {f"c{k}={value}": 1.0 for k, value in enumerate(ids)}
@@ -53,16 +52,17 @@ def learn_torch(stream: Stream) -> Learned:
     ids = torch.from_numpy(stream.indexes)
     numbers = torch.from_numpy(stream.numbers)
     labels = torch.from_numpy(stream.labels.astype(np.float32))
-    weights = nn.EmbeddingBag(int(FIRST_INDEX[-1] + VALUES[-1]) + 1, 1, mode="sum", sparse=True)
+    weights = nn.EmbeddingBag(stream.all_indexes, 1, mode="sum", sparse=True)
     nn.init.zeros_(weights.weight)
-    linear = nn.Linear(NUMBERS, 1)
-    optimizer = torch.optim.Adagrad([*weights.parameters(), *linear.parameters()], lr=0.1)
+    # not nn.Linear, which warns where there are no numbers at all
+    slopes, bias = nn.Parameter(torch.zeros(numbers.shape[1], 1)), nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adagrad([weights.weight, slopes, bias], lr=0.1)
     loss = nn.BCEWithLogitsLoss(reduction="mean")
     scores = []
     began = time.perf_counter()
     for begin in range(0, len(stream), _MINI_BATCH):
         rows = slice(begin, begin + _MINI_BATCH)
-        log_odds = (weights(ids[rows]) + linear(numbers[rows])).squeeze(1)
+        log_odds = (weights(ids[rows]) + numbers[rows] @ slopes + bias).squeeze(1)
         scores.append(torch.sigmoid(log_odds.detach()).numpy())
         optimizer.zero_grad()
         loss(log_odds, labels[rows]).backward()

@@ -1,10 +1,10 @@
-"""The stream that everybody learns, and what is true of it.
+"""A stream that everybody learns, and the synthetic one, with what is true of it.
 
-As in logs of advertisements: 26 fields of ids, of ten to four million values each, which makes ten
-million possible ids; their ranks are Zipf-distributed, so a few values make most of the traffic and
-most values are met once. 13 numbers, counts on a logarithmic scale. A click is a coin whose
-log-odds are a sum of one effect for each id and one slope for each number. So the best log loss
-that any model could have is known: that of the truth.
+The synthetic one is as in logs of advertisements: 26 fields of ids, of ten to four million values
+each, which makes ten million possible ids; their ranks are Zipf-distributed, so a few values make
+most of the traffic and most values are met once. 13 numbers, counts on a logarithmic scale. A click
+is a coin whose log-odds are a sum of one effect for each id and one slope for each number. So the
+best log loss that any model could have is known: that of the truth.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 IDS, NUMBERS = 26, 13
 VALUES = np.geomspace(10, 4_000_000, IDS).astype(np.int64)
 """Possible values of each field, 9.9 million in all."""
-FIRST_INDEX = np.concatenate(([0], np.cumsum(VALUES + 1)[:-1]))
-"""Of each field, where ids are numbered through: all of them fit in 24 bits."""
 BATCH = 4096
 START_MS = 1_700_000_000_000
 _EXPONENT = 1.1
@@ -49,11 +47,12 @@ l2 = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """n examples in order."""
+    """n examples in order, each of k ids and m numbers."""
 
-    ranks: npt.NDArray[np.int64]  # (n, 26) of the value within its field, 1 the most frequent
-    numbers: npt.NDArray[np.float32]  # (n, 13)
-    truth: npt.NDArray[np.float64]  # (n,) the probability of a click
+    values: npt.NDArray[np.int64]  # (k,) how many a field may have
+    ranks: npt.NDArray[np.int64]  # (n, k) of the value within its field, from 0 to all of them
+    numbers: npt.NDArray[np.float32]  # (n, m)
+    truth: npt.NDArray[np.float64]  # (n,) the probability of a click; NaN where nobody knows it
     labels: npt.NDArray[np.uint8]  # (n,)
 
     def __len__(self) -> int:
@@ -61,14 +60,18 @@ class Stream:
 
     @property
     def indexes(self) -> npt.NDArray[np.int64]:
-        """Every id's own number below 2^24; shape (n, 26)."""
-        return self.ranks + FIRST_INDEX
+        """Every id's own number, fields numbered through; shape (n, k)."""
+        return self.ranks + np.concatenate(([0], np.cumsum(self.values + 1)[:-1]))
+
+    @property
+    def all_indexes(self) -> int:
+        """How many indexes there may be: each is below."""
+        return int((self.values + 1).sum())
 
     def first(self, count: int) -> Stream:
         """Return its first examples."""
-        return Stream(
-            self.ranks[:count], self.numbers[:count], self.truth[:count], self.labels[:count]
-        )
+        rows = self.ranks[:count], self.numbers[:count], self.truth[:count], self.labels[:count]
+        return Stream(self.values, *rows)
 
 
 def make_stream(examples: int, seed: int) -> Stream:
@@ -76,18 +79,19 @@ def make_stream(examples: int, seed: int) -> Stream:
     random = np.random.default_rng(seed)
     ranks = np.empty((examples, IDS), np.int64)
     log_odds = np.full(examples, _BASE)
+    first_index = np.concatenate(([0], np.cumsum(VALUES + 1)[:-1]))
     for k, most in enumerate(VALUES.tolist()):
         # the inverse of a bounded Pareto distribution, cut to whole ranks
         rank = ((most ** (1 - _EXPONENT) - 1) * random.random(examples) + 1) ** (
             1 / (1 - _EXPONENT)
         )
         ranks[:, k] = rank
-        log_odds += _effects(ranks[:, k] + FIRST_INDEX[k])
+        log_odds += _effects(ranks[:, k] + first_index[k])
     numbers = np.log1p(random.gamma(0.5, 4.0, (examples, NUMBERS))).astype(np.float32)
     slopes = 0.2 * np.cos(np.arange(NUMBERS))  # some of each sign
     truth = 1.0 / (1.0 + np.exp(-(log_odds + (numbers - 0.8) @ slopes)))
     labels = (random.random(examples) < truth).astype(np.uint8)
-    return Stream(ranks, numbers, truth, labels)
+    return Stream(VALUES, ranks, numbers, truth, labels)
 
 
 def _effects(indexes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -120,8 +124,8 @@ def stream_spec(
 def batches_of(spec: ModelSpec, stream: Stream, batch: int = BATCH) -> list[Examples]:
     """Return the stream as the joiner would write it. The name of an impression is its number."""
     ids = np.empty(stream.ranks.shape, np.uint64)
-    for k in range(IDS):
-        ids[:, k] = field_ids(stream.ranks[:, k].astype(np.uint64), k + 1)
+    for k, field in enumerate(spec.fields.singles):
+        ids[:, k] = field_ids(stream.ranks[:, k].astype(np.uint64), field.number)
     numbers = stream.numbers[:, : len(spec.fields.numbers)]
     return [
         _examples(spec, ids, numbers, stream.labels, begin, min(begin + batch, len(stream)))

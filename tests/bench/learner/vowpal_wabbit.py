@@ -1,7 +1,7 @@
 """Vowpal Wabbit over the same stream: its Python `learn`, its file, its settings.
 
 Ids come as whole numbers, each its own: Vowpal Wabbit then takes them as they are, so nothing is
-hashed and, with 24 bits, nothing collides. That is the best that can be done for it.
+hashed and, with bits for all of them, nothing collides. That is the best that can be done for it.
 
 `learn` of a line of text is the road by which examples come into it from Python. `learn` of an
 Example that was parsed before the clock began shows what parsing costs; nobody has examples in this
@@ -19,13 +19,13 @@ import numpy as np
 from vowpalwabbit import Workspace
 
 from tests.bench.learner.alone import Learned
-from tests.bench.learner.stream import IDS, NUMBERS, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ALWAYS = "--quiet --no_stdin --loss_function logistic --link logistic -b 24"
-_LINE = "%d |c " + " ".join(["%d"] * IDS) + " |n " + " ".join(f"{k}:%.4g" for k in range(NUMBERS))
+    from tests.bench.learner.stream import Stream
+
+_ALWAYS = "--quiet --no_stdin --loss_function logistic --link logistic"
 _CHUNK = 5_000
 SETTINGS = tuple(
     f"{kind} {rate} {value}".strip()
@@ -41,17 +41,20 @@ SETTINGS = tuple(
 
 def lines_of(stream: Stream) -> Iterator[str]:
     """Yield the stream as text."""
+    indexes = stream.indexes
+    numbers = "".join(f" {k}:%.4g" for k in range(stream.numbers.shape[1]))
+    form = "%d |c" + " %d" * stream.ranks.shape[1] + (f" |n{numbers}" if numbers else "")
     for begin in range(0, len(stream), _CHUNK):
         rows = slice(begin, begin + _CHUNK)
         labels = (2 * stream.labels[rows].astype(np.int64) - 1).tolist()
-        ids, numbers = stream.indexes[rows].tolist(), stream.numbers[rows].tolist()
-        for label, these, those in zip(labels, ids, numbers, strict=True):
-            yield _LINE % (label, *these, *those)
+        ids, values = indexes[rows].tolist(), stream.numbers[rows].tolist()
+        for label, these, those in zip(labels, ids, values, strict=True):
+            yield form % (label, *these, *those)
 
 
 def learn_lines(stream: Stream, options: str = "") -> Learned:
     """Learn lines of text, which are made off the clock. Scores are not told."""
-    workspace, lines = Workspace(f"{_ALWAYS} {options}"), list(lines_of(stream))
+    workspace, lines = Workspace(_always(stream) + options), list(lines_of(stream))
     learn = workspace.learn
     began = time.perf_counter()
     for line in lines:
@@ -63,7 +66,7 @@ def learn_lines(stream: Stream, options: str = "") -> Learned:
 
 def learn_parsed(stream: Stream, options: str = "") -> Learned:
     """Learn Examples; making them and reading their predictions goes off the clock."""
-    workspace, seconds = Workspace(f"{_ALWAYS} {options}"), 0.0
+    workspace, seconds = Workspace(_always(stream) + options), 0.0
     learn, scores, lines = workspace.learn, list[float](), lines_of(stream)
     for begin in range(0, len(stream), _CHUNK):
         count = min(_CHUNK, len(stream) - begin)
@@ -85,15 +88,15 @@ def learn_file(stream: Stream, options: str = "", *, scored: bool = False) -> Le
         path, predicted = Path(directory, "examples.txt"), Path(directory, "scores.txt")
         with path.open("w") as file:
             file.writelines(line + "\n" for line in lines_of(stream))
-        return learn_text_file(path, len(stream), options, predicted if scored else None)
+        writing = f" -p {predicted}" if scored else ""
+        began = time.perf_counter()
+        # reads to the end at once
+        workspace = Workspace(f"{_always(stream)}{options} -d {path}{writing}")
+        workspace.finish()
+        seconds = time.perf_counter() - began
+        scores = np.loadtxt(predicted) if scored else None
+    return Learned(len(stream), seconds, scores)
 
 
-def learn_text_file(path: Path, examples: int, options: str, predicted: Path | None) -> Learned:
-    """Learn a file that is there."""
-    writing = f"-p {predicted}" if predicted else ""
-    began = time.perf_counter()
-    workspace = Workspace(f"{_ALWAYS} {options} -d {path} {writing}")  # reads to the end at once
-    workspace.finish()
-    seconds = time.perf_counter() - began
-    scores = np.loadtxt(predicted) if predicted else None
-    return Learned(examples, seconds, scores)
+def _always(stream: Stream) -> str:
+    return f"{_ALWAYS} -b {stream.all_indexes.bit_length()} "
