@@ -3,20 +3,13 @@
 A partition that the group gives us is taken paused, and nothing of it is delivered before `start`
 says from which offset: neither the joiner nor a learner goes by Kafka's committed offset alone.
 
-How the group is joined depends on whether the process has a name that stays over restarts:
-
-    no instance   the consumer protocol of KIP-848: members come and go without stopping the others
-    instance      a static member of a classic group: a process that was killed and comes back has
-                  its partitions again at once. KIP-848 refuses it until the session of the dead one
-                  is over: 45 seconds at the broker's defaults.
-
-All members of a group must be of one kind. Either way partitions fall by range, since other
-assignors do not keep impressions-p with clicks-p in one process.
+How the group is joined, and when a member that Kafka calls fenced is not, is `ingest.membership`'s.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -32,8 +25,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from ingest.errors import KafkaUnreachable, MissingTopic
+from ingest.errors import Fenced, KafkaUnreachable, MissingTopic
 from ingest.foreign_errors import translate, translated, unreachable
+from ingest.membership import member_of_instance, membership
 from ingest.patience import ask_again
 from ingest.stream import AtEnd, Block, Gained, Happening, Lost, Source
 from ingest.topics import LARGEST_MESSAGE_BYTES
@@ -78,28 +72,27 @@ class KafkaReader:
         read_committed: bool = True,
     ) -> None:
         self._settings = settings
+        self._group, self._instance, self._topics = group, instance, list(topics)
+        self._member: str | None = None
+        """As which Kafka knew us when it gave us our partitions."""
+        self._lapsed = False  # called fenced, though nobody took over
+        self._asking = threading.Lock()
+        """Held to exchange the consumer, and to ask it what the thread of the metrics asks too."""
         self._sources: dict[tuple[str | None, int | None], Source] = {}  # ours
         self._started: set[Source] = set()
         self._paused: set[Source] = set()
         self._changes: list[Gained | Lost] = []
         self._told_ends: dict[Source, int] = {}
         self._down_since_s: float | None = None
-        self._static = group is not None and instance is not None
-        config = self._config(group, instance, read_committed)
-        with translated("making a consumer", settings.bootstrap):
-            self._consumer = Consumer(config)
+        self._read_committed = read_committed
+        self._consumer = self._connected()
         self._admin = AdminClient(settings.connection())
         try:
             partitions = self._check_topics(topics)
             if group is None:
                 self._gain(partitions)
             else:
-                self._consumer.subscribe(
-                    list(topics),
-                    on_assign=self._on_assign,
-                    on_revoke=self._on_revoke,
-                    on_lost=self._on_revoke,
-                )
+                self._join()
         except BaseException:
             self._consumer.close()
             raise
@@ -128,6 +121,9 @@ class KafkaReader:
             messages = [] if first is None else [first]
             messages += self._consumer.consume(_LARGEST_POLL, 0.0)
         happened = self._happenings(messages)
+        if self._lapsed:
+            self._join_again()
+            happened = []
         changes, self._changes = self._changes, []
         if self._down_since_s is not None:
             self._check_down(bool(happened))
@@ -210,20 +206,17 @@ class KafkaReader:
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s = self._settings.connect_timeout_s
-        with translated(f"asking what {source} holds", self._settings.bootstrap):
+        with self._asking, translated(f"asking what {source} holds", self._settings.bootstrap):
             low, high = self._consumer.get_watermark_offsets(_partition(source), timeout=timeout_s)
         return low, high
 
-    def _config(
-        self, group: str | None, instance: str | None, read_committed: bool
-    ) -> dict[str, object]:
-        config: dict[str, object] = {
+    def _connected(self) -> Consumer:
+        config = {
             **self._settings.connection(),
-            "group.id": group or "headrace.reader",  # the client insists on one; it is not joined
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
-            "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+            "isolation.level": "read_committed" if self._read_committed else "read_uncommitted",
             "auto.offset.reset": "error",  # a gap is never jumped over in silence
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
             "fetch.queue.backoff.ms": 5,  # a full queue is looked at again at once
@@ -232,19 +225,35 @@ class KafkaReader:
             "message.max.bytes": LARGEST_MESSAGE_BYTES,
             "queued.max.messages.kbytes": 64 << 10,
             "error_cb": self._on_error,
+            **membership(self._group, self._instance),
         }
-        if group is None:
-            return config
-        if instance is None:
-            return {**config, "group.protocol": "consumer", "group.remote.assignor": "range"}
-        return {
-            **config,
-            "group.protocol": "classic",
-            "group.instance.id": instance,
-            "partition.assignment.strategy": "range",
-            "session.timeout.ms": 6_000,  # so long are the partitions of a dead machine unread
-            "heartbeat.interval.ms": 1_500,
-        }
+        with translated("making a consumer", self._settings.bootstrap):
+            return Consumer(config)
+
+    def _join(self) -> None:
+        self._consumer.subscribe(
+            self._topics,
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+
+    def _join_again(self) -> None:
+        """Exchange the consumer, which will do nothing more, for one that joins anew."""
+        with self._asking:
+            lapsed, self._consumer = self._consumer, self._connected()
+            lapsed.close()
+        self._on_revoke(lapsed, [_partition(source) for source in self._sources.values()])
+        self._lapsed = False
+        self._join()
+
+    def _taken_over(self) -> bool:
+        """Whether somebody else is a member of the group under the name of our instance."""
+        if self._group is None or self._instance is None:
+            return True
+        asking = ask_again(self._settings.lost_timeout_s)
+        place = self._settings, self._admin, self._group, self._instance
+        return asking(member_of_instance, *place) not in (None, self._member)
 
     def _check_topics(self, topics: Sequence[str]) -> list[TopicPartition]:
         timeout_s = self._settings.connect_timeout_s
@@ -268,7 +277,8 @@ class KafkaReader:
     def _gain(self, partitions: list[TopicPartition]) -> None:
         # any offset does: nothing is fetched before `start` seeks and resumes
         placed = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
-        if self._static:
+        if self._instance is not None:
+            self._member = self._consumer.memberid()
             self._consumer.assign(placed)
         else:
             self._consumer.incremental_assign(placed)
@@ -335,6 +345,10 @@ class KafkaReader:
         failure = translate(error, f"reading {source or 'the group'}", self._settings.bootstrap)
         if error.code() in _HARMLESS or isinstance(failure, KafkaUnreachable):
             log.warning("%s", failure)
+            return False
+        if isinstance(failure, Fenced) and not self._taken_over():
+            log.warning("Kafka forgot us while it was away, joining again: %s", failure)
+            self._lapsed = True
             return False
         raise failure
 

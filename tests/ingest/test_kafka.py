@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
 from ingest.errors import (
     Fenced,
@@ -248,6 +249,43 @@ def test_an_instance_takes_its_partitions_over_from_its_dead_self_which_is_fence
         poll_until(first, lambda _: False)
     first.close()
     second.close()
+
+
+class CalledFenced:
+    """A consumer that is told once that another one of its instance joined."""
+
+    def __init__(self, consumer: confluent_kafka.Consumer) -> None:
+        self._consumer, self._told = consumer, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def poll(self, timeout_s: float) -> confluent_kafka.Message | None:
+        if self._told:
+            return self._consumer.poll(timeout_s)
+        self._told = True
+        fenced = KafkaError(KafkaError.FENCED_INSTANCE_ID).str()
+        return confluent_kafka.Message(
+            error=KafkaError(KafkaError._FATAL, f"Fatal error: {fenced}: Fatal consumer error")
+        )
+
+
+def test_an_instance_called_fenced_while_nobody_took_over_joins_again_and_reads_on(
+    settings: KafkaSettings, topic: str, fresh_name: FreshName
+) -> None:
+    reader = KafkaReader(settings, fresh_name("group"), [topic], instance="one")
+    happened = poll_until(reader, lambda happened: len(owned(happened)) == 2)
+    sources = owned(happened)
+    reader.start(dict.fromkeys(sources, 0))
+    reader._consumer = cast("Any", CalledFenced(reader._consumer))
+    happened = poll_until(reader, lambda happened: any(isinstance(h, Gained) for h in happened))
+    assert {h.source for h in happened if isinstance(h, Lost)} == sources == owned(happened)
+    source = Source(topic, 1)
+    write(settings, source, numbered(7))
+    reader.start({source: 0})
+    assert values(until_end(reader, source, 7)) == numbered(7)
+    assert reader.held(source) == (0, 7)
+    reader.close()
 
 
 def test_commits_are_seen_as_the_groups_committed_offsets(
