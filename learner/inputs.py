@@ -28,7 +28,7 @@ from learner.rare_rows import (
     place_strangers,
 )
 from learner.statistics import keep, recall, statistic_id, take_levels
-from pserver.prefetch import prefetch
+from pserver.prefetch import prefetch, prefetch_row
 from pserver.table import find, find_or_add, home
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-unty
     places, values, more_values = scratch.places[row], columns.values, gaining.values
     for k in range(count):
         place = max(places[k], 0)
-        prefetch(values, place)
-        prefetch(more_values, place)
+        prefetch_row(values, place)
+        prefetch_row(more_values, place)
 
 
 @part

@@ -40,6 +40,7 @@ import numpy as np
 from ingest.compiled import part, quotient_part
 from learner import optimizer_spec as spec
 from learner.ftrl import step, weight
+from pserver.row_view import row_of
 
 if TYPE_CHECKING:
     from learner.optimizer_spec import Optimizer
@@ -94,11 +95,8 @@ def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
 
 
 @quotient_part
-def _bet(values, place, group, k):  # type: ignore[no-untyped-def]
+def _bet(z, sizes, reward, group):  # type: ignore[no-untyped-def]
     """Return the weight of a coordinate of coin. Compiled."""
-    z = values[place, group.offset + k]
-    sizes = values[place, group.offset + group.coordinates + k]
-    reward = values[place, group.offset + 2 * group.coordinates + k]
     # several learners that bet at once may lose more than one of them could
     wealth = max(group.alpha + reward, _ZERO)
     return wealth * z / (group.beta * (group.beta + sizes))
@@ -115,88 +113,125 @@ def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
 @quotient_part
 def gained_of(values, place, group, shrink, out):  # type: ignore[no-untyped-def]
     """Write what each coordinate of the row has gained to `out`. Compiled."""
-    count, at = group.coordinates, group.offset
+    row, count, first = row_of(values, place), group.coordinates, group.offset
+    second = first + count
+    third = second + count
+    w = row[first:second]
     if group.kind == _FTRL:
+        squares = row[second:third]
         for k in range(count):
-            root_n = math.sqrt(values[place, at + count + k])
-            out[k] = weight(values[place, at + k], root_n, group)
+            out[k] = weight(w[k], math.sqrt(squares[k]), group)
     elif group.kind == _COIN:
+        sizes, rewards = row[second:third], row[third : third + count]
         for k in range(count):
-            out[k] = _bet(values, place, group, k)
+            out[k] = _bet(w[k], sizes[k], rewards[k], group)
     else:
         for k in range(count):
-            out[k] = values[place, at + k] * shrink
+            out[k] = w[k] * shrink
+
+
+@part
+def _add(component, pending, gains):  # type: ignore[no-untyped-def]
+    for k in range(gains.shape[0]):
+        component[k] += gains[k]
+        pending[k] += gains[k]
+
+
+@part
+def _step_sgd(w, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    for k in range(w.shape[0]):
+        gradients[k] = (shrink - _ONE) * w[k] - group.alpha * gradients[k]
 
 
 @quotient_part
-def _step_adam(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
-    count, at = group.coordinates, group.offset
-    second, third = at + count, at + 2 * count
-    steps = values[place, at + 3 * count] + _ONE
+def _step_adagrad(w, squares, more_squares, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    for k in range(w.shape[0]):
+        square = gradients[k] * gradients[k]
+        squares[k] += square
+        more_squares[k] += square
+        gradients[k] = -group.alpha * gradients[k] / (math.sqrt(squares[k]) + group.epsilon)
+    for k in range(w.shape[0]):
+        gradients[k] += (shrink - _ONE) * w[k]
+
+
+@quotient_part
+def _step_ftrl(z, squares, more_squares, group, gradients):  # type: ignore[no-untyped-def]
+    for k in range(z.shape[0]):
+        n = squares[k]
+        root_n = math.sqrt(n)
+        w = weight(z[k], root_n, group)
+        gradients[k], n_gain = step(gradients[k], w, n, root_n, group)
+        squares[k] += n_gain
+        more_squares[k] += n_gain
+
+
+@quotient_part
+def _step_coin(z, sizes, rewards, more_sizes, more_rewards, group, gradients):  # type: ignore[no-untyped-def]
+    for k in range(z.shape[0]):
+        gradients[k] = -min(max(gradients[k], -group.beta), group.beta)
+    for k in range(z.shape[0]):
+        reward = gradients[k] * _bet(z[k], sizes[k], rewards[k], group)
+        rewards[k] += reward
+        more_rewards[k] += reward
+    for k in range(z.shape[0]):
+        size = abs(gradients[k])
+        sizes[k] += size
+        more_sizes[k] += size
+
+
+@quotient_part
+def _step_adam(w, means, squares, more_means, more_squares, steps, group, shrink, gradients):  # type: ignore[no-untyped-def]
     mean_part = np.float32(1.0 - math.pow(group.beta1, steps))
     square_part = np.float32(1.0 - math.pow(group.beta2, steps))
-    for k in range(count):
-        gradient = gradients[k]
-        m, v = values[place, second + k], max(values[place, third + k], _ZERO)
-        m_gain = (_ONE - group.beta1) * (gradient - m)
-        v_gain = (_ONE - group.beta2) * (gradient * gradient - v)
-        root = math.sqrt((v + v_gain) / square_part)
-        gain = -group.alpha * ((m + m_gain) / mean_part) / (root + group.epsilon)
-        gain += (shrink - _ONE) * values[place, at + k]
-        values[place, at + k] += gain
-        values[place, second + k] += m_gain
-        values[place, third + k] += v_gain
-        more[place, at + k] += gain
-        more[place, second + k] += m_gain
-        more[place, third + k] += v_gain
-    values[place, at + 3 * count] += _ONE
-    more[place, at + 3 * count] += _ONE
+    for k in range(w.shape[0]):
+        gain = (_ONE - group.beta1) * (gradients[k] - means[k])
+        means[k] += gain
+        more_means[k] += gain
+    for k in range(w.shape[0]):
+        v = max(squares[k], _ZERO)
+        gain = (_ONE - group.beta2) * (gradients[k] * gradients[k] - v)
+        squares[k] += gain
+        more_squares[k] += gain
+        gradients[k] = math.sqrt((v + gain) / square_part)
+    for k in range(w.shape[0]):
+        moved = -group.alpha * (means[k] / mean_part) / (gradients[k] + group.epsilon)
+        gradients[k] = moved + (shrink - _ONE) * w[k]
 
 
 @quotient_part
 def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
     """Add one step to the row, in the view (`values`) and in what is pending (`more`). Compiled.
 
-    gradients: (coordinates,) of the loss by each. shrink: what decay left since the last step.
+    gradients: (coordinates,) of the loss by each; without meaning afterwards. shrink: what decay
+    left since the last step.
+
+    Every loop here works on several coordinates at a time, on two conditions. Its arrays are
+    slices, of which the compiled code knows that no index is negative: slices written out, since
+    kernels can return no array. And they are few: it first looks whether any two overlap.
     """
-    count, at = group.coordinates, group.offset
-    second = at + count
+    row, more_row, count = row_of(values, place), row_of(more, place), group.coordinates
+    first = group.offset
+    second = first + count
+    third = second + count
+    last = third + count
+    w = row[first:second]
     if group.kind == _SGD:
-        for k in range(count):
-            gain = (shrink - _ONE) * values[place, at + k] - group.alpha * gradients[k]
-            values[place, at + k] += gain
-            more[place, at + k] += gain
+        _step_sgd(w, group, shrink, gradients)
     elif group.kind == _ADAGRAD:
-        for k in range(count):
-            gradient = gradients[k]
-            squares = gradient * gradient
-            root = math.sqrt(values[place, second + k] + squares)
-            gain = -group.alpha * gradient / (root + group.epsilon)
-            gain += (shrink - _ONE) * values[place, at + k]
-            values[place, at + k] += gain
-            values[place, second + k] += squares
-            more[place, at + k] += gain
-            more[place, second + k] += squares
+        squares, more_squares = row[second:third], more_row[second:third]
+        _step_adagrad(w, squares, more_squares, group, shrink, gradients)
     elif group.kind == _FTRL:
-        for k in range(count):
-            n = values[place, second + k]
-            root_n = math.sqrt(n)
-            w = weight(values[place, at + k], root_n, group)
-            z_gain, n_gain = step(gradients[k], w, n, root_n, group)
-            values[place, at + k] += z_gain
-            values[place, second + k] += n_gain
-            more[place, at + k] += z_gain
-            more[place, second + k] += n_gain
+        squares, more_squares = row[second:third], more_row[second:third]
+        _step_ftrl(w, squares, more_squares, group, gradients)
     elif group.kind == _COIN:
-        third = second + count
-        for k in range(count):
-            gradient = min(max(gradients[k], -group.beta), group.beta)
-            reward = -gradient * _bet(values, place, group, k)
-            values[place, at + k] -= gradient
-            values[place, second + k] += abs(gradient)
-            values[place, third + k] += reward
-            more[place, at + k] -= gradient
-            more[place, second + k] += abs(gradient)
-            more[place, third + k] += reward
+        sizes, rewards = row[second:third], row[third:last]
+        more_sizes, more_rewards = more_row[second:third], more_row[third:last]
+        _step_coin(w, sizes, rewards, more_sizes, more_rewards, group, gradients)
     else:
-        _step_adam(values, more, place, group, shrink, gradients)
+        means, squares = row[second:third], row[third:last]
+        more_means, more_squares = more_row[second:third], more_row[third:last]
+        row[last] += _ONE
+        more_row[last] += _ONE
+        state = w, means, squares, more_means, more_squares, row[last]
+        _step_adam(*state, group, shrink, gradients)
+    _add(w, more_row[first:second], gradients)

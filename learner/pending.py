@@ -18,7 +18,8 @@ import numpy as np
 
 from ingest.compiled import kernel, part
 from pserver.gains import NEVER, Gains
-from pserver.prefetch import prefetch
+from pserver.prefetch import prefetch, prefetch_row
+from pserver.row_view import row_of
 from pserver.table import AHEAD, fetch, find, lay_out
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from pserver.store import Shape
     from pserver.table import Places, RowTable
 
-_NEVER = np.uint32(NEVER)
+_NEVER, _ONE = np.uint32(NEVER), np.uint64(1)
+_WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
 
 
 class Gaining(NamedTuple):
@@ -51,8 +53,8 @@ def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untype
         end = min(begin + AHEAD, ids.shape[0])
         fetch(folded.slots, folded.ids, ids, begin, end)
         for i in range(begin, end):
-            prefetch(view.values, view_places[i])
-            prefetch(gaining.values, view_places[i])
+            prefetch_row(view.values, view_places[i])
+            prefetch_row(gaining.values, view_places[i])
         for i in range(begin, end):
             place = find(folded.slots, folded.ids, ids[i])
             _refresh_one(view, folded, gaining, place, view_places[i])
@@ -64,40 +66,61 @@ def _refresh_one(view, folded, gaining, place, to):  # type: ignore[no-untyped-d
     view.clicks[to] = gaining.clicks[to]
     view.first_seen[to] = gaining.first_seen[to] if gaining.touched[to] else _NEVER
     view.last_seen[to] = gaining.last_seen[to]
+    seen, pending = row_of(view.values, to), row_of(gaining.values, to)
     if place < 0:
-        for k in range(view.values.shape[1]):
-            view.values[to, k] = gaining.values[to, k]
+        for k in range(seen.shape[0]):
+            seen[k] = pending[k]
         return
     view.shows[to] += folded.shows[place]
     view.clicks[to] += folded.clicks[place]
     view.first_seen[to] = min(folded.first_seen[place], view.first_seen[to])
     view.last_seen[to] = max(folded.last_seen[place], view.last_seen[to])
-    for k in range(view.values.shape[1]):
-        view.values[to, k] = folded.values[place, k] + gaining.values[to, k]
+    row = row_of(folded.values, place)
+    for k in range(seen.shape[0]):
+        seen[k] = row[k] + pending[k]
 
 
 @kernel
-def _largest(gaining):  # type: ignore[no-untyped-def]
-    largest = np.float32(0.0)
-    for k in range(gaining.count[0]):
-        place = gaining.order[k]
-        for f in range(gaining.values.shape[1]):
-            gained = abs(gaining.values[place, f])
-            if not gained <= largest:  # larger, or no number
-                largest = gained
-                if gained != gained:
-                    return largest
+def _largest(order, count, bits):  # type: ignore[no-untyped-def]
+    """Return the largest of the floats with these bits, sign aside, as bits; NaN is the largest."""
+    # without its sign a float is in the order of its bits, infinity next to last
+    largest = np.uint32(0)
+    for i in range(count):
+        prefetch_row(bits, order[min(i + AHEAD, count - 1)])
+        row = row_of(bits, order[i])
+        for k in range(row.shape[0]):
+            largest = max(largest, np.uint32(row[k] & _WITHOUT_SIGN))
     return largest
 
 
 @kernel
-def _take_out(view_ids, gaining, places, gains):  # type: ignore[no-untyped-def]
-    """Move what is pending at these places to `gains`, row by row, and leave nothing there."""
-    for i in range(places.shape[0]):
-        ahead = places[min(i + AHEAD, places.shape[0] - 1)]
+def _deal(view_ids, order, shift, of_row, counts):  # type: ignore[no-untyped-def]
+    """Write the bucket of each place of `order`, and count the rows of each."""
+    last = order.shape[0] - 1
+    for i in range(order.shape[0]):
+        prefetch(view_ids, order[min(i + AHEAD, last)])
+        bucket = np.int64((view_ids[order[i]] >> _ONE) >> shift)
+        of_row[i] = bucket
+        counts[bucket] += 1
+
+
+@kernel
+def _take_out(view_ids, gaining, order, of_row, next_of, gains):  # type: ignore[no-untyped-def]
+    """Move what is pending to `gains`, and leave nothing; return how many places stay in `order`.
+
+    next_of: (buckets,) where the bucket's next row goes, -1 if it is not taken out.
+    """
+    left, last = 0, order.shape[0] - 1
+    for k in range(order.shape[0]):
+        ahead = order[min(k + AHEAD, last)]
         prefetch(view_ids, ahead)
-        prefetch(gaining.values, ahead)
-        place = places[i]
+        prefetch_row(gaining.values, ahead)
+        place, i = order[k], next_of[of_row[k]]
+        if i < 0:
+            order[left] = place
+            left += 1
+            continue
+        next_of[of_row[k]] += 1
         gains.ids[i] = view_ids[place]
         gains.shows[i] = gaining.shows[place]
         gains.clicks[i] = gaining.clicks[place]
@@ -107,9 +130,11 @@ def _take_out(view_ids, gaining, places, gains):  # type: ignore[no-untyped-def]
         gaining.clicks[place] = 0
         gaining.last_seen[place] = 0
         gaining.touched[place] = False
-        for k in range(gaining.values.shape[1]):
-            gains.values[i, k] = gaining.values[place, k]
-            gaining.values[place, k] = 0.0
+        row, pending = row_of(gains.values, i), row_of(gaining.values, place)
+        for f in range(row.shape[0]):
+            row[f] = pending[f]
+            pending[f] = 0.0
+    return left
 
 
 class Pending:
@@ -117,6 +142,8 @@ class Pending:
 
     def __init__(self, view: RowTable, shape: Shape) -> None:
         self._view = view
+        self._shift = np.uint64(64 - shape.buckets.bit_length())
+        """By how much half an id is shifted to give its bucket."""
         self._shape = shape
         self.gaining = _make(view.columns.ids.shape[0], view.width)
 
@@ -138,7 +165,9 @@ class Pending:
 
     def largest(self) -> float:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
-        return float(_largest(self.gaining))
+        gaining = self.gaining
+        bits = _largest(gaining.order, len(self), gaining.values.view(np.uint32))
+        return float(np.uint32(bits).view(np.float32))
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
         """Drop the view's rows that are as if they had never existed and have nothing pending.
@@ -161,25 +190,19 @@ class Pending:
 
         Rows are in the order in which they were first touched.
         """
-        gaining, count, shape = self.gaining, len(self), self._shape
-        places = gaining.order[:count]
-        # small numbers are sorted by their digits, and those alike keep their order
-        of_row = shape.bucket_of(self._view.columns.ids[places]).astype(np.uint16)
-        by_bucket = np.argsort(of_row, kind="stable")
-        places, of_row = places[by_bucket], of_row[by_bucket]
-        wanted = np.zeros(shape.buckets, np.bool_)
-        wanted[list(buckets)] = True
-        chosen = wanted[of_row]
-        taken, of_taken, left = places[chosen], of_row[chosen], places[~chosen]
-        gaining.order[: left.shape[0]] = left
-        gaining.count[0] = left.shape[0]
-        gains = _empty_gains(taken.shape[0], self._view.width)
-        _take_out(self._view.columns.ids, gaining, taken, gains)
-        bounds = np.searchsorted(of_taken, np.arange(shape.buckets + 1))
-        return {
-            bucket: gains.chosen(slice(bounds[bucket], bounds[bucket + 1]))
-            for bucket in sorted(buckets)
-        }
+        gaining, ids = self.gaining, self._view.columns.ids
+        order = gaining.order[: len(self)]
+        of_row = np.empty(order.shape[0], np.uint16)
+        counts = np.zeros(self._shape.buckets, np.int64)
+        _deal(ids, order, self._shift, of_row, counts)
+        taken = sorted(buckets)
+        ends = dict(zip(taken, np.cumsum(counts[taken]).tolist(), strict=True))
+        begins = {bucket: end - int(counts[bucket]) for bucket, end in ends.items()}
+        next_of = np.full(counts.shape[0], -1, np.int64)
+        next_of[taken] = list(begins.values())
+        gains = _empty_gains(max(ends.values(), default=0), self._view.width)
+        gaining.count[0] = _take_out(ids, gaining, order, of_row, next_of, gains)
+        return {bucket: gains.chosen(slice(begins[bucket], ends[bucket])) for bucket in taken}
 
     def refresh(self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: Gains | None) -> None:
         """Set the view's rows to folded + in flight + pending; `flying` is their bucket's."""

@@ -10,31 +10,56 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 _point_to: Any = cgutils.get_item_pointer
+_FLOATS_A_LINE = 16
 _READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA = 1, 3, 1
 
 
 def _prefetch(typing_context, array, place):  # type: ignore[no-untyped-def]  # noqa: ARG001
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        array_type = signature.args[0]
-        data = context.make_array(array_type)(context, builder, arguments[0])
-        zero = ir.Constant(arguments[1].type, 0)
-        indices = [arguments[1]] + [zero] * (array_type.ndim - 1)
-        pointer = _point_to(context, builder, array_type, data, indices)
-        byte = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-        word = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte.type, word, word, word])
-        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], kind)
-        settings = (_READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA)
-        builder.call(hint, [byte, *(ir.Constant(word, setting) for setting in settings)])
-        return context.get_dummy_value()
+        zeros = [ir.Constant(arguments[1].type, 0)] * (signature.args[0].ndim - 1)
+        return _hint(context, builder, signature, arguments[0], [arguments[1], *zeros])  # type: ignore[no-untyped-call]
 
     return types.void(array, place), generate
 
 
+def _prefetch_at(typing_context, array, place, k):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return _hint(context, builder, signature, arguments[0], arguments[1:])  # type: ignore[no-untyped-call]
+
+    return types.void(array, place, k), generate
+
+
+def _hint(context, builder, signature, array, indices):  # type: ignore[no-untyped-def]
+    array_type = signature.args[0]
+    data = context.make_array(array_type)(context, builder, array)
+    pointer = _point_to(context, builder, array_type, data, indices)
+    byte = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+    word = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte.type, word, word, word])
+    hint = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], kind)
+    settings = (_READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA)
+    builder.call(hint, [byte, *(ir.Constant(word, setting) for setting in settings)])
+    return context.get_dummy_value()
+
+
 prefetch: Any = intrinsic(_prefetch)
 """Ask for the line of the first element of `array[place]`. Compiled; for use inside kernels."""
+
+prefetch_at: Any = intrinsic(_prefetch_at)
+"""Ask for the line of `array[place, k]`. Compiled; for use inside kernels."""
+
+
+@njit(forceinline=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+def prefetch_row(values, place):  # type: ignore[no-untyped-def]
+    """Ask for all lines of `values[place]`, (width,) float32. Compiled; for use inside kernels."""
+    last = values.shape[1] - 1
+    prefetch(values, place)
+    for k in range(_FLOATS_A_LINE, last, _FLOATS_A_LINE):
+        prefetch_at(values, place, k)
+    if last > 0:
+        prefetch_at(values, place, last)

@@ -26,6 +26,7 @@ from numba import njit
 
 from pserver.gains import NEVER
 from pserver.prefetch import prefetch
+from pserver.row_view import row_of
 from pserver.rows import Rows
 
 if TYPE_CHECKING:
@@ -153,8 +154,9 @@ def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type
         columns.clicks[place] += np.uint64(clicks[i])
         columns.first_seen[place] = min(columns.first_seen[place], first_seen[i])
         columns.last_seen[place] = max(columns.last_seen[place], last_seen[i])
-        for k in range(values.shape[1]):
-            columns.values[place, k] += values[i, k]
+        row, gained = row_of(columns.values, place), row_of(values, i)
+        for k in range(row.shape[0]):
+            row[k] += gained[k]
 
 
 class RowTable:
