@@ -252,8 +252,8 @@ class KafkaReader:
         if self._group is None or self._instance is None:
             return True
         asking = ask_again(self._settings.lost_timeout_s)
-        place = self._settings, self._admin, self._group, self._instance
-        return asking(member_of_instance, *place) not in (None, self._member)
+        member = asking(member_of_instance, self._settings, self._group, self._instance)
+        return member not in (None, self._member)
 
     def _check_topics(self, topics: Sequence[str]) -> list[TopicPartition]:
         timeout_s = self._settings.connect_timeout_s

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from confluent_kafka.admin import AdminClient
+
 from ingest.foreign_errors import translated
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
     from ingest.settings import KafkaSettings
 
 
@@ -50,11 +50,11 @@ def membership(group: str | None, instance: str | None) -> dict[str, object]:
     }
 
 
-def member_of_instance(
-    settings: KafkaSettings, admin: AdminClient, group: str, instance: str
-) -> str | None:
+def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> str | None:
     """Return which member of the group is `instance` now; None: none. Raises KafkaUnreachable."""
     with translated(f"asking for the members of {group}", settings.bootstrap):
+        # a client that asked before may know the group's coordinator by a connection that is gone
+        admin = AdminClient(settings.connection())
         asked = admin.describe_consumer_groups([group], request_timeout=settings.connect_timeout_s)
         described = asked[group].result()
     named = (each for each in described.members if each.group_instance_id == instance)

@@ -4,17 +4,30 @@
 one, `ingest.fakes.ListTransactions` the other. A transaction lives within one call: it begins when
 there is something to write, and the call ends with it committed, aborted or an error raised. So no
 transaction is ever open while the joiner reads, and a stop or a lost partition has none to end.
+
+Kafka aborts a transaction that takes longer than it said it would, and from then on refuses its
+producer in the words it has for one that a successor fenced. So after an outage in the middle of a
+transaction the producer begins anew. Had there been a successor, it is fenced by that, and stops:
+one of the two goes on in either case.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from ingest.errors import Fenced, StreamError, TransactionAborted, WriteRefused
-from ingest.foreign_errors import translate, translated
+from ingest.errors import (
+    Fenced,
+    KafkaRefused,
+    KafkaUnreachable,
+    StreamError,
+    TransactionAborted,
+    WriteRefused,
+)
+from ingest.foreign_errors import translate, translated, unreachable
 from ingest.kafka_writer import producer_config
 
 if TYPE_CHECKING:
@@ -106,7 +119,7 @@ class KafkaTransactions:
         self._refused = None
         if self._producer is None:
             self._producer = self._connect()
-        producer = self._producer
+        producer, began_s = self._producer, time.monotonic()
         try:
             with translated(f"transaction {self._id}", address, committing=True):
                 producer.begin_transaction()
@@ -117,7 +130,16 @@ class KafkaTransactions:
                 )
                 producer.commit_transaction(timeout_s)
         except StreamError as error:
-            raise self._after(producer, error) from error
+            found = self._after(producer, error)
+            lasted_s = time.monotonic() - began_s
+            if (
+                isinstance(found, Fenced | KafkaRefused)
+                and lasted_s * 1000 > TRANSACTION_TIMEOUT_MS
+            ):
+                self.close()
+                doing = f"transaction {self._id} took {lasted_s:.0f} s, and Kafka ended it: {found}"
+                found = unreachable(address, doing)
+            raise found from error
 
     def close(self) -> None:
         """Disconnect."""
@@ -162,6 +184,8 @@ class KafkaTransactions:
             if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
                 log.warning("%s", ours)
             self.close()  # its state is not to be trusted: the next transaction begins anew
+        if isinstance(error, KafkaUnreachable):
+            self.close()  # it may go on to ask brokers by connections that are gone
         if self._refused is None:
             return error
         self.close()  # the client has lost count of its messages: its next one would fail

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.errors import Fenced, TransactionAborted, WriteRefused
+from ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
 from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
 from ingest.stream import Gained, Source
 from ingest.transactions import Committed, KafkaTransactions, Outgoing
@@ -99,6 +99,37 @@ def test_a_successor_of_the_same_name_fences_its_predecessor(
     successor.write([Outgoing(source, b"c")], {source: Committed(2, "")})
     assert written(settings, source) == [b"a", b"c"]
     successor.close()
+
+
+class AbortedMeanwhile:
+    """Asked who commits, it answers when Kafka has had enough of the transaction."""
+
+    def __init__(self, reader: KafkaReader, source: Source) -> None:
+        self._reader, self._source = reader, source
+        self.committed = reader.committed
+
+    def group_metadata(self) -> object:
+        deadline_s = time.monotonic() + 30.0
+        while self._reader.held(self._source) != (0, 2):  # the message and the marker of its abort
+            assert time.monotonic() < deadline_s
+        return self._reader.group_metadata()
+
+
+def test_a_transaction_that_kafka_ended_as_too_long_is_not_taken_for_one_that_was_fenced(
+    settings: KafkaSettings,
+    source: Source,
+    group: str,
+    member: Member,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ingest.transactions.TRANSACTION_TIMEOUT_MS", 1_000)
+    slow = KafkaTransactions(settings, f"{group}.slow", AbortedMeanwhile(member.reader, source))
+    with pytest.raises(KafkaUnreachable, match=r"took \d+ s, and Kafka ended it"):
+        slow.write([Outgoing(source, b"a")], {source: Committed(1, "")})
+    slow._offsets = member.reader
+    slow.write([Outgoing(source, b"b")], {source: Committed(1, "")})
+    assert written(settings, source) == [b"b"]
+    slow.close()
 
 
 def test_who_has_left_the_group_cannot_commit_its_offsets(
