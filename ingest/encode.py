@@ -80,6 +80,8 @@ class Encoder:
         value goes before the context's.
         """
         count = len(candidates)
+        if count == 1:
+            return self._encode_one({**context, **candidates[0]})
         of_candidates = {name for each in candidates for name in each}
         whole = _column_of(candidates)
 
@@ -99,6 +101,16 @@ class Encoder:
         known: dict[str, Ids] = {}  # by raw field: several fields may take the same
         for row, field in enumerate(self._valued):
             hashes[row] = _hashes(field, columns, known)
+        return self._encoded(hashes, columns)
+
+    def _encode_one(self, event: Event) -> Encoded:
+        """Return what `encode` does of this event, without an array a field."""
+        hashes = [[_hash(field, event.get(field.source))] for field in self._valued]
+        shaped = np.array(hashes, np.uint64) if hashes else np.empty((0, 1), np.uint64)
+        return self._encoded(shaped, _Values(_column_of((event,))))
+
+    def _encoded(self, hashes: Ids, columns: Columns) -> Encoded:
+        count = hashes.shape[1]
         ids = number_fields(hashes, self._numbering)
         numbers = np.empty((count, len(self.fields.numbers)), np.float32)
         for j, field in enumerate(self.fields.numbers):
@@ -145,6 +157,17 @@ class _Values:
         items = [_items(value) for value in self._column(source)]
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return hash_values(list(itertools.chain.from_iterable(items))), lengths
+
+
+def _hash(field: Field, value: object) -> np.uint64:
+    """Return what `_hashes` does of one value."""
+    if field.transform is not Transform.ID:
+        whole = _whole(field, real(value))
+        if whole is None:
+            [hashed] = _hashes(field, _Values(lambda _: [value]), {})
+            return hashed  # type: ignore[no-any-return]
+        value = whole
+    return hash_value(value)
 
 
 def _hashes(field: Field, columns: Columns, known: dict[str, Ids]) -> Ids:

@@ -25,6 +25,7 @@ from ingest.kafka import KafkaWriter
 from ingest.status import instance_name, telling
 from serving.api.app import Parts, make_app
 from serving.api.limits import Limits
+from serving.api.promptly import Promptly
 from serving.metrics import RequestMetrics
 from serving.models.aliases import Aliases
 from serving.models.opening import ModelAt, SnapshotAt, open_models
@@ -182,7 +183,7 @@ def serve(
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        run_app(app, listener, leaving)
+        run_app(app, listener, leaving, protocol=Promptly)
         app.state.answering.close()
 
 

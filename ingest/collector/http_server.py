@@ -31,6 +31,7 @@ from ingest.collector.tokens import Tokens
 
 if TYPE_CHECKING:
     import threading
+    from asyncio import TimerHandle
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from fastapi import FastAPI
@@ -69,16 +70,18 @@ def run_app(
     listener: socket.socket,
     leaving: Leaving,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
+    protocol: type[OneWrite] | None = None,
 ) -> None:
     """Answer on `listener` until told to leave; `beside` runs on the same loop meanwhile.
 
-    Raises what any of those ended with.
+    protocol: of a connection; None: uvicorn's, with what is below. Raises what any of `beside`
+    ended with.
     """
     server = _Server(
         uvicorn.Config(
             app,
             loop="none",  # the loop is ours: made by the runner
-            http=_OneWrite,
+            http=protocol or OneWrite,
             proxy_headers=False,  # nobody here asks who the client was
             ws="none",
             lifespan="off",
@@ -93,14 +96,51 @@ def run_app(
         runner.run(_serve(server, listener, leaving, beside))
 
 
-class _OneWrite(HttpToolsProtocol):
-    """uvicorn's protocol, with the head and the body of an answer in one write.
+class OneWrite(HttpToolsProtocol):
+    """uvicorn's protocol, with the head and the body of an answer in one write, and one timer for
+    a connection's idleness.
 
-    Each write is a call to the system, the dearest thing that a short answer needs.
+    Each write is a call to the system, the dearest thing that a short answer needs. uvicorn sets a
+    timer after each answer and cancels it at the next request; here it is left to run out, and
+    looks then whether there was one.
     """
+
+    _idle_since: float | None = None
+    """Loop time of the end of the last answer; None while there is something to answer."""
+    _look_at: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._look_at is not None:
+            self._look_at.cancel()
+            self._look_at = None
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self._look_at is None:
+            self._look_at = self.loop.call_later(self.timeout_keep_alive, self._look)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _look(self) -> None:
+        """Close the connection if it was idle for too long."""
+        self._look_at = None
+        if self._idle_since is None:
+            return  # the end of the next answer sets the timer
+        left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._look_at = self.loop.call_later(left_s, self._look)
+        else:
+            self.timeout_keep_alive_handler()
 
 
 class Gathering:
@@ -109,6 +149,7 @@ class Gathering:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
+        self.is_closing = transport.is_closing  # asked often: not by way of what follows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -118,6 +159,14 @@ class Gathering:
         if not self._parts:
             self._loop.call_soon(self._send)
         self._parts.append(data)
+
+    def send(self, data: bytes) -> None:
+        """Send these bytes now, after what was written."""
+        if self._parts:
+            self._parts.append(data)
+            self._send()
+        else:
+            self._transport.write(data)
 
     def close(self) -> None:
         """Send what was written, then close."""

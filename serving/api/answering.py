@@ -12,6 +12,7 @@ reference, and must not wait.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
-    from fastapi import Request
 
     from ingest.collector.tokens import Tokens
-    from serving.api.limits import Room
+    from serving.api.limits import Arrived, Room, Whole
     from serving.metrics import RequestMetrics
     from serving.models.candidates import Asked, Candidates
     from serving.models.predictor import Predictor
     from serving.models.served import Models, Served, Target
     from serving.replicas.standing import Standing
 
+_OF_JSON = (b"content-type", JSON.encode())
 _NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
 _LONGEST_SHOWN = 80
@@ -87,6 +88,19 @@ class Written(NamedTuple):
     headers: Mapping[str, str] = _NO_HEADERS
 
 
+class _Answered(Response):
+    """The response to a request that was answered, made with less ado than others."""
+
+    def __init__(self, written: Written) -> None:
+        self.status_code, self.background, self.body = 200, None, written.body
+        self.raw_headers = [(b"content-length", b"%d" % len(written.body))]
+        if written.headers:
+            named = ((name.lower(), value) for name, value in written.headers.items())
+            self.raw_headers += [(name.encode(), value.encode()) for name, value in named]
+        if "Content-Type" not in written.headers:
+            self.raw_headers.append(_OF_JSON)
+
+
 class Face(Protocol):
     """How one protocol reads requests and writes answers."""
 
@@ -122,12 +136,13 @@ class Answering:
         self._models, self._room, self._tokens = models, room, tokens
         self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
         self._aside = ThreadPoolExecutor(1, "aside")
+        self._names = RequestNames()
 
     def close(self) -> None:
         """Wait for what is computed aside."""
         self._aside.shutdown()
 
-    async def answer(self, request: Request, name: str, face: Face) -> Response:
+    async def answer(self, request: Arrived | Whole, name: str, face: Face) -> Response:
         """Answer one request to the model or alias `name`, and count it.
 
         1. who      a good token, else 401; a model, else 404
@@ -137,7 +152,8 @@ class Answering:
         """
         model, room = "", self._room
         try:
-            self._tokens.check(request.headers.get("authorization"))
+            if self._tokens:
+                self._tokens.check(request.headers.get("authorization"))
             target = self._models.find(name)
             model = target.served.spec.name
             room.arrive()
@@ -155,7 +171,7 @@ class Answering:
             self._metrics.refused(model, _CLIENT_GONE)
             return Response(status_code=_CLIENT_GONE)  # nobody reads it
         self._metrics.answered(model, seconds, candidates)
-        return Response(written.body, headers=dict(written.headers) or None, media_type=JSON)
+        return _Answered(written)
 
     async def _in_turn(
         self, target: Target, body: bytes, headers: Mapping[str, str], face: Face
@@ -191,7 +207,8 @@ class Answering:
         check_complete(standing)
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
-        scored = score(target, asked, standing, now_ms, names_of(asked.candidates))
+        names = names_of(asked.candidates, self._names)
+        scored = score(target, asked, standing, now_ms, names)
         if asked.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(served, asked, now_ms))
         written = face.write(scored)
@@ -254,10 +271,27 @@ def check_fresh(asked: Asked, standing: Standing, now_ms: int) -> None:
             raise Refused(412, "max_age_ms", expected, f"{found} ({standing.state(now_ms)})")
 
 
-def names_of(candidates: Candidates) -> list[str]:
+class RequestNames:
+    """Names for requests that no other process has, nor this one again.
+
+    96 bits are drawn once, since to draw is a call to the system; then they are counted.
+    """
+
+    def __init__(self) -> None:
+        self._drawn, self._numbers = secrets.token_hex(12), itertools.count()
+
+    def __call__(self) -> str:
+        """Return the next. Of any thread: to count is one step."""
+        return f"{self._drawn}-{next(self._numbers):x}"
+
+
+def names_of(candidates: Candidates, make: Callable[[], str]) -> list[str]:
     """Return an impression id for each candidate, made where it has none."""
-    drawn = secrets.token_hex(12)  # one draw a request, for all that have no name
-    return [name or f"{drawn}-{i}" for i, name in enumerate(candidates.names())]
+    named = candidates.names()
+    if all(named):
+        return list(named)  # type: ignore[arg-type]
+    made = make()  # once a request, for all that have no name
+    return [name or f"{made}-{i}" for i, name in enumerate(named)]
 
 
 class _Json:
@@ -276,9 +310,10 @@ class PredictFace(_Json):
 
     def write(self, scored: Scored) -> Written:
         """Return the predictions."""
-        uncertain = scored.uncertain(range(len(scored.names)))
-        named = zip(scored.names, scored.scores.tolist(), uncertain, strict=True)
-        predictions = [Prediction(*each) for each in named]
+        named = [scored.names, scored.scores.tolist()]
+        if scored.uncertainties is not None:
+            named.append(scored.uncertainties.tolist())
+        predictions = [Prediction(*each) for each in zip(*named, strict=True)]
         return Written(encode(Answer(**learned(scored), predictions=predictions)))
 
 

@@ -7,7 +7,7 @@ plain FastAPI.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -24,14 +24,18 @@ from serving.api.refusal import Refused, as_response
 from serving.api.status import add_health, add_metrics, add_status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from prometheus_client import CollectorRegistry
     from starlette.types import Receive, Scope, Send
 
     from serving.api.answering import Beside, Face
+    from serving.api.limits import Arrived, Whole
     from serving.metrics import RequestMetrics
     from serving.models.served import Models
+
+Ask: TypeAlias = "Callable[[Arrived | Whole, str], Coroutine[Any, Any, Response]]"
+"""Answers a request to the model, or alias, of this name."""
 
 _MODELS = "/v1/models/"
 
@@ -58,7 +62,7 @@ class Parts:
     """Whether /metrics is answered: not where several processes answer on one port."""
 
 
-class _App(FastAPI):
+class App(FastAPI):
     """FastAPI, but for the two paths that everything is about: they go past it.
 
     Layers of middleware and a list of routes tried in turn cost a short request as much as its
@@ -67,25 +71,30 @@ class _App(FastAPI):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.asked: dict[str, Callable[[Request], Awaitable[Response]]] = {}
+        self.asked: dict[str, Ask] = {}
         """By what is asked of a model: who answers."""
+
+    def asked_by(self, path: str) -> tuple[Ask, str] | None:
+        """Return who answers what is posted to this path, and of which model; None: FastAPI."""
+        name, _, verb = path.removeprefix(_MODELS).rpartition(":")
+        ask = self.asked.get(verb)
+        return (ask, name) if ask is not None and name and "/" not in name else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Starlette."""
         if scope["type"] == "http" and scope["method"] == "POST":
-            name, _, verb = scope["path"].removeprefix(_MODELS).rpartition(":")
-            ask = self.asked.get(verb)
-            if ask is not None and name and "/" not in name:
-                scope["path_params"] = {"name": name}
-                answer = await ask(Request(scope, receive))
+            found = self.asked_by(scope["path"])
+            if found is not None:
+                ask, name = found
+                answer = await ask(Request(scope, receive), name)
                 await answer(scope, receive, send)
                 return
         await super().__call__(scope, receive, send)
 
 
-def make_app(parts: Parts) -> FastAPI:
+def make_app(parts: Parts) -> App:
     """Return the application."""
-    app = _App(
+    app = App(
         title="headrace",
         description="Predictions from a model that has learned from what happened a moment ago.",
         openapi_url="/openapi.json",
@@ -96,9 +105,9 @@ def make_app(parts: Parts) -> FastAPI:
     answering = Answering(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside)
     faces: dict[str, Face] = {"predict": PredictFace(), "rank": RankFace()}
     for verb, face in faces.items():
-        app.asked[verb] = _asking(answering, face)
+        ask = app.asked[verb] = _asking(answering, face)
         path = f"/v1/models/{{name}}:{verb}"
-        app.router.routes.insert(0, Route(path, app.asked[verb], methods=["POST"]))
+        app.router.routes.insert(0, Route(path, _routed(ask), methods=["POST"]))
     add_inference(app, models, answering, parts.readiness, parts.limits)
     add_status(app, models, parts.now_ms)
     add_admin(app, models.aliases, parts.admin_tokens, open_to_all=parts.admin_open)
@@ -125,8 +134,15 @@ def make_app(parts: Parts) -> FastAPI:
     return app
 
 
-def _asking(answering: Answering, face: Face) -> Callable[[Request], Awaitable[Response]]:
-    async def ask(request: Request) -> Response:
-        return await answering.answer(request, request.path_params["name"], face)
+def _asking(answering: Answering, face: Face) -> Ask:
+    def ask(request: Arrived | Whole, name: str) -> Coroutine[Any, Any, Response]:
+        return answering.answer(request, name, face)
 
     return ask
+
+
+def _routed(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
+    async def routed(request: Request) -> Response:
+        return await ask(request, request.path_params["name"])
+
+    return routed

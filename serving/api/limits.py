@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from serving.api.refusal import Refused
 
 if TYPE_CHECKING:
-    from fastapi import Request
+    from collections.abc import AsyncIterator, Mapping
 
 _REQUEST_COST_BYTES = 2_000
 """What a request costs whatever is in it, as bytes of body that would take as long."""
@@ -91,11 +91,34 @@ class Room:
             self._cost_s += _NEWEST_SHARE * (busy_s / cost - self._cost_s)
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+class Arrived(Protocol):
+    """A request whose body may yet have to come."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """By name, whatever its case."""
+
+    def stream(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes. Raises ClientDisconnect."""
+
+
+class Whole(NamedTuple):
+    """A request that is all there."""
+
+    headers: Mapping[str, str]
+    """By name, whatever its case."""
+    body: bytes
+
+
+async def read_body(request: Arrived | Whole, limits: Limits) -> bytes:
     """Return the whole body. Raises Refused (408, 413, 415), ClientDisconnect."""
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.lower() not in ("", "identity"):
         raise Refused(415, "Content-Encoding", "a body that is not packed", encoding)
+    if isinstance(request, Whole):
+        if len(request.body) > limits.body_bytes:
+            raise too_large(limits)
+        return request.body
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ingest.collector.http_server import Gathering
+import uvicorn
+from uvicorn.server import ServerState
+
+from ingest.collector.http_server import Gathering, OneWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Transport(asyncio.Transport):
@@ -52,3 +58,94 @@ def test_what_was_written_is_sent_before_the_connection_is_closed() -> None:
     transport = asyncio.run(answer())
     assert transport.told == [b"last", "closed"]
     assert transport.is_closing()
+
+
+def test_what_is_sent_at_once_comes_after_what_was_written() -> None:
+    async def answer() -> list[Any]:
+        transport = Transport()
+        gathered = Gathering(transport, asyncio.get_running_loop())
+        gathered.write(b"one ")
+        gathered.send(b"two")
+        gathered.send(b"three")
+        await asyncio.sleep(0)
+        return transport.told
+
+    assert asyncio.run(answer()) == [b"one two", b"three"]
+
+
+class Timers:
+    """A loop whose time passes as it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.set: list[tuple[float, Callable[[], None], asyncio.TimerHandle]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        loop: Any = self
+        handle = asyncio.TimerHandle(self.now_s + delay_s, call, (), loop)
+        self.set.append((self.now_s + delay_s, call, handle))
+        return handle
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self.set = [each for each in self.set if each[2] is not handle]
+
+    def pass_to(self, now_s: float) -> None:
+        while self.set and self.set[0][0] <= now_s:
+            self.now_s, call, _ = self.set.pop(0)
+            call()
+        self.now_s = now_s
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("nobody asks")
+
+
+def connection(timers: Timers) -> tuple[OneWrite, Transport]:
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_keep_alive=10)
+    loop: Any = timers
+    protocol, transport = OneWrite(config, ServerState(), {}, loop), Transport()
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+def test_a_connection_is_closed_once_it_was_idle_for_long_enough() -> None:
+    timers = Timers()
+    protocol, transport = connection(timers)
+    for now_s in (0.0, 4.0, 9.0):  # answers, each of which begins a time of idleness anew
+        timers.pass_to(now_s)
+        protocol._unset_keepalive_if_required()
+        protocol.on_response_complete()
+        assert len(timers.set) == 1
+    timers.pass_to(18.9)
+    assert not transport.is_closing()
+    timers.pass_to(19.0)
+    assert transport.is_closing()
+    assert timers.set == []
+
+
+def test_a_connection_is_not_idle_while_its_request_is_under_way() -> None:
+    timers = Timers()
+    protocol, transport = connection(timers)
+    protocol.on_response_complete()
+    timers.pass_to(9.0)
+    protocol._unset_keepalive_if_required()  # data came
+    timers.pass_to(100.0)
+    assert not transport.is_closing()
+    protocol.on_response_complete()
+    timers.pass_to(110.0)
+    assert transport.is_closing()
+
+
+def test_a_connection_that_is_gone_leaves_no_timer() -> None:
+    timers = Timers()
+    protocol, _ = connection(timers)
+    protocol.on_response_complete()
+    assert len(timers.set) == 1
+    protocol.connection_lost(None)
+    assert timers.set == []
