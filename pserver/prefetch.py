@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 _point_to: Any = cgutils.get_item_pointer
-_FLOATS_A_LINE = 16
+_FLOATS_A_LINE, _FEW = 16, 4
 _READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA = 1, 3, 1
 
 
@@ -57,9 +57,9 @@ prefetch_at: Any = intrinsic(_prefetch_at)
 @njit(forceinline=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 def prefetch_row(values, place):  # type: ignore[no-untyped-def]
     """Ask for all lines of `values[place]`, (width,) float32. Compiled; for use inside kernels."""
-    last = values.shape[1] - 1
     prefetch(values, place)
-    for k in range(_FLOATS_A_LINE, last, _FLOATS_A_LINE):
-        prefetch_at(values, place, k)
-    if last > 0:
-        prefetch_at(values, place, last)
+    width = values.shape[1]
+    if width > _FEW:  # each hint costs, and of few floats the last is rarely in another line
+        for k in range(_FLOATS_A_LINE, width, _FLOATS_A_LINE):
+            prefetch_at(values, place, k)
+        prefetch_at(values, place, width - 1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +26,16 @@ from torch.func import functional_call
 from ingest.examples import Kind
 from learner.input_rows import read_only
 from learner.inputs import BLOCK
-from learner.label_loss import slope_of
-from learner.models.deep_kernels import Gathered, Span, Turns, gather, look_up, scatter
+from learner.models.deep_kernels import (
+    Gathered,
+    Gradients,
+    Span,
+    Turns,
+    gather,
+    look_up,
+    scatter,
+    slopes,
+)
 from learner.models.joint import JointLayers
 from learner.models.layers import Layers
 from learner.models.network import Batch, Form, make_module
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
     from learner.asked_rows import AskedRows
     from learner.input_rows import InputRows
     from learner.inputs import Labelled
-    from learner.models.layers import Standing
     from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
@@ -113,7 +120,8 @@ class DeepModel(ModelOfRows):
         standing = self._layers.read(view, int(event_ms.max()) // 1000)
         with torch.inference_mode():
             offsets = features.bag_offsets.astype(np.int64)
-            log_odds = self._forward(gathered, _leaves(gathered, standing), offsets, count)
+            parts, layers = self._arrange.parts(gathered, count), self._layers.named(standing)
+            log_odds = self._forward(parts, layers, offsets, count)
         return _probability(log_odds)
 
     def _learn_all(
@@ -167,39 +175,34 @@ class DeepModel(ModelOfRows):
         )
         seconds = examples.event_ms[begin:end] // 1000
         standing = self._layers.read(view, int(seconds.max()))
-        leaves = [each.requires_grad_() for each in _leaves(gathered, standing)]
-        log_odds = self._forward(gathered, leaves, offsets.astype(np.int64), count)
-        made = _probability(log_odds)
+        parts, layers = self._arrange.parts(gathered, count), self._layers.named(standing)
+        leaves = [each.requires_grad_() for each in (*parts, *layers.values())]
+        log_odds = self._forward(parts, layers, offsets.astype(np.int64), count)
+        made, sloping = _probability(log_odds), np.empty(count, np.float32)
+        slopes(labelled, begin, made, sloping)
+        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
+        loss = torch.dot(log_odds, torch.from_numpy(sloping))
+        by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        gradients = _gradients(*by_leaf[:4])
+        scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
         kinds, labels = examples.kinds[begin:end], examples.labels[begin:end]
-        slopes = np.fromiter(map(slope_of.py_func, kinds, labels, made), np.float32, count)
-        if examples.weights is not None:
-            slopes *= examples.weights[begin:end]
-        gradients = [
-            each.numpy()
-            # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-            for each in torch.autograd.grad(
-                torch.dot(log_odds, torch.from_numpy(slopes)), leaves, materialize_grads=True
-            )
-        ]
-        scatter(view.columns, gaining, self._parameters, turns, gathered, *gradients[:2])
         shows = int(np.count_nonzero(kinds != Kind.CLICKED))
         clicks = int(labels[kinds != Kind.SHOWN].sum())
         counted = shows, clicks, int(seconds.max())
-        self._layers.step(view, gaining, active, standing, gradients[2], counted)
+        joined = self._layers.joined(by_leaf[4:])
+        self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
     def _forward(
         self,
-        gathered: Gathered,
-        leaves: list[Tensor],
+        parts: Parts,
+        layers: dict[str, Tensor],
         offsets: npt.NDArray[np.int64],
         count: int,
     ) -> Tensor:
         """Return the log-odds of `count` examples, (n,)."""
-        weights, vectors, layers = leaves
-        batch = self._arrange.batch(torch.from_numpy(gathered.x), weights, vectors, offsets, count)
-        named = self._layers.named(layers)
-        log_odds: Tensor = functional_call(self._thread_module(), named, (batch,))
+        batch = self._arrange.batch(parts, offsets, count)
+        log_odds: Tensor = functional_call(self._thread_module(), layers, (batch,))
         return log_odds
 
     def _thread_module(self) -> nn.Module:
@@ -213,23 +216,36 @@ class DeepModel(ModelOfRows):
         positions = count * (self._inputs.fixed + self._inputs.statistics) + items
         return Gathered(
             np.empty(positions, np.float32),
-            np.empty((positions, self._dimensions), np.float32),
+            np.empty((positions - count, self._dimensions), np.float32),
             np.empty(positions, np.float32),
             np.empty(positions, np.int64),
         )
 
     def _turns(self, positions: int) -> Turns:
         rows = 2 * positions  # what is read and what is stepped, where these differ
+        weight, weight_gradient = (np.empty((rows, 1), np.float32) for _ in range(2))
+        vector, vector_gradient = (np.empty((rows, self._dimensions), np.float32) for _ in range(2))
         return Turns(
             self._turn_of,
             np.empty(rows, np.int64),
+            np.empty(rows, np.bool_),
+            weight,
+            vector,
             np.empty(rows, np.float32),
             np.empty(rows, np.float32),
-            np.empty((rows, 1), np.float32),
-            np.empty((rows, self._dimensions), np.float32),
+            weight_gradient,
+            vector_gradient,
             np.zeros(1, np.int64),
-            np.empty(1, np.float32),
         )
+
+
+class Parts(NamedTuple):
+    """What was gathered of n examples with K fixed inputs each, as torch sees it."""
+
+    weights: Tensor  # (n, K)
+    vectors: Tensor  # (n, K - 1, d)
+    item_weights: Tensor  # (items,)
+    item_vectors: Tensor  # (items, d)
 
 
 class _Arrangement:
@@ -250,28 +266,34 @@ class _Arrangement:
             target,
         )
 
-    def batch(
-        self,
-        x: Tensor,
-        weights: Tensor,
-        vectors: Tensor,
-        offsets: npt.NDArray[np.int64],
-        count: int,
-    ) -> Batch:
+    def parts(self, gathered: Gathered, count: int) -> Parts:
+        """Return tensors over what was gathered of `count` examples.
+
+        Cut by numpy: cut by torch, each would have a gradient as long as all of them.
+        """
+        each, dimensions = self._each, gathered.vectors.shape[1]
+        weights, vectors = gathered.weights, gathered.vectors
+        fixed = count * each
+        return Parts(
+            torch.from_numpy(weights[:fixed].reshape(count, each)),
+            torch.from_numpy(vectors[: fixed - count].reshape(count, each - 1, dimensions)),
+            torch.from_numpy(weights[fixed:]),
+            torch.from_numpy(vectors[fixed - count :]),
+        )
+
+    def batch(self, parts: Parts, offsets: npt.NDArray[np.int64], count: int) -> Batch:
         """Return the batch of `count` examples; offsets: (count * bags + 1,) of their items."""
-        fixed, dimensions = count * self._each, vectors.shape[1]
-        wide = (weights[:fixed] * x[:fixed]).view(count, self._each).sum(dim=1)
-        all_vectors = (vectors[:fixed] * x[:fixed, None]).view(count, self._each, dimensions)
-        all_vectors = all_vectors[:, 1:]
+        wide, vectors = parts.weights.sum(dim=1), parts.vectors
+        dimensions = vectors.shape[2]
         items = vectors.new_zeros(count, 0, dimensions)
         present = torch.zeros(count, 0, dtype=torch.bool)
         if self._bags:
             lengths = np.diff(offsets)
             bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths))
             sums = vectors.new_zeros(count * self._bags, dimensions)
-            sums = sums.index_add(0, bag, vectors[fixed:])
-            all_vectors = torch.cat((all_vectors, sums.view(count, self._bags, dimensions)), dim=1)
-            wide = wide.index_add(0, bag // self._bags, weights[fixed:])
+            sums = sums.index_add(0, bag, parts.item_vectors)
+            vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
+            wide = wide.index_add(0, bag // self._bags, parts.item_weights)
         if self._history >= 0:
             begins = offsets[:-1][self._history :: self._bags] - offsets[0]
             lengths = lengths[self._history :: self._bags]
@@ -280,13 +302,19 @@ class _Arrangement:
             places = np.where(there, begins[:, None] + steps, 0)
             present = torch.from_numpy(there)
             if places.size:
-                items = vectors[fixed:][torch.from_numpy(places)] * present.unsqueeze(2)
-        return Batch(wide, all_vectors, items, present)
+                items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
+        return Batch(wide, vectors, items, present)
 
 
-def _leaves(gathered: Gathered, standing: Standing) -> list[Tensor]:
-    every = gathered.weights, gathered.vectors, standing.values.reshape(-1)
-    return [torch.from_numpy(each) for each in every]
+def _gradients(
+    weights: Tensor, vectors: Tensor, item_weights: Tensor, item_vectors: Tensor
+) -> Gradients:
+    return Gradients(
+        weights.contiguous().view(-1).numpy(),
+        vectors.contiguous().flatten(0, 1).numpy(),
+        item_weights.contiguous().numpy(),
+        item_vectors.contiguous().numpy(),
+    )
 
 
 def _probability(log_odds: Tensor) -> npt.NDArray[np.float64]:

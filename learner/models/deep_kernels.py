@@ -26,12 +26,16 @@ from learner.inputs import (
     find_example,
     settle_strangers,
     shift_of,
+    weight_of,
 )
+from learner.label_loss import slope_of
 from learner.optimizers import gained_of, shrink_of, step_row
 from learner.row_counters import count_row
 from learner.row_values import read_id, read_vector, read_weight
 from learner.statistics import mix
-from pserver.table import find, find_or_add
+from pserver.prefetch import prefetch_row
+from pserver.row_view import row_of
+from pserver.table import AHEAD, fetch, find, find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,6 +47,8 @@ DENSE_NUMBER = 1001
 """Field number of the rows that hold layers."""
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_STEPPED = np.int32(-2)
+"""In `Turns.turn_of`: of a row that is named by somebody who counts in it."""
 _DENSE = np.uint64(DENSE_NUMBER)
 _NUMBERS = np.uint64(1023)
 _LAYERS = np.uint64(0x2545F4914F6CDD1D)
@@ -52,10 +58,19 @@ _LAYERS = np.uint64(0x2545F4914F6CDD1D)
 class Gathered(NamedTuple):
     """What the network is given of a mini-batch of n examples with K fixed inputs each."""
 
-    weights: Floats  # (n K + items,)
-    vectors: Floats  # (n K + items, d)
+    weights: Floats  # (n K + items,) each times the value of its input
+    vectors: Floats  # (n (K - 1) + items, d) likewise; the intercept has none
     x: Floats  # (n K + items,) value of the input, 1 for an id
     targets: Integers  # (n K + items,) turn of the row that is stepped, -1 where none is
+
+
+class Gradients(NamedTuple):
+    """Of the loss, by what was gathered: of the fixed inputs, and of the items of bags."""
+
+    weights: Floats  # (n K,)
+    vectors: Floats  # (n (K - 1), d)
+    item_weights: Floats  # (items,)
+    item_vectors: Floats  # (items, d)
 
 
 class Turns(NamedTuple):
@@ -63,12 +78,14 @@ class Turns(NamedTuple):
 
     turn_of: npt.NDArray[np.int32]  # (capacity,) by place in the view, -1 where not named
     places: Integers  # (rows,)
+    read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector are here
+    weight: Floats  # (rows, 1) as they stood before the mini-batch
+    vector: Floats  # (rows, d)
     weight_shrink: Floats  # (rows,) what decay left of what they had gained
     vector_shrink: Floats  # (rows,)
     weight_gradient: Floats  # (rows, 1)
     vector_gradient: Floats  # (rows, d)
     count: Integers  # type: ignore[assignment]  # (1,)
-    one: Floats  # (1,) working memory
 
 
 class Span(NamedTuple):
@@ -89,42 +106,70 @@ def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-
     turns.count[0] += 1
     turns.turn_of[place] = np.int32(turn)
     turns.places[turn] = place
+    turns.read[turn] = False
     last_seen = columns.last_seen[place]
     turns.weight_shrink[turn] = shrink_of(parameters.weights, last_seen, now_s)
     turns.vector_shrink[turn] = shrink_of(parameters.vectors, last_seen, now_s)
     turns.weight_gradient[turn, 0] = _ZERO
-    for f in range(parameters.vectors.coordinates):
-        turns.vector_gradient[turn, f] = _ZERO
+    gradient = row_of(turns.vector_gradient, turn)
+    for f in range(gradient.shape[0]):
+        gradient[f] = _ZERO
     return np.int64(turn)
 
 
 @part
-def _position(k, i, fixed, items, each, first_item):  # type: ignore[no-untyped-def]
-    """Return the position of input k of example i of the mini-batch (see `list_fixed`)."""
-    if k < fixed:
-        return i * each + k
-    if k < fixed + items:
-        return first_item + k - fixed
-    return i * each + k - items
+def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[no-untyped-def]
+    """Return the position of input k of example i of the mini-batch (see `list_fixed`), and that
+    of its vector; the intercept, input 0, has none.
+    """
+    if fixed <= k < fixed + items:
+        at = first_item + k - fixed
+        return at, at - examples
+    at = i * each + k
+    if k >= fixed:
+        at -= items
+    return at, at - i - 1
+
+
+@part
+def _read_row(columns, parameters, turns, turn, place):  # type: ignore[no-untyped-def]
+    """Read weight and vector of a row that is named for the first time."""
+    turns.read[turn] = True
+    weight, vector = row_of(turns.weight, turn), row_of(turns.vector, turn)
+    shrink = turns.weight_shrink[turn]
+    gained_of(columns.values, place, parameters.weights, shrink, weight)
+    shrink = turns.vector_shrink[turn]
+    read_vector(columns.values, parameters, place, columns.ids[place], shrink, vector)
 
 
 @part
 def _read_inputs(  # type: ignore[no-untyped-def]
     columns, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
 ):
-    """Write values and weights and vectors of one example's inputs; where: see `_position`."""
+    """Write what one example's inputs are worth; where: see `_position`."""
     for k in range(count):
-        at, place = _position(k, *where), reads[k]
-        weight_shrink = vector_shrink = _ONE
-        if place >= 0:
-            turn = _turn(columns, parameters, turns, place, second)
-            weight_shrink = turns.weight_shrink[turn]
-            vector_shrink = turns.vector_shrink[turn]
-        row_id = read_id(columns, gate, place, scratch.ids[row, k])
-        values, vector = columns.values, gathered.vectors[at]
-        gathered.weights[at] = read_weight(values, parameters, place, weight_shrink, turns.one)
-        read_vector(values, parameters, place, row_id, vector_shrink, vector)
-        gathered.x[at] = scratch.x[row, k]
+        at, vector_at = _position(k, *where)
+        place, x = reads[k], scratch.x[row, k]
+        gathered.x[at] = x
+        if place < 0:
+            gathered.weights[at] = _ZERO
+            if k:
+                row_id, vector = (
+                    read_id(columns, gate, place, scratch.ids[row, k]),
+                    row_of(gathered.vectors, vector_at),
+                )
+                read_vector(columns.values, parameters, place, row_id, _ONE, vector)
+                for f in range(vector.shape[0]):
+                    vector[f] *= x
+            continue
+        turn = _turn(columns, parameters, turns, place, second)
+        if not turns.read[turn]:
+            _read_row(columns, parameters, turns, turn, place)
+        gathered.weights[at] = turns.weight[turn, 0] * x
+        if k:
+            vector, own = row_of(gathered.vectors, vector_at), row_of(turns.vector, turn)
+            for f in range(vector.shape[0]):
+                vector[f] = own[f] * x
 
 
 @part
@@ -134,7 +179,7 @@ def _count_inputs(  # type: ignore[no-untyped-def]
     """Count one example in its rows, and write which rows are to be stepped."""
     shows, clicks, second = counted
     for k in range(count):
-        at = _position(k, *where)
+        at, _ = _position(k, *where)
         gathered.targets[at] = -1
         if scratch.live[row, k]:
             place = scratch.places[row, k]
@@ -164,7 +209,8 @@ def gather(  # type: ignore[no-untyped-def]
     The caller made room.
     """
     each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
-    item_position = (span.end - span.begin) * each
+    examples = span.end - span.begin
+    item_position = examples * each
     for begin in range(span.begin, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
@@ -177,7 +223,7 @@ def gather(  # type: ignore[no-untyped-def]
             )
             reads = scratch.reads if strangers else scratch.places[row]
             counted = counts_of(labelled, i)
-            where = (i - span.begin, span.fixed, items, each, item_position)
+            where = (i - span.begin, span.fixed, items, each, item_position, examples)
             _read_inputs(
                 *(columns, parameters, gate, reads, counted[2], scratch, turns, gathered),
                 *(row, count, where),
@@ -191,29 +237,55 @@ def gather(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def scatter(  # type: ignore[no-untyped-def]
-    columns, gaining, parameters, turns, gathered, weight_gradients, vector_gradients
-):
+def slopes(labelled, begin, probabilities, slopes):  # type: ignore[no-untyped-def]
+    """Write the slope of the loss of each example from `begin` on, by its log-odds."""
+    for k in range(probabilities.shape[0]):
+        i = begin + k
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
+        slopes[k] = slope * weight_of(labelled, i)
+
+
+@part
+def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-def]
+    turns.turn_of[turns.places[turn]] = _STEPPED
+    turns.weight_gradient[turn, 0] += weight_gradient * x
+
+
+@part
+def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-untyped-def]
+    total, gradient = row_of(turns.vector_gradient, turn), row_of(gradients, at)
+    for f in range(total.shape[0]):
+        total[f] += gradient[f] * x
+
+
+@kernel
+def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
     """Step every row that was named, by the sum of its gradients, each row once."""
-    targets, dimensions = gathered.targets, parameters.vectors.coordinates
-    stepped = turns.turn_of
-    for at in range(targets.shape[0]):
-        turn = targets[at]
-        if turn < 0:
-            continue
-        stepped[turns.places[turn]] = -2  # named by somebody who counts in it
-        turns.weight_gradient[turn, 0] += weight_gradients[at]
-        for f in range(dimensions):
-            turns.vector_gradient[turn, f] += vector_gradients[at, f]
-    values, more = columns.values, gaining.values
+    targets, values = gathered.targets, gathered.x
+    fixed = gradients.weights.shape[0]
+    each = fixed // examples
+    for i in range(examples):
+        for k in range(each):
+            at = i * each + k
+            turn = targets[at]
+            if turn >= 0:
+                _add_gradient(turns, turn, values[at], gradients.weights[at])
+                if k:
+                    _add_vector_gradient(turns, turn, values[at], gradients.vectors, at - i - 1)
+    for k in range(gradients.item_weights.shape[0]):
+        turn, x = targets[fixed + k], values[fixed + k]
+        if turn >= 0:
+            _add_gradient(turns, turn, x, gradients.item_weights[k])
+            _add_vector_gradient(turns, turn, x, gradients.item_vectors, k)
     for turn in range(turns.count[0]):
         place = turns.places[turn]
-        if stepped[place] == -2:
-            shrink = turns.weight_shrink[turn]
-            step_row(values, more, place, parameters.weights, shrink, turns.weight_gradient[turn])
-            shrink = turns.vector_shrink[turn]
-            step_row(values, more, place, parameters.vectors, shrink, turns.vector_gradient[turn])
-        stepped[place] = -1
+        if turns.turn_of[place] == _STEPPED:
+            whole = columns.values, gaining.values, place
+            shrink, gradient = turns.weight_shrink[turn], row_of(turns.weight_gradient, turn)
+            step_row(*whole, parameters.weights, shrink, gradient)
+            shrink, gradient = turns.vector_shrink[turn], row_of(turns.vector_gradient, turn)
+            step_row(*whole, parameters.vectors, shrink, gradient)
+        turns.turn_of[place] = -1
     turns.count[0] = 0
 
 
@@ -230,15 +302,20 @@ def look_up(  # type: ignore[no-untyped-def]
         reads = scratch.reads if strangers else scratch.places[0]
         second = np.uint32(event_ms[i] // 1000)
         for k in range(count):
-            at, place = _position(k, i, fixed, items, each, item_position), reads[k]
+            at, vector_at = _position(k, i, fixed, items, each, item_position, examples)
+            place, x = reads[k], scratch.x[0, k]
             last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
-            row_id = read_id(columns, gate, place, scratch.ids[0, k])
             shrink = shrink_of(parameters.weights, last_seen, second)
-            gathered.weights[at] = read_weight(columns.values, parameters, place, shrink, one)
+            weight = read_weight(columns.values, parameters, place, shrink, one)
+            gathered.weights[at] = weight * x
+            if k == 0:
+                continue
+            row_id = read_id(columns, gate, place, scratch.ids[0, k])
             shrink = shrink_of(parameters.vectors, last_seen, second)
-            vector = gathered.vectors[at]
+            vector = row_of(gathered.vectors, vector_at)
             read_vector(columns.values, parameters, place, row_id, shrink, vector)
-            gathered.x[at] = scratch.x[0, k]
+            for f in range(vector.shape[0]):
+                vector[f] *= x
         item_position += items
 
 
@@ -256,29 +333,42 @@ def begin_layers(seed, bounds, ids, begun):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def read_layers(columns, group, ids, begun, now_s, shrinks, layers):  # type: ignore[no-untyped-def]
-    """Write the value of every coordinate of every chunk to `layers`, (chunks, coordinates)."""
-    for i in range(ids.shape[0]):
-        place = find(columns.slots, columns.ids, ids[i])
-        shrinks[i] = _ONE
-        if place < 0:
-            for k in range(group.coordinates):
-                layers[i, k] = begun[i, k]
-            continue
-        shrinks[i] = shrink_of(group, columns.last_seen[place], now_s)
-        gained_of(columns.values, place, group, shrinks[i], layers[i])
-        for k in range(group.coordinates):
-            layers[i, k] += begun[i, k]
+def read_layers(columns, group, ids, begun, now_s, places, shrinks, layers):  # type: ignore[no-untyped-def]
+    """Write the value of every coordinate of every chunk to `layers`, (chunks, coordinates).
+
+    And to `places` where the rows are, -1 where there is none.
+    """
+    for begin in range(0, ids.shape[0], AHEAD):
+        end = min(begin + AHEAD, ids.shape[0])
+        fetch(columns.slots, columns.ids, ids, begin, end)
+        for i in range(begin, end):
+            places[i] = find(columns.slots, columns.ids, ids[i])
+            prefetch_row(columns.values, max(places[i], 0))
+        for i in range(begin, end):
+            place, layer, start = places[i], row_of(layers, i), row_of(begun, i)
+            shrinks[i] = _ONE
+            if place < 0:
+                for k in range(layer.shape[0]):
+                    layer[k] = start[k]
+                continue
+            shrinks[i] = shrink_of(group, columns.last_seen[place], now_s)
+            gained_of(columns.values, place, group, shrinks[i], layer)
+            for k in range(layer.shape[0]):
+                layer[k] += start[k]
 
 
 @kernel
 def step_layers(  # type: ignore[no-untyped-def]
-    columns, gaining, active, group, ids, shrinks, gradients, shows, clicks, now_s
+    columns, gaining, active, group, ids, places, shrinks, gradients, shows, clicks, now_s
 ):
     """Step every chunk whose bucket lacks the mini-batch, and count its examples there."""
-    shift = shift_of(active.shape[0])
+    shift, last = shift_of(active.shape[0]), ids.shape[0] - 1
     for i in range(ids.shape[0]):
+        ahead = max(places[min(i + AHEAD, last)], 0)
+        prefetch_row(columns.values, ahead)
+        prefetch_row(gaining.values, ahead)
         if active[(ids[i] >> np.uint64(1)) >> shift]:
-            place = find_or_add(columns, ids[i])
-            step_row(columns.values, gaining.values, place, group, shrinks[i], gradients[i])
+            place = places[i] if places[i] >= 0 else find_or_add(columns, ids[i])
+            gradient = row_of(gradients, i)
+            step_row(columns.values, gaining.values, place, group, shrinks[i], gradient)
             count_row(columns, gaining, place, shows, clicks, now_s)

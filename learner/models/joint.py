@@ -78,7 +78,8 @@ class JointLayers(Layers):
     def read(self, view: RowTable, now_s: int) -> Standing:  # noqa: ARG002 (nothing decays)
         """Return the layers as the group has them."""
         self._join(view)
-        return Standing(self._begun + self._gained[0], np.ones(len(self), np.float32))
+        nowhere = np.full(len(self), -1, np.int64)
+        return Standing(self._begun + self._gained[0], np.ones(len(self), np.float32), nowhere)
 
     def step(
         self,
@@ -96,7 +97,7 @@ class JointLayers(Layers):
         bits = active.shape[0].bit_length() - 1
         bucket = (self.ids >> np.uint64(1)) >> np.uint64(63 - bits)
         mine = active[bucket.astype(np.int64)]
-        own = gradient.reshape(self._begun.shape) * mine[:, None]
+        own = gradient * mine[:, None]
         weight = (mine * np.float32(max(counted[0], counted[1], 1))).astype(np.float32)
         gains = self._round(own, weight)
         _gain(view.columns, gaining, mine, self.ids, gains, np.array(counted, np.int64))

@@ -27,6 +27,8 @@ from learner.optimizer_spec import Optimizer
 from learner.optimizers import floats, group_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
     from torch import Tensor, nn
 
@@ -42,6 +44,7 @@ class Standing(NamedTuple):
 
     values: Floats  # (chunks, coordinates)
     shrinks: Floats  # (chunks,) what decay left of what they had gained
+    places: npt.NDArray[np.int64]  # (chunks,) of their rows in the view, -1 where there is none
 
 
 class Layers:
@@ -70,26 +73,38 @@ class Layers:
 
     def read(self, view: RowTable, now_s: int) -> Standing:
         """Return the layers as the rows stand, decayed to this second of event time."""
-        standing = Standing(np.empty_like(self._begun), np.empty(len(self), np.float32))
+        shrinks, places = np.empty(len(self), np.float32), np.empty(len(self), np.int64)
+        standing = Standing(np.empty_like(self._begun), shrinks, places)
         read_layers(
             view.columns,
             self._group,
             self.ids,
             self._begun,
             np.uint32(now_s),
-            standing.shrinks,
+            places,
+            shrinks,
             standing.values,
         )
         return standing
 
-    def named(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters by name, as views of the flat tensor of all of them."""
-        named, begin = {}, 0
+    def named(self, standing: Standing) -> dict[str, Tensor]:
+        """Return the parameters by name, as tensors over the values."""
+        named, begin, flat = {}, 0, standing.values.reshape(-1)
         for name, shape in self._shapes:
             size = math.prod(shape)
-            named[name] = flat[begin : begin + size].view(shape)
+            # cut by numpy: cut by torch, each would have a gradient as long as all of them
+            named[name] = torch.from_numpy(flat[begin : begin + size]).view(shape)
             begin += size
         return named
+
+    def joined(self, gradients: Sequence[Tensor]) -> Floats:
+        """Return the gradients by the parameters, in their order, as (chunks, coordinates)."""
+        joined = np.zeros_like(self._begun)
+        flat, begin = joined.reshape(-1), 0
+        for each in gradients:
+            flat[begin : begin + each.numel()] = each.numpy().reshape(-1)
+            begin += each.numel()
+        return joined
 
     def step(
         self,
@@ -102,8 +117,8 @@ class Layers:
     ) -> None:
         """Step all chunks whose bucket is active.
 
-        gradient: (chunks * coordinates,). counted: shows and clicks of the mini-batch, and the
-        second of its last event.
+        gradient: (chunks, coordinates), without meaning afterwards. counted: shows and clicks of
+        the mini-batch, and the second of its last event.
         """
         shows, clicks, second = counted
         step_layers(
@@ -112,8 +127,9 @@ class Layers:
             active,
             self._group,
             self.ids,
+            standing.places,
             standing.shrinks,
-            gradient.reshape(self._begun.shape),
+            gradient,
             shows,
             clicks,
             np.uint32(second),

@@ -240,9 +240,8 @@ def test_a_module_of_ones_own_is_trained() -> None:
     bench.learn(examples)
     after = bench.model.predict(bench.view, examples.features, examples.event_ms)
     assert np.abs(after - before).max() > 0.05
-    named = bench.model._layers.named(  # type: ignore[attr-defined]
-        torch.from_numpy(bench.model._layers.read(bench.view, 0).values.reshape(-1))  # type: ignore[attr-defined]
-    )
+    layers = bench.model._layers  # type: ignore[attr-defined]
+    named = layers.named(layers.read(bench.view, 0))
     assert (named["mix"] != 0).all()
     assert not torch.equal(named["norm.weight"], torch.ones(3))
     torch.testing.assert_close(named["norm.weight"], torch.ones(3), rtol=0.5, atol=0.5)
