@@ -1,6 +1,9 @@
 """Committed offsets of a group that reads nothing: a place in Kafka to keep how far somebody came.
 
 A transaction that commits them together with messages makes both true at once (see transactions).
+
+Kafka answers source by source, and an error of one stands beside an offset like that of a source
+never committed. Who did not look there would begin at the beginning, and do everything twice.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, TopicPartition
 
-from ingest.foreign_errors import translated
+from ingest.foreign_errors import translate, translated
 from ingest.patience import ask_again
 from ingest.stream import Source
 
@@ -17,6 +20,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ingest.settings import KafkaSettings
+
+
+def committed_offsets(
+    consumer: Consumer, settings: KafkaSettings, sources: Iterable[Source]
+) -> dict[Source, tuple[int, str]]:
+    """Return committed offset and metadata of each source that has one.
+
+    Waits for a transaction that is still under way on them. Raises KafkaUnreachable if it takes
+    longer than `connect_timeout_s`: ask again.
+    """
+    doing, address = "reading committed offsets", settings.bootstrap
+    partitions = [TopicPartition(source.topic, source.partition) for source in sources]
+    with translated(doing, address):
+        found = consumer.committed(partitions, timeout=settings.connect_timeout_s)
+    for position in found:
+        if position.error is not None:
+            where = f"{doing} of {position.topic}/{position.partition}"
+            raise translate(position.error, where, address)
+    return {
+        Source(position.topic, position.partition): (position.offset, position.metadata or "")
+        for position in found
+        if position.offset >= 0
+    }
 
 
 class KafkaOffsets:
@@ -34,17 +60,8 @@ class KafkaOffsets:
 
         Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
         """
-        return ask_again(self._settings.connect_timeout_s)(self._committed, list(sources))
-
-    def _committed(self, sources: list[Source]) -> dict[Source, tuple[int, str]]:
-        partitions = [TopicPartition(source.topic, source.partition) for source in sources]
-        with translated("reading committed offsets", self._settings.bootstrap):
-            found = self._consumer.committed(partitions, timeout=self._settings.connect_timeout_s)
-        return {
-            Source(position.topic, position.partition): (position.offset, position.metadata or "")
-            for position in found
-            if position.offset >= 0
-        }
+        asking = ask_again(self._settings.lost_timeout_s)
+        return asking(committed_offsets, self._consumer, self._settings, list(sources))
 
     def group_metadata(self) -> object:
         """Return who commits."""

@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from ingest.errors import Fenced, KafkaUnreachable, MissingTopic
 from ingest.foreign_errors import translate, translated, unreachable
+from ingest.kafka_offsets import committed_offsets
 from ingest.membership import member_of_instance, membership
 from ingest.patience import ask_again
 from ingest.stream import AtEnd, Block, Gained, Happening, Lost, Source
@@ -185,16 +186,9 @@ class KafkaReader:
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
         """Return the group's committed offset and metadata of each source that has one.
 
-        Waits for a transaction that is still under way on them.
+        Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
         """
-        partitions = [_partition(source) for source in sources]
-        with translated("reading committed offsets", self._settings.bootstrap):
-            found = self._consumer.committed(partitions, timeout=self._settings.connect_timeout_s)
-        return {
-            Source(position.topic, position.partition): (position.offset, position.metadata or "")
-            for position in found
-            if position.offset >= 0
-        }
+        return committed_offsets(self._consumer, self._settings, sources)
 
     # ---------------------------------------------------------------- inside
 

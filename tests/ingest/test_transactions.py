@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 
 from ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
 from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
+from ingest.kafka_offsets import committed_offsets
 from ingest.stream import Gained, Source
 from ingest.transactions import Committed, KafkaTransactions, Outgoing
 
@@ -99,6 +102,30 @@ def test_a_successor_of_the_same_name_fences_its_predecessor(
     successor.write([Outgoing(source, b"c")], {source: Committed(2, "")})
     assert written(settings, source) == [b"a", b"c"]
     successor.close()
+
+
+class Unstable:
+    """A consumer that is told of one source that its offset cannot be known yet."""
+
+    def committed(self, asked: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
+        assert timeout > 0
+        error = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+        offsets = {0: (12, None), 1: (OFFSET_INVALID, None), 2: (OFFSET_INVALID, error)}
+        found = [(each, *offsets[each.partition]) for each in asked]
+        return [
+            SimpleNamespace(
+                topic=each.topic, partition=each.partition, offset=at, metadata="m", error=why
+            )
+            for each, at, why in found
+        ]
+
+
+def test_an_offset_that_kafka_cannot_tell_is_not_taken_for_none() -> None:
+    settings, consumer = KafkaSettings("a:1"), cast("Consumer", Unstable())
+    sources = [Source("topic", partition) for partition in range(3)]
+    assert committed_offsets(consumer, settings, sources[:2]) == {sources[0]: (12, "m")}
+    with pytest.raises(KafkaUnreachable, match=r"topic/2.*UNSTABLE_OFFSET_COMMIT"):
+        committed_offsets(consumer, settings, sources)
 
 
 class AbortedMeanwhile:
