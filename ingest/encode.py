@@ -23,12 +23,13 @@ from ingest.examples import Encoded
 from ingest.fields import Field, FieldSet, Transform
 from ingest.values import (
     ABSENT,
-    Numbering,
+    Numbered,
     field_ids,
     hash_value,
     hash_values,
     hash_whole_numbers,
     number_fields,
+    numbering,
     real,
 )
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
+
+    from ingest.values import Numbering
 
     Event = Mapping[str, object]
     Ids = npt.NDArray[np.uint64]
@@ -105,9 +108,9 @@ class Encoder:
 
     def _encode_one(self, event: Event) -> Encoded:
         """Return what `encode` does of this event, without an array a field."""
-        hashes = [[_hash(field, event.get(field.source))] for field in self._valued]
-        shaped = np.array(hashes, np.uint64) if hashes else np.empty((0, 1), np.uint64)
-        return self._encoded(shaped, _Values(_column_of((event,))))
+        hashes = [_hash(field, event.get(field.source)) for field in self._valued]
+        column = np.array(hashes, np.uint64).reshape(-1, 1)
+        return self._encoded(column, _Values(_column_of((event,))))
 
     def _encoded(self, hashes: Ids, columns: Columns) -> Encoded:
         count = hashes.shape[1]
@@ -159,13 +162,13 @@ class _Values:
         return hash_values(list(itertools.chain.from_iterable(items))), lengths
 
 
-def _hash(field: Field, value: object) -> np.uint64:
+def _hash(field: Field, value: object) -> int:
     """Return what `_hashes` does of one value."""
     if field.transform is not Transform.ID:
         whole = _whole(field, real(value))
         if whole is None:
-            [hashed] = _hashes(field, _Values(lambda _: [value]), {})
-            return hashed  # type: ignore[no-any-return]
+            [hashed] = _hashes(field, _Values(lambda _: [value]), {}).tolist()
+            return int(hashed)
         value = whole
     return hash_value(value)
 
@@ -252,15 +255,16 @@ def _column_of(events: Sequence[Event]) -> Callable[[str], list[object]]:
 def _numbering(fields: Sequence[Field], valued: Sequence[Field]) -> Numbering:
     place = {each.name: i for i, each in enumerate(fields)}
     row = {each.name: i for i, each in enumerate(valued)}
-    ordered = _parts_first(fields)
-    bounds = np.zeros(len(ordered) + 1, np.int64)
-    np.cumsum([len(each.of) for each in ordered], out=bounds[1:])
-    return Numbering(
-        np.array([each.number for each in ordered], np.uint64),
-        np.array([place[each.name] for each in ordered], np.int64),
-        np.array([row.get(each.name, -1) for each in ordered], np.int64),
-        np.array([place[name] for each in ordered for name in each.of], np.int64),
-        bounds,
+    return numbering(
+        [
+            Numbered(
+                each.number,
+                place[each.name],
+                row.get(each.name, -1),
+                [place[name] for name in each.of],
+            )
+            for each in _parts_first(fields)
+        ]
     )
 
 

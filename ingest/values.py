@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,8 @@ from numba import njit
 from ingest.compiled import kernel, part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     Hashes = npt.NDArray[np.uint64]
@@ -165,26 +167,46 @@ def field_ids(hashes: Hashes, number: int) -> Hashes:
     return ids
 
 
-class Numbering(NamedTuple):
-    """How the ids of single-valued fields come from the hashes of values, in an order in which
-    every cross comes after its parts.
-    """
+Numbering: TypeAlias = "npt.NDArray[np.int64]"
+"""How the ids of single-valued fields come from the hashes of values; made by `numbering`."""
 
-    numbers: Hashes  # (fields,) of each field
-    places: npt.NDArray[np.int64]  # (fields,) its column among the ids
-    rows: npt.NDArray[np.int64]  # (fields,) its row among the hashes; -1 for a cross
-    parts: npt.NDArray[np.int64]  # columns of all the crosses' parts
-    part_bounds: npt.NDArray[np.int64]  # (fields + 1,)
+
+class Numbered(NamedTuple):
+    """How the id of one single-valued field is made."""
+
+    number: int
+    place: int
+    """Its column among the ids."""
+    row: int
+    """Its row among the hashes; -1 for a cross."""
+    parts: Sequence[int]
+    """Columns of what a cross combines."""
+
+
+def numbering(fields: Sequence[Numbered]) -> Numbering:
+    """Return how the ids of `fields` are made, every cross after its parts.
+
+    One array, since to hand arrays to a kernel takes longer than to number one event: how many
+    fields; for each its number, column, row and where its parts begin; where the last one's end;
+    the parts of all.
+    """
+    heads: list[int] = [len(fields)]
+    parts: list[int] = []
+    begin = 1 + 4 * len(fields) + 4
+    for each in fields:
+        heads += [each.number, each.place, each.row, begin + len(parts)]
+        parts += each.parts
+    return np.array([*heads, 0, 0, 0, begin + len(parts), *parts], np.int64)
 
 
 def number_fields(hashes: Hashes, numbering: Numbering) -> Hashes:
     """Return the ids of n events whose values have these hashes, (rows, n); shape (n, fields)."""
-    ids = np.empty((hashes.shape[1], numbering.numbers.shape[0]), np.uint64)
+    ids = np.empty((hashes.shape[1], numbering[0]), np.uint64)
     _number_fields(hashes, numbering, ids)
     return ids
 
 
-def hash_value(value: object) -> np.uint64:
+def hash_value(value: object) -> int:
     """Return the hash of one value's canonical text, ABSENT if it has none.
 
     What is short is remembered: the values of contexts come again and again.
@@ -196,11 +218,11 @@ def hash_value(value: object) -> np.uint64:
     return _hash_known(value) if short else _hash_afresh(value)
 
 
-def _hash_afresh(value: object) -> np.uint64:
+def _hash_afresh(value: object) -> int:
     text = canonical(value)
     if type(value) is str and not value.isascii():
         text = _sound(value)
-    return hash_text(text)
+    return int(hash_text(text))
 
 
 _hash_known = lru_cache(_REMEMBERED, typed=True)(_hash_afresh)
@@ -314,17 +336,18 @@ def _number_many(hashes, number, ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _number_fields(hashes, numbering, ids):  # type: ignore[no-untyped-def]
-    numbers, places, rows, parts, bounds = numbering
-    for f in range(numbers.shape[0]):
-        number = numbers[f]
+    for f in range(numbering[0]):
+        at = 1 + 4 * f
+        number, place, row = np.uint64(numbering[at]), numbering[at + 1], numbering[at + 2]
+        begin, end = numbering[at + 3], numbering[at + 7]
         for i in range(ids.shape[0]):
-            if rows[f] >= 0:
-                hashed = hashes[rows[f], i]
+            if row >= 0:
+                hashed = hashes[row, i]
             else:
                 hashed = number
-                for k in range(bounds[f], bounds[f + 1]):
-                    hashed = fmix64(hashed * _P3 + ids[i, parts[k]])
-            ids[i, places[f]] = (fmix64(hashed + number * _P1) & ~_LOW) | number
+                for k in range(begin, end):
+                    hashed = fmix64(hashed * _P3 + ids[i, numbering[k]])
+            ids[i, place] = (fmix64(hashed + number * _P1) & ~_LOW) | number
 
 
 @njit(cache=True, nogil=True)
