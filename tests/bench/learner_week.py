@@ -12,8 +12,8 @@ For each: examples/s; MB by which the process grew at its peak; AUC and log loss
 and of its second half, since the constants of headrace were chosen by the first. Vowpal Wabbit's
 best is the best of twelve *by what is reported*, ours is one setting. `vw ...` reads a file and
 writes predictions; `vowpal_wabbit_learn` is fed lines by Python and tells no predictions, and
-`vowpal_wabbit_file` reads its file and writes none. The durable learner leaves out what does not
-fill a last batch.
+`vowpal_wabbit_file` reads its file and writes none: its MB are those of every setting. River's and
+torch's MB include the library. The durable learner leaves out what does not fill a last batch.
 
 `--quick` learns the first examples alone, and three of the twelve settings. Without the data
 (HEADRACE_WEEK or --data) nothing is measured, and that is said.
@@ -101,11 +101,11 @@ class Race:
             ):
                 learned, memory = alone.run(learn, stream)
                 self._learned(name, learned, memory)
-            for options in settings:
-                learned, memory = alone.run(vowpal_wabbit.learn_file, stream, options, scored=True)
-                self._learned(VW + options, learned, memory)
+            found, _ = alone.run(vowpal_wabbit.learn_settings, stream, settings)
+            for options, learned in zip(settings, found, strict=True):
+                self._learned(VW + options, learned)
 
-    def _learned(self, name: str, learned: Learned, memory_mb: float) -> None:
+    def _learned(self, name: str, learned: Learned, memory_mb: float = np.nan) -> None:
         self._add(name, learned.examples, learned.rate, memory_mb, learned.scores)
 
     def _add(
@@ -116,7 +116,9 @@ class Race:
         memory_mb: float,
         scores: npt.NDArray[np.float64] | None,
     ) -> None:
-        found = {"examples": examples, "examples_per_s": rate, "memory_mb": memory_mb}
+        found = {"examples": examples, "examples_per_s": rate}
+        if not np.isnan(memory_mb):
+            found["memory_mb"] = memory_mb
         if scores is not None:
             found |= self._accuracy(scores)
         self.contenders[name] = {key: round(value, 5) for key, value in found.items()}
@@ -143,15 +145,18 @@ class Race:
         return found
 
 
+_WHOLE = ("examples", "examples_per_s", "memory_mb")
+_FIGURES = ("auc", "log_loss", "second_half_auc", "second_half_log_loss")
+
+
 def show(result: dict[str, object], contenders: dict[str, dict[str, float]]) -> None:
     """Print a table."""
     table = Table(
         "contender", "examples", "examples/s", "MB", "AUC", "log loss", "AUC, half", "loss, half"
     )
-    keys = ("auc", "log_loss", "second_half_auc", "second_half_log_loss")
     for name, each in contenders.items():
-        figures = [f"{each[key]:.5f}" if key in each else "" for key in keys]
-        whole = [f"{each[key]:,.0f}" for key in ("examples", "examples_per_s", "memory_mb")]
+        figures = [f"{each[key]:.5f}" if key in each else "" for key in _FIGURES]
+        whole = [f"{each[key]:,.0f}" if key in each else "" for key in _WHOLE]
         table.add_row(name, *whole, *figures)
     console = Console(width=120)
     console.print(table)

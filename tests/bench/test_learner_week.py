@@ -98,8 +98,8 @@ def test_no_setting_of_vowpal_wabbit_has_a_better_log_loss_on_the_week() -> None
     assert ours.scores is not None
     halves = slice(0, None), slice(len(stream) // 2, None)
     assert set(NEAREST) <= set(vowpal_wabbit.SETTINGS)
-    for options in NEAREST:
-        theirs = vowpal_wabbit.learn_file(stream, options, scored=True)
+    found = vowpal_wabbit.learn_settings(stream, NEAREST)
+    for options, theirs in zip(NEAREST, found, strict=True):
         assert theirs.scores is not None
         for half in halves:
             labels = stream.labels[half]

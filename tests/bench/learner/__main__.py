@@ -139,12 +139,13 @@ class Race:
     def settings_of_vowpal_wabbit(self, alone: Alone) -> None:
         """Its log loss by settings, over what it reads from its file; the best one, and ours."""
         stream = self.stream.first(self.sizes.file)
-        losses = {}
-        for options in vowpal_wabbit.SETTINGS:
-            learned, _ = alone.run(vowpal_wabbit.learn_file, stream, options, scored=True)
-            assert learned.scores is not None
-            losses[options] = round(log_loss(stream.labels, learned.scores), 5)
-            self._tell(f"vw {options}: log loss {losses[options]:.5f}")
+        found, _ = alone.run(vowpal_wabbit.learn_settings, stream, vowpal_wabbit.SETTINGS)
+        losses = {
+            options: round(log_loss(stream.labels, learned.scores), 5)
+            for options, learned in zip(vowpal_wabbit.SETTINGS, found, strict=True)
+        }
+        for options, loss in losses.items():
+            self._tell(f"vw {options}: log loss {loss:.5f}")
         (ours, _, _), _ = alone.run(learn_core, stream, stream_spec(more=LR).text, 2)
         assert ours.scores is not None
         self.contenders["log loss of vw by settings"] = losses

@@ -21,7 +21,7 @@ from vowpalwabbit import Workspace
 from tests.bench.learner.alone import Learned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.bench.learner.stream import Stream
 
@@ -52,9 +52,9 @@ def lines_of(stream: Stream) -> Iterator[str]:
             yield form % (label, *these, *those)
 
 
-def learn_lines(stream: Stream, options: str = "") -> Learned:
+def learn_lines(stream: Stream) -> Learned:
     """Learn lines of text, which are made off the clock. Scores are not told."""
-    workspace, lines = Workspace(_always(stream) + options), list(lines_of(stream))
+    workspace, lines = Workspace(_always(stream)), list(lines_of(stream))
     learn = workspace.learn
     began = time.perf_counter()
     for line in lines:
@@ -64,9 +64,9 @@ def learn_lines(stream: Stream, options: str = "") -> Learned:
     return Learned(len(stream), seconds, None)
 
 
-def learn_parsed(stream: Stream, options: str = "") -> Learned:
+def learn_parsed(stream: Stream) -> Learned:
     """Learn Examples; making them and reading their predictions goes off the clock."""
-    workspace, seconds = Workspace(_always(stream) + options), 0.0
+    workspace, seconds = Workspace(_always(stream)), 0.0
     learn, scores, lines = workspace.learn, list[float](), lines_of(stream)
     for begin in range(0, len(stream), _CHUNK):
         count = min(_CHUNK, len(stream) - begin)
@@ -82,21 +82,37 @@ def learn_parsed(stream: Stream, options: str = "") -> Learned:
     return Learned(len(stream), seconds, np.array(scores))
 
 
-def learn_file(stream: Stream, options: str = "", *, scored: bool = False) -> Learned:
-    """Learn a file of text; with `scored`, also write what was predicted, which takes longer."""
+def learn_file(stream: Stream) -> Learned:
+    """Learn a file of text. Scores are not told: writing them takes longer."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        path, predicted = Path(directory, "examples.txt"), Path(directory, "scores.txt")
-        with path.open("w") as file:
-            file.writelines(line + "\n" for line in lines_of(stream))
-        writing = f" -p {predicted}" if scored else ""
-        began = time.perf_counter()
-        # reads to the end at once
-        workspace = Workspace(f"{_always(stream)}{options} -d {path}{writing}")
-        workspace.finish()
-        seconds = time.perf_counter() - began
-        scores = np.loadtxt(predicted) if scored else None
-    return Learned(len(stream), seconds, scores)
+        path = _written(stream, Path(directory))
+        return Learned(len(stream), _learn_text(path, _always(stream)), None)
+
+
+def learn_settings(stream: Stream, settings: Sequence[str]) -> list[Learned]:
+    """Learn a file of text by each of these, with scores, which are written to another file."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        path, predicted = _written(stream, Path(directory)), Path(directory, "scores.txt")
+        for options in settings:
+            seconds = _learn_text(path, f"{_always(stream)} {options} -p {predicted}")
+            found.append(Learned(len(stream), seconds, np.loadtxt(predicted)))
+    return found
+
+
+def _written(stream: Stream, directory: Path) -> Path:
+    path = directory / "examples.txt"
+    with path.open("w") as file:
+        file.writelines(line + "\n" for line in lines_of(stream))
+    return path
+
+
+def _learn_text(path: Path, options: str) -> float:
+    """Learn a file that is there; return the seconds it took."""
+    began = time.perf_counter()
+    Workspace(f"{options} -d {path}").finish()  # reads to the end at once
+    return time.perf_counter() - began
 
 
 def _always(stream: Stream) -> str:
-    return f"{_ALWAYS} -b {stream.all_indexes.bit_length()} "
+    return f"{_ALWAYS} -b {stream.all_indexes.bit_length()}"
