@@ -30,6 +30,7 @@ from ingest.foreign_errors import translate, translated, unreachable
 from ingest.kafka_offsets import committed_offsets
 from ingest.membership import member_of_instance, membership
 from ingest.patience import ask_again
+from ingest.seeking import goes_on, seek
 from ingest.stream import AtEnd, Block, Gained, Happening, Lost, Source
 from ingest.topics import LARGEST_MESSAGE_BYTES
 
@@ -48,9 +49,6 @@ _LARGEST_POLL = 5_000
 _FETCH_WAIT_MS = 10
 """A fetch is answered at once when there is something in any partition. Only after an empty answer
 is the end of a partition known that ends in a transaction marker, and only then a seek heeded."""
-
-_SEEK_TIMEOUT_S = 5.0
-"""A partition just assigned may refuse to seek until the client has begun with it."""
 
 _HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
 """The client rejoins by itself; what we lost comes as `Lost`."""
@@ -80,7 +78,8 @@ class KafkaReader:
         self._asking = threading.Lock()
         """Held to exchange the consumer, and to ask it what the thread of the metrics asks too."""
         self._sources: dict[tuple[str | None, int | None], Source] = {}  # ours
-        self._started: set[Source] = set()
+        self._started: dict[Source, int] = {}
+        """Those that deliver, and the first offset not yet delivered."""
         self._paused: set[Source] = set()
         self._changes: list[Gained | Lost] = []
         self._told_ends: dict[Source, int] = {}
@@ -135,12 +134,11 @@ class KafkaReader:
         for source, offset in offsets.items():
             if source not in self._sources.values():
                 continue  # lost again in the meantime: `Lost` is on its way
-            self._seek(TopicPartition(source.topic, source.partition, offset))
-            self._started.add(source)
+            self._started[source] = offset
+            self._seek(source)
             self._told_ends.pop(source, None)
-        self._consumer.resume(
-            [_partition(source) for source in offsets if source in self._started - self._paused]
-        )
+        begun = [source for source in offsets if source in self._started]
+        self._consumer.resume([_partition(each) for each in begun if each not in self._paused])
 
     def pause(self, sources: Iterable[Source]) -> None:
         """Deliver nothing of these until `resume`: they run ahead of the others."""
@@ -203,6 +201,9 @@ class KafkaReader:
         with self._asking, translated(f"asking what {source} holds", self._settings.bootstrap):
             low, high = self._consumer.get_watermark_offsets(_partition(source), timeout=timeout_s)
         return low, high
+
+    def _seek(self, source: Source) -> None:
+        seek(self._consumer, source, self._started[source], self._settings.bootstrap)
 
     def _connected(self) -> Consumer:
         config = {
@@ -286,7 +287,7 @@ class KafkaReader:
         for partition in partitions:
             source = self._sources.pop((partition.topic, partition.partition), None)
             if source is not None:
-                self._started.discard(source)
+                self._started.pop(source, None)
                 self._paused.discard(source)
                 self._told_ends.pop(source, None)
                 self._changes.append(Lost(source))
@@ -320,8 +321,12 @@ class KafkaReader:
             source = self._sources.get(place)
             if source is not None and source in self._started:
                 block = _block(source, group)
+                if not goes_on(block, self._started[source]):
+                    ends.pop(place, None)
+                    self._seek(source)
+                    continue
                 happened.append(block)
-                end = int(block.offsets[-1]) + 1
+                end = self._started[source] = int(block.offsets[-1]) + 1
                 # Kafka had no more when it answered; the client says so after another answer only
                 held = self._consumer.get_watermark_offsets(_partition(source), cached=True)
                 if end == held[1]:
@@ -364,20 +369,6 @@ class KafkaReader:
                 doing = f"none for {down_s:.0f} s while reading"
                 raise unreachable(self._settings.bootstrap, doing) from error
             self._down_since_s = None
-
-    def _seek(self, position: TopicPartition) -> None:
-        deadline_s = time.monotonic() + _SEEK_TIMEOUT_S
-        while True:
-            try:
-                self._consumer.seek(position)
-            except KafkaException as error:
-                busy = error.args[0].code() in (KafkaError._STATE, KafkaError._PREV_IN_PROGRESS)  # noqa: SLF001
-                if not busy or time.monotonic() > deadline_s:
-                    doing = f"seeking {position.topic}/{position.partition} to {position.offset}"
-                    raise translate(error, doing, self._settings.bootstrap) from error
-                time.sleep(0.002)
-            else:
-                return
 
 
 def _block(source: Source, messages: Sequence[Message]) -> Block:

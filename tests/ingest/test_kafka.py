@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 
 from ingest.errors import (
     Fenced,
@@ -129,6 +129,19 @@ def test_starting_again_earlier_delivers_again_from_there_and_nothing_of_before(
     poll_until(reader, lambda happened: len(happened) > 100)
     reader.start({source: 50})
     assert values(until_end(reader, source, 20_000)) == numbered(19_950, 50)
+
+
+def test_a_client_that_goes_back_by_itself_delivers_nothing_twice(
+    settings: KafkaSettings, topic: str, reader: KafkaReader
+) -> None:
+    source = Source(topic, 1)
+    write(settings, source, numbered(9))
+    reader.start({source: 4})
+    reader._consumer.seek(TopicPartition(topic, 1, 0))
+    assert values(until_end(reader, source, 9)) == numbered(5, first=4)
+    reader._consumer.seek(TopicPartition(topic, 1, 0))
+    write(settings, source, numbered(3, first=9))
+    assert values(until_end(reader, source, 12)) == numbered(3, first=9)
 
 
 def test_a_paused_source_is_silent_and_goes_on_where_it_was(
