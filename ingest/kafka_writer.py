@@ -7,6 +7,7 @@ and nobody goes on as if it had been written.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, Producer
@@ -27,6 +28,9 @@ BY_KEY = -1
 _QUEUE_MESSAGES = 200_000
 _QUEUE_KBYTES = 64 << 10
 """What may wait for Kafka in memory; `send` blocks beyond."""
+
+_LISTEN_S = 0.1
+"""How often `send` hears what the client has to tell, which of an outage alone is a lot to keep."""
 
 
 def producer_config(settings: KafkaSettings) -> dict[str, object]:
@@ -54,6 +58,7 @@ class KafkaWriter:
     def __init__(self, settings: KafkaSettings, linger_ms: int = 2) -> None:
         self._settings = settings
         self._failure: StreamError | None = None
+        self._heard_s = 0.0
         with translated("making a producer", settings.bootstrap):
             self._producer = Producer(
                 {
@@ -80,6 +85,9 @@ class KafkaWriter:
                 self._raise_failure()
             else:
                 break
+        if time.monotonic() > self._heard_s + _LISTEN_S:
+            self._producer.poll(0.0)
+            self._heard_s = time.monotonic()
         if self._failure is not None:
             raise self._failure
 

@@ -377,6 +377,25 @@ def test_a_message_too_large_is_refused_and_the_writer_says_so(
         writer.close()
 
 
+def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
+    topic = fresh_name("narrow")
+    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
+    writer = KafkaWriter(settings)
+    writer.send(Source(topic, 0), secrets.token_bytes(20_000))
+
+    def send_on() -> None:
+        deadline_s = time.monotonic() + 10.0
+        while time.monotonic() < deadline_s:
+            writer.send(Source(topic, 0), b"after")
+
+    with pytest.raises(WriteRefused, match=topic):
+        send_on()
+    with pytest.raises(WriteRefused):
+        writer.close()
+
+
 # -------------------------------------------------------------------- topics
 
 
