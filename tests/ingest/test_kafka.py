@@ -389,6 +389,7 @@ def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
         deadline_s = time.monotonic() + 10.0
         while time.monotonic() < deadline_s:
             writer.send(Source(topic, 0), b"after")
+            time.sleep(0.01)  # faster, and the queue is full, and a full one is listened to
 
     with pytest.raises(WriteRefused, match=topic):
         send_on()
