@@ -28,13 +28,16 @@ come to rest where promises and clicks agree. After a restart clicks take the lo
 then.
 
 Order is kept: with 1 + a > 0 the layer changes no ranking, so no AUC of a moment.
+
+`kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
+`learner.isotonic`. All but the shape of the answer is as here.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -58,9 +61,10 @@ if TYPE_CHECKING:
     from pserver.table import RowTable
 
 CALIBRATION_NUMBER = 1002
-"""Field number of the two rows."""
+"""Field number of the rows of the layer."""
 
-PLATT = "platt"
+PLATT, ISOTONIC = "platt", "isotonic"
+_ALPHA = {PLATT: 0.0005, ISOTONIC: 0.01}
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _STEPS = 2000.0
 """In one of log-odds, where they are remembered as whole numbers."""
@@ -75,20 +79,20 @@ class Calibration:
     """The section `[calibration]`."""
 
     kind: str = PLATT
-    alpha: float = 0.0005
+    alpha: float = _ALPHA[PLATT]
     """Learning rate: outcomes are forgotten after some 1 / (alpha p (1 - p)) examples: 20,000
-    where a tenth is clicked; with a greater one chance moves a and b more."""
+    where a tenth is clicked; with a greater one chance moves a and b more. isotonic: the same of
+    the examples of a knot, so 1,000 of these; 0.01 unless it is said."""
 
 
 def parse_calibration(table: Table, where: SpecText) -> Calibration:
     """Return what the section says. Raises SpecError."""
     keys = ("calibration",)
     only(table, ("kind", "alpha"), where, *keys)
-    if table.get("kind") != PLATT:
-        found = table.get("kind")
-        raise where.error((*keys, "kind"), f"kind {one_of((PLATT,), str(found))}", shown(found))
-    alpha = real(table, where, keys, "alpha", Calibration().alpha, (1e-6, 1.0))
-    return Calibration(PLATT, alpha)
+    kind = table.get("kind")
+    if not isinstance(kind, str) or kind not in _ALPHA:
+        raise where.error((*keys, "kind"), f"kind {one_of(_ALPHA, str(kind))}", shown(kind))
+    return Calibration(kind, real(table, where, keys, "alpha", _ALPHA[kind], (1e-6, 1.0)))
 
 
 class Scale(NamedTuple):
@@ -104,8 +108,10 @@ class Scale(NamedTuple):
 class Calibrated:
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
+    ids = np.array([_SLOPE, _OFFSET], np.uint64)
+    """Of its rows."""
+
     def __init__(self, calibration: Calibration, window_ms: int) -> None:
-        self.ids = np.array([_SLOPE, _OFFSET], np.uint64)
         self._alpha, self._window_ms = calibration.alpha, window_ms
         self._memory = empty_memory(1)
 
@@ -115,7 +121,8 @@ class Calibrated:
 
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row."""
-        _apply(view.columns, self._scale(), scores)
+        apply, _ = self._kernels()
+        apply(view.columns, self._layer(), scores)
 
     def learn(
         self,
@@ -132,28 +139,35 @@ class Calibrated:
         shown = int(np.count_nonzero(labelled.kinds == Kind.SHOWN))
         self._memory = with_room(self._memory, shown)
         remembered = self._memory, self._window_ms
-        _learn(view.columns, gaining, active, self._scale(), remembered, labelled, scores)
+        _, learn = self._kernels()
+        learn(view.columns, gaining, active, self._layer(), remembered, labelled, scores)
 
-    def _scale(self) -> Scale:
+    def _layer(self) -> Any:
+        """Return constants and working memory, for the two kernels."""
         places, live, promised = np.empty(2, np.int64), np.empty(2, np.bool_), np.empty(1, np.int16)
         return Scale(self._alpha, self.ids, places, live, promised)
 
+    def _kernels(self) -> tuple[Any, Any]:
+        return _apply, _learn
+
 
 @quotient_part
-def _log_odds(p):  # type: ignore[no-untyped-def]
+def log_odds(p):  # type: ignore[no-untyped-def]
+    """Return the log-odds of a probability, never infinite. Compiled."""
     if not 0.0 < p < 1.0:
         return _FARTHEST if p > 0.5 else -_FARTHEST
     return min(max(math.log(p / (1.0 - p)), -_FARTHEST), _FARTHEST)
 
 
 @part
-def _value(columns, place):  # type: ignore[no-untyped-def]
+def value_at(columns, place):  # type: ignore[no-untyped-def]
+    """Return what a row of the layer has gained. Compiled."""
     return columns.values[place, 0] if place >= 0 else np.float32(0.0)
 
 
 @part
 def _calibrated(columns, places, z):  # type: ignore[no-untyped-def]
-    a, b = _value(columns, places[0]), _value(columns, places[1])
+    a, b = value_at(columns, places[0]), value_at(columns, places[1])
     return probability_of((1.0 + a) * z + b)
 
 
@@ -162,12 +176,15 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
     for k in range(2):
         scale.places[k] = find(columns.slots, columns.ids, scale.ids[k])
     for i in range(scores.shape[0]):
-        scores[i] = _calibrated(columns, scale.places, _log_odds(scores[i]))
+        scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
 
 
 @part
-def _promised(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
-    """Return the log-odds that example i was shown with; remember those of what is shown now."""
+def promised_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
+    """Return the log-odds that example i was shown with; remember those of what is shown now.
+
+    Compiled.
+    """
     kind, (memory, window_ms) = labelled.kinds[i], remembered
     if kind == _CLOSED:
         return z
@@ -180,8 +197,11 @@ def _promised(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-
 
 
 @part
-def _slope(kind, label, p):  # type: ignore[no-untyped-def]
-    """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one."""
+def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
+    """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one.
+
+    Compiled.
+    """
     if kind == _CLOSED:
         return p - label
     return -1.0 if kind == _CLICKED else p
@@ -205,11 +225,11 @@ def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # ty
     for i in range(scores.shape[0]):
         if math.isnan(scores[i]):
             continue  # the guard finds it, and a row must not
-        z = _log_odds(scores[i])
+        z = log_odds(scores[i])
         p = _calibrated(columns, places, z)
         scores[i] = p
-        z = _promised(remembered, labelled, i, scale.promised, z)
-        slope = _slope(labelled.kinds[i], labelled.labels[i], p)
+        z = promised_at(remembered, labelled, i, scale.promised, z)
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
         gain = _gain(scale.alpha, slope, np.float64(weight_of(labelled, i)), z)
         shows, clicks, second = counts_of(labelled, i)
         for k in range(2):

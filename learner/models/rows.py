@@ -14,9 +14,10 @@ import numpy as np
 
 from ingest.examples import Kind
 from learner.asked_rows import AskedRows
-from learner.calibration import Calibrated
+from learner.calibration import ISOTONIC, Calibrated
 from learner.input_rows import InputRows, read_only
 from learner.inputs import BLOCK
+from learner.isotonic import Isotonic
 from learner.uncertainty import rates_of, uncertainty
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class ModelOfRows(ABC):
         self._inputs = InputRows(spec, buckets)
         self._name, self._optimizer = spec.name, spec.optimizer
         window_ms = spec.fields.label.window_ms
-        self._calibrated = Calibrated(spec.calibration, window_ms) if spec.calibration else None
+        self._calibrated: Calibrated | None = None
+        if spec.calibration is not None:
+            kind = Isotonic if spec.calibration.kind == ISOTONIC else Calibrated
+            self._calibrated = kind(spec.calibration, window_ms)
 
     @property
     def admissions(self) -> Admissions:
@@ -63,7 +67,8 @@ class ModelOfRows(ABC):
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
-        return self._inputs.rows_needed(examples) + (2 if self._calibrated else 0)
+        layer = 0 if self._calibrated is None else self._calibrated.ids.shape[0]
+        return self._inputs.rows_needed(examples) + layer
 
     def predict(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]

@@ -1,0 +1,221 @@
+"""Isotonic calibration: a number for each of many log-odds, and answers that rise with them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ingest.examples import Examples, Kind
+from learner.calibration import CALIBRATION_NUMBER, Calibration
+from learner.isotonic import Isotonic
+from learner.spec import ModelSpec, SpecError, load_spec, parse_spec
+from tests.bench.week import WEEK, read_events, run
+from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
+from tests.learner.test_spec import MODELS
+
+ALPHA = 0.3
+SECTION = f'[calibration]\nkind = "isotonic"\nalpha = {ALPHA}\n'
+KNOTS = np.linspace(-8.0, 4.0, 25)
+
+
+def _pair(policy: str = "window") -> tuple[ModelSpec, ModelSpec]:
+    """The same model with the layer and without it."""
+    with_layer, bare = (
+        random_spec(np.random.default_rng(1), policy, True, each, "") for each in (SECTION, "")
+    )
+    return with_layer, bare
+
+
+def _layer(bench: Bench) -> np.ndarray:
+    return np.asarray(bench.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER)
+
+
+def _sigmoid(z: float) -> float:
+    return 1.0 / (1.0 + math.exp(-z))
+
+
+def _rising(gained: np.ndarray, shows: np.ndarray) -> np.ndarray:
+    """Return the nearest that rises by a twentieth of the knots' own: by the min-max formula."""
+    sizes, count = 1.0 + shows, KNOTS.shape[0]
+    sums = np.concatenate(([0.0], np.cumsum(sizes * (0.95 * KNOTS + gained))))
+    weights = np.concatenate(([0.0], np.cumsum(sizes)))
+    ends, begins = np.meshgrid(np.arange(1, count + 1), np.arange(count))
+    size = np.where(begins < ends, weights[ends] - weights[begins], np.nan)
+    means = (sums[ends] - sums[begins]) / size
+    pooled = [means[: k + 1, k:].min(axis=1).max() for k in range(count)]
+    return np.array(pooled) + 0.05 * KNOTS
+
+
+def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """Return calibrated scores of a plain loop, what knots gained, and what they were shown."""
+    gained, shows, scores = np.zeros(25), np.zeros(25), []
+    for i, p in enumerate(raw):
+        z = math.log(p / (1 - p))
+        inside = min(max(z, -8.0), 4.0)
+        rising = _rising(gained, shows)
+        scores.append(_sigmoid(float(np.interp(inside, KNOTS, rising)) + z - inside))
+        own = _sigmoid(z + float(np.interp(inside, KNOTS, gained)))
+        first = min(int((inside + 8.0) / 0.5), 23)
+        share = (inside - KNOTS[first]) / 0.5
+        weight = 1.0 if examples.weights is None else float(examples.weights[i])
+        step = ALPHA * weight * (own - examples.labels[i])
+        step /= 1 + 0.25 * ALPHA * weight * ((1 - share) ** 2 + share**2)
+        gained[first] -= step * (1 - share)
+        gained[first + 1] -= step * share
+        shows[first : first + 2] += 1
+    return scores, gained, shows
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_scores_are_those_of_a_plain_loop_behind_the_model(weighed: bool) -> None:
+    spec, bare = _pair()
+    examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
+    if weighed:
+        weights = np.random.default_rng(3).choice([0.0, 1.0, 3.0], len(examples))
+        examples = replace(examples, weights=weights.astype(np.float32))
+    bench, alone = Bench(spec), Bench(bare)
+    expected, gained, shows = _expected(alone.learn(examples), examples)
+    np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
+    rows, layer = bench.rows(), _layer(bench)
+    assert sorted(rows.values[layer, 0].tolist()) == pytest.approx(sorted(gained), abs=1e-4)
+    assert sorted(rows.shows[layer].tolist()) == sorted(shows)
+    # knots fell somewhere, so something was pooled
+    assert np.any(np.diff(0.95 * KNOTS + gained) < 0)
+    # the model learned as if nothing stood behind it
+    np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int) -> None:
+    spec, _ = _pair("immediate")
+    examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
+    whole, split = Bench(spec), Bench(spec)
+    scores = whole.learn(examples)
+    begins = range(0, len(examples), batch)
+    made = [split.learn(part(examples, begin, begin + batch)) for begin in begins]
+    np.testing.assert_array_equal(np.concatenate(made), scores)
+    np.testing.assert_array_equal(np.isnan(scores), examples.kinds == Kind.CLICKED)
+
+
+def test_what_was_pushed_answers_as_the_learner_does() -> None:
+    spec, _ = _pair("immediate")
+    bench, served = Bench(spec), Bench(spec)
+    examples = random_examples(np.random.default_rng(5), spec, 200, closed=False)
+    bench.learn(examples)
+    served.view.add(bench.gained())
+    asked = examples.features, examples.event_ms
+    answers = served.model.predict(served.view, *asked)
+    np.testing.assert_array_equal(answers, bench.model.predict(bench.view, *asked))
+    ids = bench.rows().ids[_layer(bench)]
+    assert np.isin(ids, served.model.asked_rows.always).all()
+    served.view.clear(served.view.find(ids))
+    assert np.any(served.model.predict(served.view, *asked) != answers)
+
+
+def test_a_bucket_that_has_the_examples_keeps_its_knots() -> None:
+    spec, _ = _pair()
+    examples = random_examples(np.random.default_rng(6), spec, 400, closed=True)
+    bench = Bench(spec)
+    bench.learn(part(examples, 0, 200))
+    before, layer = bench.rows(), _layer(bench)
+    ids, values = before.ids[layer], before.values[layer, 0]
+    mine = bench.shape.bucket_of(ids) == bench.shape.bucket_of(ids[np.argmax(np.abs(values))])
+    assert not mine.all()
+    inactive = int(bench.shape.bucket_of(ids[mine])[0])
+    bench.learn(part(examples, 200, 400), inactive=(inactive,))
+    after = bench.rows()
+    then = after.values[[np.flatnonzero(after.ids == each)[0] for each in ids], 0]
+    np.testing.assert_array_equal(then[mine], values[mine])
+    assert np.any(then[~mine] != values[~mine])
+
+
+def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[Isotonic, Bench]:
+    """Teach the layer impressions that a model promised so much, and that click so often."""
+    spec, _ = _pair()
+    random = np.random.default_rng(seed)
+    bench, layer = Bench(spec), Isotonic(Calibration("isotonic", 0.05), 600_000)
+    some = random_examples(random, spec, 1000, closed=True)
+    for begin in range(0, rates.shape[0], 1000):
+        these = slice(begin, begin + 1000)
+        labels = (random.random(1000) < rates[these]).astype(np.uint8)
+        examples = replace(some, labels=labels)
+        labelled = bench.model._inputs.begin(np.ones(BUCKETS, np.bool_), examples)  # type: ignore[attr-defined]
+        bench.view.reserve(layer.ids.shape[0])
+        gaining = bench.pending.reserve()
+        layer.learn(
+            bench.view, gaining, np.ones(BUCKETS, np.bool_), labelled, promised[these].copy()
+        )
+    return layer, bench
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_two_numbers_cannot_mend_is_mended(seed: int) -> None:
+    """Too little where little is promised, too much in the middle, the truth at the top."""
+    random = np.random.default_rng(seed)
+    promised = random.uniform(0.02, 0.9, 20_000)
+    rates = np.interp(promised, [0.02, 0.1, 0.5, 0.9], [0.06, 0.15, 0.2, 0.9])
+    layer, bench = _taught(rates, promised, seed)
+    asked = np.linspace(0.03, 0.88, 60)
+    answers = asked.copy()
+    layer.apply(bench.view, answers)
+    truth = np.interp(asked, [0.02, 0.1, 0.5, 0.9], [0.06, 0.15, 0.2, 0.9])
+    assert np.abs(answers - truth).mean() < 0.05 < np.abs(asked - truth).mean(), seed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_more_promised_is_more_answered_whatever_came(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    promised = random.uniform(0.001, 0.999, 5000)
+    layer, bench = _taught(1.0 - promised, promised, seed)
+    asked = np.sort(random.uniform(1e-6, 1 - 1e-6, 2000))
+    answers = asked.copy()
+    layer.apply(bench.view, answers)
+    assert np.all(np.diff(answers) > 0), seed
+    assert 0.0 < answers[0] < answers[-1] < 1.0
+
+
+def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
+    promised = np.full(12_000, 0.2)
+    rates = np.repeat([0.4, 0.05], 6000)
+    layer, bench = _taught(rates, promised, seed=8)
+    answer = np.full(1, 0.2)
+    layer.apply(bench.view, answer)
+    assert answer[0] == pytest.approx(0.05, abs=0.03)
+
+
+def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
+    text = FIELDS.format(policy="window")
+    spec = parse_spec(text + '[calibration]\nkind = "isotonic"\n', "t")
+    platt = parse_spec(text + '[calibration]\nkind = "platt"\n', "t")
+    assert spec.calibration == Calibration("isotonic", 0.01)
+    assert spec.fingerprint != platt.fingerprint
+    with pytest.raises(SpecError, match="isotonic"):
+        parse_spec(text + '[calibration]\nkind = "isotone"\n', "t")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_on_the_week_answers_are_truer_and_ranked_as_well() -> None:
+    if not WEEK.is_dir():
+        pytest.skip("the sample week may be used for research only, and is not shipped")
+    events, text = read_events(WEEK), load_spec(MODELS / "news.toml").text
+    outcomes = {
+        kind: run(parse_spec(f'{text}\n[calibration]\nkind = "{kind}"\n', "t"), events)
+        for kind in ("platt", "isotonic")
+    }
+    (_, platt), (_, isotonic) = (each.halves for each in outcomes.values())
+    assert isotonic.log_loss < platt.log_loss - 0.0003
+    assert isotonic.request_auc > platt.request_auc - 0.0002
+    assert isotonic.calibration == pytest.approx(1.0, abs=0.01)
+    clicked = np.zeros(len(events.impressions))
+    clicked[events.clicked] = 1.0
+    apart = {}
+    for kind, outcome in outcomes.items():
+        half = np.arange(clicked.shape[0] // 2, clicked.shape[0])
+        tenths = np.array_split(half[np.argsort(outcome.scores[half])], 10)
+        gaps = [outcome.scores[each].mean() - clicked[each].mean() for each in tenths]
+        apart[kind] = float(np.abs(gaps).mean())
+    assert apart["isotonic"] < 0.5 * apart["platt"]
