@@ -13,6 +13,7 @@ from learner.calibration import CALIBRATION_NUMBER, Calibration
 from learner.isotonic import Isotonic
 from learner.spec import ModelSpec, SpecError, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
+from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
 from tests.learner.test_spec import MODELS
 
@@ -184,6 +185,19 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     answer = np.full(1, 0.2)
     layer.apply(bench.view, answer)
     assert answer[0] == pytest.approx(0.05, abs=0.03)
+
+
+def test_a_learner_of_few_rows_learns_what_one_of_all_rows_does() -> None:
+    spec, examples = drawn(3, SECTION)
+    whole, few = Model(spec, examples), Model(spec, examples)
+    learner = few.learner(most_rows=90)
+    whole.run(whole.learner(None))
+    few.run(learner)
+    assert_same(few.rows(), whole.rows())
+    assert np.count_nonzero(few.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER) > 2
+    assert learner.bounded is not None
+    assert learner.bounded.usage.dropped > 0
+    assert few.scores.sent == whole.scores.sent
 
 
 def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
