@@ -18,4 +18,5 @@ One pass, each example scored before it is learned. Who has what:
 For each there are examples/s, `memory_mb` (growth of the process at its peak while it learned),
 AUC and log loss over all that it learned, and over the first examples that all of them learned.
 Vowpal Wabbit has an index of its own for every possible id (`-b 24`), so it suffers no collisions.
+`tests.bench.learner_week` has the same contenders learn a week of real traffic.
 """
