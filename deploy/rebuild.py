@@ -27,8 +27,9 @@ from ingest.clock import steady_ms, wall_ms
 from ingest.kafka import KafkaReader
 from ingest.topics import examples_topic, scores_topic
 from learner.agreement import check_agreement, check_copy
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models import open_model
+from learner.pace import Pace
 from learner.spec import parse_spec
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore

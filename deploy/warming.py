@@ -20,8 +20,9 @@ from ingest.joiner_loop import Joiner
 from ingest.joiner_loop import Pace as JoinerPace
 from ingest.stream import Source
 from ingest.topics import EventTopics, examples_topic, scores_topic
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models import open_model
+from learner.pace import Pace
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica
 from pserver.store import Shape

@@ -33,7 +33,7 @@ from learner.pending import Pending
 from learner.pushes import Progress, Pushes
 from learner.scores import Scores
 from learner.scores import pack as pack_scores
-from learner.staleness import AT_EASE, Staleness
+from learner.staleness import AT_EASE
 from pserver.errors import Unreachable
 from pserver.replica import Copied, Deleted, Folded
 from pserver.table import RowTable
@@ -49,35 +49,13 @@ if TYPE_CHECKING:
     from learner.guard import Guard
     from learner.intake import Batch
     from learner.models import Learning
+    from learner.pace import Pace
     from learner.pushes import Exchange
     from learner.rounds import Rounds
     from pserver.replica import Change, Replica
     from pserver.store import Store
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How far a learner may run ahead of the store, and how it shares its time."""
-
-    push_interval_ms: int = 50
-    """Between two pushes of a bucket: the learner's share of freshness."""
-    backlog_interval_ms: int = 400
-    """The same while batches pile up: longer, since a hot row then costs one addition a push."""
-    staleness: Staleness = AT_EASE
-    """Bounds what is learned between two pushes. A time is in the place of the two intervals."""
-    log_bytes_limit: int = 64 << 20
-    """Unfolded bytes of a bucket beyond which the learner waits for keepers: before memory ends."""
-    order_wait_ms: int = 200
-    """How long a partition with nothing to read holds up the others, in wall time."""
-    ahead_limit: int = 32
-    """Batches of one partition held in memory; beyond it the partition is paused."""
-    recheck_interval_ms: int = 1000
-    """How often all marks are compared with what is known: the longest that a failover which lost
-    acknowledged writes goes unnoticed where its bucket gets no push."""
-    retry_interval_ms: int = 200
-    """Before the same push is sent again to a bucket that did not answer."""
 
 
 @dataclass(slots=True)
@@ -181,18 +159,19 @@ class Learner:
         8. answer  applied, refused (discard, read again) or unknown (send again)
         9. commit  offsets, for lag dashboards
         """
-        waits = self._pushes.awaited or (self._intake.ready() and not self.figures.throttled)
+        waits = self._pushes.awaited or (self._intake.ready() and not self._full())
         if self._rounds is not None and self._rounds.busy:
             timeout_s = 0.0  # others wait for us in the next round
         self._intake.poll(min(timeout_s, 0.002) if waits else timeout_s)
         self._find_marks()
         self._fold()
         self._recheck()
-        learned = not self._throttled() and self._learn_some()
+        throttled = self._throttled()
+        learned = self._learn_some()
         if self._rounds is not None and not learned:
             self._rounds.idle(self.view)
         if self._due():
-            self._push()
+            self._push(more=not throttled)
         self._answer()
         self._set_pace()
         return learned
@@ -343,13 +322,19 @@ class Learner:
     def _full(self) -> bool:
         """Whether nothing more may be learned before it is pushed."""
         most = self._pace.staleness.examples
+        if self.figures.throttled:
+            most = self._pace.unsent_limit if self._pace.staleness == AT_EASE else 0
         return most is not None and self._unsent >= most
 
     def _due(self) -> bool:
         elapsed_ms = self._now_ms() - self._pushed_at_ms
         return not self._pushes.awaited and (self._full() or elapsed_ms >= self._interval_ms)
 
-    def _push(self) -> None:
+    def _push(self, *, more: bool = True) -> None:
+        """Send what is pending; or, without `more`, only what was sent and not answered."""
+        if not more:
+            self._pushes.send_again(before=self._seal)
+            return
         self._recheck_at_ms = 0
         self._pushed_at_ms, self._unsent = self._now_ms(), 0
         guard = self._guard if self._rounds is None else None

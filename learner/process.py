@@ -25,10 +25,11 @@ from learner.agreement import check_agreement
 from learner.errors import NoGroup, Unbounded, WrongExamples
 from learner.guard import Guard, Limits
 from learner.hot_rows import HotRows
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.metrics import LearnerCollector
 from learner.models import open_model
 from learner.models.rows import ExampleByExample
+from learner.pace import Pace
 from pserver.replica import Replica
 
 if TYPE_CHECKING:

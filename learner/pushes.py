@@ -151,8 +151,7 @@ class Pushes:
 
         `before` is called once it is clear that there is something, before anything leaves.
         """
-        now = self._now_ms()
-        again = [b for b in self._flights if self._retry_at_ms.get(b, 0) <= now]
+        again = self._unanswered()
         spans = {
             bucket: covered
             for bucket in range(self._replica.shape.buckets)
@@ -171,8 +170,22 @@ class Pushes:
             self._flights[bucket] = _Flight(push, gains, header)
             self.tally.rows += rows
             self.tally.size_bytes += len(push.blob)
-        self._awaited = [*again, *spans]
-        self._exchange.send([self._flights[bucket].push for bucket in self._awaited])
+        self._round([*again, *spans])
+
+    def send_again(self, before: Callable[[], None]) -> None:
+        """Begin a round with what was sent and not answered, if it is time to; see `send`."""
+        again = self._unanswered()
+        if again:
+            before()
+            self._round(again)
+
+    def _unanswered(self) -> list[int]:
+        now = self._now_ms()
+        return [b for b in self._flights if self._retry_at_ms.get(b, 0) <= now]
+
+    def _round(self, buckets: list[int]) -> None:
+        self._awaited = buckets
+        self._exchange.send([self._flights[bucket].push for bucket in buckets])
 
     def handle_answers(self) -> set[str] | None:
         """Handle a round's answers if they are there; return the sources to be read again.

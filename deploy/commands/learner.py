@@ -117,7 +117,7 @@ def run(
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
     from deploy.signals import stopped_by_signals
-    from learner.loop import Pace
+    from learner.pace import Pace
     from learner.process import LearnerSettings, run_learner
     from learner.spec import load_spec
     from learner.staleness import BadStaleness, parse_staleness

@@ -16,7 +16,7 @@ from deploy.operation.finding import SUBJECTS, Severity
 from deploy.operation.model_checks import LARGEST_LOG_BYTES
 from deploy.operation.server_checks import LEAST_BACKLOG_BYTES
 from deploy.operation.topic import HeldTopic
-from learner.loop import Pace
+from learner.pace import Pace
 from learner.spec import load_spec
 from pserver.bucket_survey import FoundBucket
 from pserver.errors import MissingModel, StoreError, Unreachable

@@ -12,8 +12,9 @@ from ingest.examples import pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
 from learner.hot_rows import HotRows
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models import open_model
+from learner.pace import Pace
 from pserver.errors import Unreachable
 from pserver.expiry import Expiry
 from pserver.keeper import Keeper

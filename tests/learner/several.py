@@ -16,8 +16,9 @@ import numpy as np
 from ingest.examples import pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models import open_model
+from learner.pace import Pace
 from learner.scores import unpack as unpack_scores
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore

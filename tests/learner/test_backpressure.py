@@ -6,12 +6,15 @@ import random
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from ingest.examples import pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models.logistic import LogisticRegression
+from learner.pace import Pace
+from learner.staleness import AT_EASE, Staleness, parse_staleness
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pserver.errors import Unreachable
+    from pserver.rows import Rows
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000
@@ -46,7 +50,12 @@ class Now:
 class Stage:
     """One learner, a log of examples for it, and a keeper that works when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        unsent_limit: int = 200,
+        staleness: Staleness = AT_EASE,
+        limit_bytes: int = LIMIT_BYTES,
+    ) -> None:
         self.now_ms, dice = 0, random.Random(5)
         self.spec = random_spec(np.random.default_rng(3), "immediate", statistics=True)
         examples = random_examples(np.random.default_rng(4), self.spec, IMPRESSIONS, closed=False)
@@ -72,7 +81,12 @@ class Stage:
             replica=replica,
             model=LogisticRegression(self.spec),
             fields=self.spec.fields,
-            pace=Pace(push_interval_ms=10, log_bytes_limit=LIMIT_BYTES),
+            pace=Pace(
+                push_interval_ms=10,
+                log_bytes_limit=limit_bytes,
+                unsent_limit=unsent_limit,
+                staleness=staleness,
+            ),
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: dice.randbytes(8),
             rest=lambda seconds: None,
@@ -92,6 +106,12 @@ class Stage:
             self.learner.step(0.0)
             if keeping:
                 self.keeper.step()
+
+    def rows(self) -> Rows:
+        replica = Replica(self.store, self.shape)
+        while not replica.complete:
+            replica.poll()
+        return replica.table.everything()
 
     def answers(self) -> list[Answer]:
         answers = self.store.marks(range(BUCKETS))
@@ -120,10 +140,36 @@ def test_logs_stop_growing_at_the_limit_until_a_keeper_makes_room() -> None:
     stage.work(600, keeping=True)
     assert stage.learned()
     assert not stage.throttled()
-    replica = Replica(stage.store, stage.shape)
-    while not replica.complete:
-        replica.poll()
-    rows = replica.table.everything()
+    _assert_all_counted_once(stage)
+
+
+def test_while_logs_are_full_it_learns_on_for_a_while_and_pushes_that_as_one() -> None:
+    few, many = (Stage(limit, limit_bytes=5_000) for limit in (1, 10**6))
+    for stage in (few, many):
+        stage.work(300, keeping=False)
+        assert stage.throttled()
+    ahead = many.learner.figures.examples - few.learner.figures.examples
+    assert ahead > 1_000, "all that there is"
+    assert [each.log_bytes for each in many.answers()] == [each.log_bytes for each in few.answers()]
+    for stage in (few, many):
+        stage.work(900, keeping=True)
+        assert stage.learned()
+        _assert_all_counted_once(stage)
+    assert many.learner.tally.rows < 0.8 * few.learner.tally.rows
+
+
+@pytest.mark.parametrize("text", ["batch", "1000", "20ms"])
+def test_who_promised_how_stale_others_may_be_learns_nothing_while_logs_are_full(text: str) -> None:
+    stage = Stage(10**6, parse_staleness(text))
+    while not stage.throttled():
+        stage.work(1, keeping=False)
+    before = stage.learner.figures.examples
+    stage.work(50, keeping=False)
+    assert stage.learner.figures.examples == before
+
+
+def _assert_all_counted_once(stage: Stage) -> None:
+    rows = stage.rows()
     for name, number in counted(stage.spec).items():
         mine = (rows.ids & np.uint64(1023)) == number
         assert rows.shows[mine].sum() == IMPRESSIONS, name

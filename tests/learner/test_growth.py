@@ -13,9 +13,10 @@ from ingest.examples import pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
 from learner.admission import high_bits
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.metrics import LearnerCollector
 from learner.models.logistic import LogisticRegression
+from learner.pace import Pace
 from learner.rare_rows import rare_id
 from pserver.expiry import Expiry
 from pserver.keeper import Keeper

@@ -14,8 +14,9 @@ from ingest.examples import Encoded, Examples, pack
 from ingest.fakes import ListReader, ListWriter
 from ingest.stream import Record, Source
 from learner.guard import Guard, Limits
-from learner.loop import Learner, Pace
+from learner.loop import Learner
 from learner.models import open_model
+from learner.pace import Pace
 from learner.scores import unpack as unpack_scores
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from learner.loop import Learner, Pace
+from learner.loop import Learner
+from learner.pace import Pace
 from pserver.errors import MissingBucket
 from pserver.expiry import Expiry
 from pserver.keeper import Keeper, Keeping

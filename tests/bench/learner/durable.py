@@ -39,7 +39,7 @@ from ingest.kafka import (
 from ingest.stream import Record, Source
 from ingest.topics import examples_topic, scores_topic
 from learner import process
-from learner.loop import Pace
+from learner.pace import Pace
 from learner.process import LearnerSettings, run_learner
 from learner.scores import unpack as unpack_scores
 from learner.spec import parse_spec
