@@ -68,5 +68,5 @@ class Notes:
 
 
 _notes = Notes()
-events.request.add_listener(_notes.note)
-events.test_stop.add_listener(_notes.tell)
+events.request.add_listener(_notes.note)  # type: ignore[no-untyped-call,unused-ignore]
+events.test_stop.add_listener(_notes.tell)  # type: ignore[no-untyped-call,unused-ignore]
