@@ -2,7 +2,8 @@
 
 Here and in `deploy/commands` alone the environment is read, signals are caught, and errors become
 text. What a person has to put right (a spec, an address, a model that is another's) ends in one
-message on standard error and exit code 2; what nobody foresaw keeps its traceback.
+message on standard error and exit code 2, or 75 if Kafka or the store is not there; what nobody
+foresaw keeps its traceback.
 
 Modules are imported by the commands that need them: `headrace --help` answers at once.
 """
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXIT_REFUSED = 2
+EXIT_UNREACHABLE = 75
+"""Kafka or the store is not there (sysexits.h: EX_TEMPFAIL): started again later, it may work."""
 """The same code that a wrong option gives."""
 
 app = typer.Typer(
@@ -87,6 +90,13 @@ def expected_errors() -> tuple[type[Exception], ...]:
     return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
 
 
+def _unreachable() -> tuple[type[Exception], ...]:
+    from ingest.errors import KafkaUnreachable
+    from pserver.errors import Unreachable
+
+    return KafkaUnreachable, Unreachable
+
+
 @contextmanager
 def _refusals() -> Iterator[None]:
     try:
@@ -96,7 +106,7 @@ def _refusals() -> Iterator[None]:
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
         typer.echo(f"headrace: {error}", err=True)
-        sys.exit(EXIT_REFUSED)
+        sys.exit(EXIT_UNREACHABLE if isinstance(error, _unreachable()) else EXIT_REFUSED)
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ that waits for its end and then decides:
 
     asked to stop                       done
     ended with status 2                 a person must put something right: failed, at once
+    ended with status 75                Kafka or the store is not there: failed if it never was,
+                                        else start again, however often, after a pause that grows
     died young, `quick_failures` times  it will not work: failed
     anything else                       start again, after a pause that grows with quick failures
 
@@ -33,7 +35,7 @@ from deploy.stack.leash import Leashed
 logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-m", "deploy.cli")
-CONFIGURATION_ERROR = 2
+CONFIGURATION_ERROR, UNREACHABLE = 2, 75
 _GIVING_WAY = ("nice", "-n", "10")
 """POSIX: the priority with which what follows is run."""
 
@@ -190,6 +192,7 @@ class _Kept:
         self._started_s = time.monotonic()
         self._quick_failures = 0
         self.restarts = 0
+        self._worked = False  # ever, for longer than `quick_s`
         self.failure: PartFailed | None = None
         self._thread = threading.Thread(target=self._keep, name=f"keep {part.name}", daemon=True)
         self._thread.start()
@@ -216,12 +219,15 @@ class _Kept:
             self._process.stop()  # it has ended; this closes its pipe
             quick = time.monotonic() - self._started_s < self._settings.quick_s
             self._quick_failures = self._quick_failures + 1 if quick else 0
+            self._worked = self._worked or not quick
             self.failure = self._judged(status)
             if self.failure is not None or not self._start_again(status):
                 return
 
     def _judged(self, status: int) -> PartFailed | None:
-        if status == CONFIGURATION_ERROR:
+        if status == UNREACHABLE and self._worked:
+            return None  # what it needs was there, and will be again
+        if status in (CONFIGURATION_ERROR, UNREACHABLE):
             why = "refused to run"
         elif self._quick_failures >= self._settings.quick_failures:
             why = f"died {self._quick_failures} times, each within {self._settings.quick_s:g} s"

@@ -152,3 +152,36 @@ def test_no_part_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         process.kill()
 
         assert still_running(everything) == []
+
+
+def test_a_part_that_lost_kafka_is_started_until_it_is_back(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    program = f"""
+import pathlib, sys, time
+tries = pathlib.Path({str(tries)!r})
+tries.open("a").write("x")
+count = len(tries.read_text())
+if count == 1:
+    time.sleep(0.6)  # it works, for longer than `quick_s`
+if count < 9:
+    sys.exit(75)
+time.sleep(1000)
+"""
+    settings = SupervisorSettings(
+        first_pause_s=0.01, longest_pause_s=0.05, quick_s=0.5, quick_failures=3
+    )
+    with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
+        supervisor.start(Part("learner", (program,)))
+        assert eventually(lambda: supervisor.restarts("learner") == 8)
+        supervisor.check()
+        assert supervisor.alive("learner")
+
+
+def test_a_part_that_never_found_kafka_is_reported_at_once(tmp_path: Path) -> None:
+    program = "import sys; print('expected Kafka at 127.0.0.1:1'); sys.exit(75)"
+    with Supervisor(tmp_path, command=PYTHON) as supervisor:
+        supervisor.start(Part("learner", (program,)))
+        said = failure_of(supervisor)
+        assert "refused to run (status 75)" in said
+        assert "expected Kafka at 127.0.0.1:1" in said
+        assert supervisor.restarts("learner") == 0

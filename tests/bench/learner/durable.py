@@ -172,7 +172,9 @@ class Workshop:
         )
 
     def _fill(self, spec: ModelSpec, blobs: list[bytes]) -> list[int]:
-        """Write the examples in turns to the partitions; return where these end, ascending."""
+        """Write the examples in turns to the partitions; return where these end that have any,
+        ascending.
+        """
         ensure_topics(self._kafka, topics_for(spec.name, PARTITIONS))
         writer, ends = KafkaWriter(self._kafka), [0] * PARTITIONS
         try:
@@ -182,7 +184,7 @@ class Workshop:
                 ends[partition] += 1
         finally:
             writer.close()
-        return sorted(ends)
+        return sorted(filter(None, ends))
 
     def _scores(self, spec: ModelSpec, examples: int) -> npt.NDArray[np.float64]:
         """Read the scores that the learner wrote, up to where they are without a gap."""
