@@ -50,7 +50,9 @@ def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping)
 
     None until the oldest is too old or all are too large; then so many that an eighth of the time
     or of the bytes becomes free, since one fold of many entries' rows is cheaper than many folds.
-    Never the last one, which says how far the bucket's sources were read.
+    Never the last one, which says how far the bucket's sources were read. And, but for one entry,
+    not more than that eighth of the bytes at once: a long log becomes shorter step by step, and who
+    waits for room need not wait for all of it. No row is written more often for that.
     """
     if not entries:
         return 0
@@ -59,11 +61,13 @@ def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping)
         return 0
     old_ms = now_ms - (keeping.keep_ms - keeping.keep_ms // 8)
     spared_bytes = keeping.keep_bytes - keeping.keep_bytes // 8
-    count = 0
+    count, freed_bytes = 0, 0
     for entry in itertools.islice(entries, len(entries) - 1):
-        if entry.received_ms > old_ms and size_bytes <= spared_bytes:
+        if entry.received_ms > old_ms and size_bytes - freed_bytes <= spared_bytes:
             break
-        size_bytes -= entry.size_bytes
+        if count and freed_bytes + entry.size_bytes > keeping.keep_bytes // 8:
+            break
+        freed_bytes += entry.size_bytes
         count += 1
     return count
 

@@ -6,10 +6,10 @@ first. The clock begins when its first read returns something, with kernels comp
 every bucket's marks stand at the end of the topic, which is asked for every 20 ms: from then on a
 kill of anything loses nothing.
 
-`burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and the
-log is kept short (`STEADY_LOG_BYTES` a bucket, where the learner waits). Measuring begins when the
-log has reached its bound, and what is applied from then on is what was folded: its rate is the one
-at which unfolded entries do not grow. How much they did is told (`log_growth_mb`).
+`burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and both
+go by shorter logs than by default: it keeps `STEADY_KEEP_BYTES` of a bucket's, and the learner
+waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long. The rate is that of folding: what
+was applied from then on, less what the logs grew by meanwhile (`log_growth_mb`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import multiprocessing
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tests.bench.learner.stream import Stream
 
 PARTITIONS, BUCKETS = 2, 8
-STEADY_LOG_BYTES = 2 << 20
+STEADY_KEEP_BYTES, STEADY_LOG_BYTES = 1 << 20, 3 << 20
 _LOOK_S = 0.02
 _PATIENCE_S = 300.0
 
@@ -88,6 +88,7 @@ class _Look:
     examples: float  # applied in a bucket, on average
     log_bytes: int
     done: bool
+    bytes_an_example: float = 0.0
 
 
 class Workshop:
@@ -140,7 +141,7 @@ class Workshop:
         store = open_store(self._machine.redis, spec.name)
         store.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
         if steady_s:
-            self._keeper_pipe.send((self._machine.redis, spec.name))
+            self._keeper_pipe.send((self._machine.redis, spec.name, STEADY_KEEP_BYTES))
             self._keeper_pipe.recv()
         limit = STEADY_LOG_BYTES if steady_s else Pace().log_bytes_limit
         self._pipe.send((self._machine.kafka, self._machine.redis, spec.text, limit))
@@ -158,16 +159,17 @@ class Workshop:
             self._keeper_pipe.send("stop")
             self._keeper_pipe.recv()
         first, last = (_window(looks, steady_s) if steady_s else None) or (looks[0], looks[-1])
-        done = last.examples - first.examples
+        done, grown = last.examples - first.examples, last.log_bytes - first.log_bytes
+        folded = done - max(0.0, grown / first.bytes_an_example) if steady_s else done
         scores = self._scores(spec, examples)
         store.drop()
         store.close()
         return Durable(
             round(done),
-            done / (last.at_s - first.at_s),
+            folded / (last.at_s - first.at_s),
             memory,
             scores,
-            (last.log_bytes - first.log_bytes) / 2**20,
+            grown / 2**20,
             stages,
         )
 
@@ -209,13 +211,15 @@ def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
 
 
 def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
-    """Return the looks between which the log was as long as it may be, None if not yet."""
-    full = next((each for each in looks if each.log_bytes >= STEADY_LOG_BYTES * BUCKETS / 2), None)
-    if full is None or looks[-1].at_s - full.at_s < steady_s:
+    """Return the looks between which the learner was held up, None if it has not been for long."""
+    kept_bytes, full_bytes = STEADY_KEEP_BYTES * BUCKETS, 0.9 * STEADY_LOG_BYTES * BUCKETS
+    kept = next((each for each in looks if each.log_bytes >= kept_bytes), None)
+    full = next((each for each in looks if each.log_bytes >= full_bytes), None)
+    if kept is None or full is None or looks[-1].at_s - full.at_s < steady_s:
         return None
-    # the first second is the log's own: what it could still take counts as nobody's
-    first = next(each for each in looks if each.at_s >= full.at_s + steady_s / 4)
-    return first, looks[-1]
+    # nothing was trimmed until there was as much as is kept: so an example takes so many bytes
+    full = replace(full, bytes_an_example=kept.log_bytes / kept.examples)
+    return full, looks[-1]
 
 
 def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
@@ -266,11 +270,11 @@ class _TellingReader(KafkaReader):
 def _keeper_process(pipe: Connection) -> None:
     """Keep the models that the pipe names, each until told to stop."""
     while (told := pipe.recv()) is not None:
-        redis, name = told
+        redis, name, keep_bytes = told
         stop, store = threading.Event(), open_store(redis, name)
         waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
         waiting.start()
         pipe.send("keeping")
-        run_keeper(KeeperSettings(keeping=Keeping(keep_bytes=STEADY_LOG_BYTES // 2)), store, stop)
+        run_keeper(KeeperSettings(keeping=Keeping(keep_bytes=keep_bytes)), store, stop)
         store.close()
         pipe.send("stopped")
