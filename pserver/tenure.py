@@ -26,6 +26,9 @@ class Keeping:
     keep_bytes: int = 8 << 20
     """Of a bucket's log, if that is less: what the store's memory can spare, over the buckets.
     Well below the size at which learners begin to wait."""
+    trim_bytes: int = 256 << 10
+    """Of a bucket's log, folded and trimmed at a time, but for a larger entry: a long log becomes
+    shorter step by step, and who waits for room need not wait for all of it."""
     rows_a_fold: int = 1000
     """Rows written in one call, some 5 ms of the server's time: others wait no longer than that."""
     lease_ms: int = 10_000
@@ -50,9 +53,9 @@ def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping)
 
     None until the oldest is too old or all are too large; then so many that an eighth of the time
     or of the bytes becomes free, since one fold of many entries' rows is cheaper than many folds.
-    Never the last one, which says how far the bucket's sources were read. And, but for one entry,
-    not more than that eighth of the bytes at once: a long log becomes shorter step by step, and who
-    waits for room need not wait for all of it. No row is written more often for that.
+    Never the last one, which says how far the bucket's sources were read. And not more than
+    `trim_bytes` at once, by which no row is written more often: an entry is followed by the rows
+    that it was the first to touch.
     """
     if not entries:
         return 0
@@ -65,7 +68,7 @@ def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping)
     for entry in itertools.islice(entries, len(entries) - 1):
         if entry.received_ms > old_ms and size_bytes - freed_bytes <= spared_bytes:
             break
-        if count and freed_bytes + entry.size_bytes > keeping.keep_bytes // 8:
+        if count and freed_bytes + entry.size_bytes > keeping.trim_bytes:
             break
         freed_bytes += entry.size_bytes
         count += 1

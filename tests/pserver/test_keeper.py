@@ -124,6 +124,14 @@ def test_what_is_due(
     assert due(entries, 10 * len(entries), 0, keeping) == expected
 
 
+@pytest.mark.parametrize(("trim_bytes", "expected"), [(5, 1), (10, 1), (29, 2), (30, 3), (500, 7)])
+def test_a_log_that_is_far_too_long_is_shortened_step_by_step(
+    trim_bytes: int, expected: int
+) -> None:
+    entries, keeping = held(*[1] * 10), Keeping(keep_ms=80, keep_bytes=40, trim_bytes=trim_bytes)
+    assert due(entries, 100, 0, keeping) == expected
+
+
 def test_a_hot_row_is_written_once_for_all_the_entries_that_touch_it() -> None:
     world = World()
     metrics = KeeperMetrics("m")

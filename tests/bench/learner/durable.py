@@ -8,8 +8,8 @@ kill of anything loses nothing.
 
 `burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and both
 go by shorter logs than by default: it keeps `STEADY_KEEP_BYTES` of a bucket's, and the learner
-waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long. The rate is that of folding: what
-was applied from then on, less what the logs grew by meanwhile (`log_growth_mb`).
+waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long. The rate is that of folding:
+what was applied from then on, less what the logs grew by meanwhile (`log_growth_mb`).
 """
 
 from __future__ import annotations
