@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from serving.api.limits import Arrived, Room, Whole
     from serving.metrics import RequestMetrics
     from serving.models.candidates import Asked, Candidates
-    from serving.models.predictor import Predictor
+    from serving.models.predictor import Predictor, Rows
     from serving.models.served import Models, Served, Target
     from serving.replicas.standing import Standing
 
@@ -178,7 +178,7 @@ class Answering:
     ) -> tuple[Written, float, int]:
         size = len(body)
         self._room.take(size)
-        busy_s = None
+        busy_s, since_s = None, time.monotonic()
         try:
             # those who arrived together are all counted before the first of them is computed
             await asyncio.sleep(0)
@@ -187,30 +187,34 @@ class Answering:
                 loop = asyncio.get_running_loop()
                 waited_s = self._room.waiting_s
                 written, candidates = await loop.run_in_executor(
-                    self._aside, self.compute, target, body, headers, face
+                    self._aside, self.compute, target, body, headers, face, since_s
                 )
                 seconds = time.perf_counter() - began_s
                 busy_s = min(seconds, max(seconds - waited_s, seconds / 2))
             else:
-                written, candidates = self.compute(target, body, headers, face)
+                written, candidates = self.compute(target, body, headers, face, since_s)
                 busy_s = seconds = time.perf_counter() - began_s
         finally:
             self._room.done(size, busy_s)
         return written, seconds, candidates
 
     def compute(
-        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face
+        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
     ) -> tuple[Written, int]:
-        """Return the answer to a body, and how many candidates it has. Raises Refused."""
+        """Return the answer to a body, and how many candidates it has. Raises Refused.
+
+        since_s: when it was there, by the clock that never goes back.
+        """
         served = target.served
         standing, now_ms = served.rows.standing, self._now_ms()
         check_complete(standing)
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
         names = names_of(asked.candidates, self._names)
-        scored = score(target, asked, standing, now_ms, names)
+        rows = served.rows.reading(since_s)
+        scored = score(target, asked, standing, now_ms, names, rows)
         if asked.uncertainty:
-            scored = scored._replace(uncertainties=uncertainties(served, asked, now_ms))
+            scored = scored._replace(uncertainties=uncertainties(served, asked, now_ms, rows))
         written = face.write(scored)
         for each in self._beside:
             each.answered(scored, lambda other: face.read(other, body, headers))
@@ -223,22 +227,21 @@ def score(
     standing: Standing,
     now_ms: int,
     names: Sequence[str],
+    rows: Rows,
     predictor: Predictor | None = None,
 ) -> Scored:
     """Return a request's scores, by the model's own predictor unless another is given."""
-    served = target.served
-    rows = served.rows.reading()
-    scores = (predictor or served.predictor).predict(rows, asked.candidates, now_ms)
+    scores = (predictor or target.served.predictor).predict(rows, asked.candidates, now_ms)
     chosen = None
     if asked.top_k is not None:
         chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
     return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
 
 
-def uncertainties(served: Served, asked: Asked, now_ms: int) -> npt.NDArray[np.float64]:
+def uncertainties(served: Served, asked: Asked, now_ms: int, rows: Rows) -> npt.NDArray[np.float64]:
     """Return how far one more outcome could move each score. Raises Refused (422)."""
     try:
-        return served.predictor.uncertainty(served.rows.reading(), asked.candidates, now_ms)
+        return served.predictor.uncertainty(rows, asked.candidates, now_ms)
     except NoUncertainty as error:
         expected = "a model whose optimizer keeps count of what it saw"
         raise Refused(422, "uncertainty", expected, str(error)) from error

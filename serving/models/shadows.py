@@ -92,7 +92,8 @@ class Shadows:
             self._counted(model, "refused")
             return
         predictor = target.served.spare or target.served.predictor
-        scored = score(target, asked, standing, answered.now_ms, answered.names, predictor)
+        rows = target.served.rows.reading()
+        scored = score(target, asked, standing, answered.now_ms, answered.names, rows, predictor)
         if answered.chosen is not None:  # what was shown is what the answer had
             scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")

@@ -1,8 +1,9 @@
 """A follower for whom not all rows fit: hot rows are here, the others are fetched while one waits.
 
-A request that names rows which are not here waits for them, for a few milliseconds and no longer:
-then it is answered as if they did not exist, the answer says how many these were, and they are here
-for the next one. Rows of buckets that do not answer are not waited for at all.
+A request that names rows which are not here waits for them, for a few milliseconds and no longer,
+those included that it waited for its turn: then it is answered as if they did not exist, the answer
+says how many these were, and they are here for the next one. Rows of buckets that do not answer are
+not waited for at all.
 
 The thread that follows the logs also fetches, since both change the same rows: whoever waits wakes
 it. What several requests wait for is fetched together.
@@ -82,9 +83,10 @@ class Bounded(Follower):
         """Memory of what the logs still hold."""
         return self._hot.tail_bytes
 
-    def reading(self) -> Reading:
-        """Return what one request reads from."""
-        return Reading(self, self._asked, self._bounds.miss_deadline_ms / 1000)
+    def reading(self, since_s: float | None = None) -> Reading:
+        """Return what one request reads from; `since_s` is when it began to wait."""
+        began_s = time.monotonic() if since_s is None else since_s
+        return Reading(self, self._asked, began_s + self._bounds.miss_deadline_ms / 1000)
 
     def stop(self) -> None:
         """End the thread; nobody is waited for any more."""
@@ -107,14 +109,15 @@ class Bounded(Follower):
         worth = missing
         if failed:
             worth = missing[~np.isin(self._hot.shape.bucket_of(missing), list(failed))]
-        left_s = deadline_s - time.monotonic()
-        if worth.shape[0] and left_s > 0:
+        if worth.shape[0]:
             miss = _Miss(worth)
             with self._woken:
                 self._misses.append(miss)
                 self._woken.notify()
-            miss.looked.wait(left_s)
-            table, missing = self._present(ids)
+            left_s = deadline_s - time.monotonic()
+            if left_s > 0:
+                miss.looked.wait(left_s)
+                table, missing = self._present(ids)
         defaulted = missing.shape[0]
         self._counted("hit", hits)
         self._counted("fetched", max(ids.shape[0] - hits - defaulted, 0))
@@ -161,13 +164,13 @@ class Bounded(Follower):
 class Reading:
     """What one request reads from; it knows how many of its rows were not to be had."""
 
-    def __init__(self, rows: Bounded, asked: AskedRows, patience_s: float) -> None:
-        self._rows, self._asked, self._patience_s = rows, asked, patience_s
+    def __init__(self, rows: Bounded, asked: AskedRows, deadline_s: float) -> None:
+        self._rows, self._asked, self._deadline_s = rows, asked, deadline_s
         self.defaulted = 0
 
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
         """Return a table that has the rows."""
-        asked, deadline_s = self._asked, time.monotonic() + self._patience_s
+        asked, deadline_s = self._asked, self._deadline_s
         table, self.defaulted = self._rows.have(asked.of_features(features), deadline_s)
         ids = asked.of_statistics(table, features, event_ms)
         if ids.shape[0]:

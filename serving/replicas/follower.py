@@ -121,7 +121,7 @@ class Follower:
         """The rows, to be read only."""
         return self._replica.table
 
-    def reading(self) -> Rows:
+    def reading(self, since_s: float | None = None) -> Rows:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from: all rows are here."""
         return TableRows(self._replica.table)
 

@@ -58,7 +58,7 @@ class Frozen:
         """Why it cannot be loaded."""
         self.standing = _standing(manifest)
 
-    def reading(self) -> TableRows:
+    def reading(self, since_s: float | None = None) -> TableRows:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from: all rows are here."""
         return TableRows(self._table)
 

@@ -84,8 +84,11 @@ class LocalRows(Protocol):
     def failure(self) -> StoreError | None:
         """Why there is nothing to answer from; None as long as there is, or will be."""
 
-    def reading(self) -> Rows:
-        """Return what one request reads from."""
+    def reading(self, since_s: float | None = None) -> Rows:
+        """Return what one request reads from.
+
+        since_s: when it began to wait for its answer, by the clock that never goes back; None: now.
+        """
 
     def freshness(self) -> Summary:
         """Return the percentiles of recent freshness: not free, so only made when asked for."""

@@ -67,7 +67,7 @@ class SharedRows:
         failure = self._published.failure
         return StoreError(failure) if failure else None
 
-    def reading(self) -> Rows:
+    def reading(self, since_s: float | None = None) -> Rows:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from."""
         self._look()
         return TableRows(self._table)

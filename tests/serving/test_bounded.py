@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,21 @@ def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_t
         assert known() and store.looks == looks
     finally:
         store.held.set()
+        bounded.stop()
+
+
+def test_who_waited_for_its_turn_for_as_long_waits_for_no_row_and_the_next_one_has_it() -> None:
+    bounded, counts = bounded_of(Looking(memory_store(news())), Bounds(LEAST_ROWS, 60_000))
+    scorer, asked = predictor(), asked_of(np.random.default_rng(0))
+    bounded.start()
+    try:
+        eventually(lambda: bounded.standing.complete)
+        late = bounded.reading(time.monotonic() - 60.0)
+        scorer.predict(late, asked, NOW_MS)
+        assert late.defaulted == counts["defaulted"] > 20
+        scorer.predict(again := bounded.reading(), asked, NOW_MS)  # waits a minute if it has to
+        assert again.defaulted == 0
+    finally:
         bounded.stop()
 
 
