@@ -33,6 +33,10 @@ class Position:
     reached: Mapping[str, Reached]
     """Source -> the last that an entry said of it. Only what the log still held is known."""
 
+    def precedes(self, version: int, previous: bytes) -> bool:
+        """Whether an entry of this version, after one of nonce `previous`, is exactly the next."""
+        return version == self.version + 1 and previous == self.nonce
+
 
 class Broken(Exception):
     """The log does not continue what was read before. The bucket has to be read anew."""

@@ -202,7 +202,7 @@ class Lookup:
         Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
         """
         position = self._positions[bucket]
-        if position is None or version != position.version + 1 or previous_nonce != position.nonce:
+        if position is None or not position.precedes(version, previous_nonce):
             return False
         self._tail.append(bucket, version, gains)
         self._positions[bucket] = advanced(position, version, nonce, header)

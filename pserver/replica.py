@@ -176,7 +176,7 @@ class Replica:
         position = self._positions.get(bucket)
         if position is None or bucket in self._broken:
             return False
-        if version != position.version + 1 or previous_nonce != position.nonce:
+        if not position.precedes(version, previous_nonce):
             return False
         self.table.add(gains)
         self._positions[bucket] = advanced(position, version, nonce, header)
