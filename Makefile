@@ -54,7 +54,7 @@ simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=100
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
-	for name in pserver learner learner_week learners batch_size drift joiner serving workers served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
+	for name in pserver learner learner_week week_table learners batch_size drift joiner serving workers served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \
