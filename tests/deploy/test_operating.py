@@ -16,6 +16,7 @@ from deploy.stack.leash import Leashed
 from deploy.stack.ports import free_port
 from deploy.stack.valkey import call, server_binary
 from deploy.stack.waiting import wait_until
+from ingest.errors import StreamError
 from learner.errors import LearnerError
 from pserver.errors import StoreError
 from pserver.redis_store import open_store
@@ -93,7 +94,11 @@ def test_every_error_that_stops_or_delays_a_process_is_explained() -> None:
     explained = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     ours = {
         name
-        for base, module in ((StoreError, "pserver.errors"), (LearnerError, "learner.errors"))
+        for base, module in (
+            (StoreError, "pserver.errors"),
+            (LearnerError, "learner.errors"),
+            (StreamError, "ingest.errors"),
+        )
         for name in below(base)
         if name in vars(__import__(module, fromlist=["errors"]))
     }
