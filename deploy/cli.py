@@ -19,14 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from deploy.commands import demo, evaluate, ingest, learner, pserver, run, serving
+from deploy.exit_status import REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-EXIT_REFUSED = 2
-EXIT_UNREACHABLE = 75
-"""Kafka or the store is not there (sysexits.h: EX_TEMPFAIL): started again later, it may work."""
-"""The same code that a wrong option gives."""
 
 app = typer.Typer(
     name="headrace",
@@ -106,7 +102,7 @@ def _refusals() -> Iterator[None]:
             raise
         logging.getLogger(__name__).debug("refused", exc_info=True)
         typer.echo(f"headrace: {error}", err=True)
-        sys.exit(EXIT_UNREACHABLE if isinstance(error, _unreachable()) else EXIT_REFUSED)
+        sys.exit(UNREACHABLE if isinstance(error, _unreachable()) else REFUSED)
 
 
 def main() -> None:

@@ -30,12 +30,12 @@ from types import TracebackType
 from typing import Self
 
 from deploy.errors import PartFailed
+from deploy.exit_status import REFUSED, UNREACHABLE
 from deploy.stack.leash import Leashed
 
 logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-m", "deploy.cli")
-CONFIGURATION_ERROR, UNREACHABLE = 2, 75
 _GIVING_WAY = ("nice", "-n", "10")
 """POSIX: the priority with which what follows is run."""
 
@@ -227,7 +227,7 @@ class _Kept:
     def _judged(self, status: int) -> PartFailed | None:
         if status == UNREACHABLE and self._worked:
             return None  # what it needs was there, and will be again
-        if status in (CONFIGURATION_ERROR, UNREACHABLE):
+        if status in (REFUSED, UNREACHABLE):
             why = "refused to run"
         elif self._quick_failures >= self._settings.quick_failures:
             why = f"died {self._quick_failures} times, each within {self._settings.quick_s:g} s"

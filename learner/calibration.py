@@ -213,28 +213,40 @@ def _gain(alpha, slope, weight, z):  # type: ignore[no-untyped-def]
     return -alpha * slope * weight / (1.0 + 0.25 * alpha * weight * (1.0 + z * z))
 
 
-@kernel
-def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # type: ignore[no-untyped-def]
-    shift, ids, places, live = shift_of(active.shape[0]), scale.ids, scale.places, scale.live
-    for k in range(2):
+@part
+def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
+    """Find the layer's rows, adding those whose bucket is active. Compiled."""
+    shift, ids, places, live = shift_of(active.shape[0]), layer.ids, layer.places, layer.live
+    for k in range(ids.shape[0]):
         live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
         if live[k]:
             places[k] = find_or_add(columns, ids[k])
         else:
             places[k] = find(columns.slots, columns.ids, ids[k])
+
+
+@part
+def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untyped-def]
+    """Add what its row number k gained from an example, if its bucket is active. Compiled."""
+    if layer.live[k]:
+        place, own, (shows, clicks, second) = layer.places[k], np.float32(gain), counted
+        columns.values[place, 0] += own
+        gaining.values[place, 0] += own
+        count_row(columns, gaining, place, shows, clicks, second)
+
+
+@kernel
+def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # type: ignore[no-untyped-def]
+    find_layer(columns, active, scale)
     for i in range(scores.shape[0]):
         if math.isnan(scores[i]):
             continue  # the guard finds it, and a row must not
         z = log_odds(scores[i])
-        p = _calibrated(columns, places, z)
+        p = _calibrated(columns, scale.places, z)
         scores[i] = p
         z = promised_at(remembered, labelled, i, scale.promised, z)
         slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
         gain = _gain(scale.alpha, slope, np.float64(weight_of(labelled, i)), z)
-        shows, clicks, second = counts_of(labelled, i)
-        for k in range(2):
-            if live[k]:
-                own = np.float32(gain * z if k == 0 else gain)
-                columns.values[places[k], 0] += own
-                gaining.values[places[k], 0] += own
-                count_row(columns, gaining, places[k], shows, clicks, second)
+        counted = counts_of(labelled, i)
+        add_to(columns, gaining, scale, 0, gain * z, counted)
+        add_to(columns, gaining, scale, 1, gain, counted)

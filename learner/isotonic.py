@@ -31,15 +31,16 @@ from ingest.compiled import kernel, part, quotient_part
 from learner.calibration import (
     CALIBRATION_NUMBER,
     Calibrated,
+    add_to,
+    find_layer,
     log_odds,
     promised_at,
     slope_of,
     value_at,
 )
-from learner.inputs import counts_of, shift_of, weight_of
+from learner.inputs import counts_of, weight_of
 from learner.label_loss import probability_of
-from learner.row_counters import count_row
-from pserver.table import find, find_or_add
+from pserver.table import find
 
 _LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
 _LEAST_SLOPE = 0.05
@@ -145,13 +146,8 @@ def _gain(alpha, slope, weight, share):  # type: ignore[no-untyped-def]
 
 @kernel
 def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # type: ignore[no-untyped-def]
-    shift, ids, places = shift_of(active.shape[0]), knots.ids, knots.places
-    for k in range(_KNOTS):
-        knots.live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
-        if knots.live[k]:
-            places[k] = find_or_add(columns, ids[k])
-        else:
-            places[k] = find(columns.slots, columns.ids, ids[k])
+    find_layer(columns, active, knots)
+    places = knots.places
     for i in range(scores.shape[0]):
         if math.isnan(scores[i]):
             continue  # the guard finds it, and a row must not
@@ -164,10 +160,6 @@ def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # ty
         unpooled += share * value_at(columns, places[first + 1])
         slope = slope_of(labelled.kinds[i], labelled.labels[i], probability_of(z + unpooled))
         gain = _gain(knots.alpha, slope, np.float64(weight_of(labelled, i)), share)
-        shows, clicks, second = counts_of(labelled, i)
-        for k in range(first, first + 2):
-            if knots.live[k]:
-                own = np.float32(gain * (1.0 - share if k == first else share))
-                columns.values[places[k], 0] += own
-                gaining.values[places[k], 0] += own
-                count_row(columns, gaining, places[k], shows, clicks, second)
+        counted = counts_of(labelled, i)
+        add_to(columns, gaining, knots, first, gain * (1.0 - share), counted)
+        add_to(columns, gaining, knots, first + 1, gain * share, counted)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
+from learner.inputs import shift_of
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import row_of
@@ -94,9 +95,9 @@ def _largest(order, count, bits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _deal(view_ids, order, shift, of_row, counts):  # type: ignore[no-untyped-def]
+def _deal(view_ids, order, of_row, counts):  # type: ignore[no-untyped-def]
     """Write the bucket of each place of `order`, and count the rows of each."""
-    last = order.shape[0] - 1
+    last, shift = order.shape[0] - 1, shift_of(counts.shape[0])
     for i in range(order.shape[0]):
         prefetch(view_ids, order[min(i + AHEAD, last)])
         bucket = np.int64((view_ids[order[i]] >> _ONE) >> shift)
@@ -142,8 +143,6 @@ class Pending:
 
     def __init__(self, view: RowTable, shape: Shape) -> None:
         self._view = view
-        self._shift = np.uint64(64 - shape.buckets.bit_length())
-        """By how much half an id is shifted to give its bucket."""
         self._shape = shape
         self.gaining = _make(view.columns.ids.shape[0], view.width)
 
@@ -194,7 +193,7 @@ class Pending:
         order = gaining.order[: len(self)]
         of_row = np.empty(order.shape[0], np.uint16)
         counts = np.zeros(self._shape.buckets, np.int64)
-        _deal(ids, order, self._shift, of_row, counts)
+        _deal(ids, order, of_row, counts)
         taken = sorted(buckets)
         ends = dict(zip(taken, np.cumsum(counts[taken]).tolist(), strict=True))
         begins = {bucket: end - int(counts[bucket]) for bucket, end in ends.items()}

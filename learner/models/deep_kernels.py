@@ -143,6 +143,12 @@ def _read_row(columns, parameters, turns, turn, place):  # type: ignore[no-untyp
 
 
 @part
+def _times(vector, x, product):  # type: ignore[no-untyped-def]
+    for f in range(vector.shape[0]):
+        product[f] = vector[f] * x
+
+
+@part
 def _read_inputs(  # type: ignore[no-untyped-def]
     columns, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
 ):
@@ -154,22 +160,17 @@ def _read_inputs(  # type: ignore[no-untyped-def]
         if place < 0:
             gathered.weights[at] = _ZERO
             if k:
-                row_id, vector = (
-                    read_id(columns, gate, place, scratch.ids[row, k]),
-                    row_of(gathered.vectors, vector_at),
-                )
+                row_id = read_id(columns, gate, place, scratch.ids[row, k])
+                vector = row_of(gathered.vectors, vector_at)
                 read_vector(columns.values, parameters, place, row_id, _ONE, vector)
-                for f in range(vector.shape[0]):
-                    vector[f] *= x
+                _times(vector, x, vector)
             continue
         turn = _turn(columns, parameters, turns, place, second)
         if not turns.read[turn]:
             _read_row(columns, parameters, turns, turn, place)
         gathered.weights[at] = turns.weight[turn, 0] * x
         if k:
-            vector, own = row_of(gathered.vectors, vector_at), row_of(turns.vector, turn)
-            for f in range(vector.shape[0]):
-                vector[f] = own[f] * x
+            _times(row_of(turns.vector, turn), x, row_of(gathered.vectors, vector_at))
 
 
 @part
@@ -237,12 +238,12 @@ def gather(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def slopes(labelled, begin, probabilities, slopes):  # type: ignore[no-untyped-def]
+def slopes(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
     """Write the slope of the loss of each example from `begin` on, by its log-odds."""
     for k in range(probabilities.shape[0]):
         i = begin + k
         slope = slope_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
-        slopes[k] = slope * weight_of(labelled, i)
+        made[k] = slope * weight_of(labelled, i)
 
 
 @part
@@ -314,8 +315,7 @@ def look_up(  # type: ignore[no-untyped-def]
             shrink = shrink_of(parameters.vectors, last_seen, second)
             vector = row_of(gathered.vectors, vector_at)
             read_vector(columns.values, parameters, place, row_id, shrink, vector)
-            for f in range(vector.shape[0]):
-                vector[f] *= x
+            _times(vector, x, vector)
         item_position += items
 
 

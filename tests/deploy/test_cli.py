@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.cli import EXIT_REFUSED, EXIT_UNREACHABLE, main
+from deploy.cli import main
+from deploy.exit_status import REFUSED, UNREACHABLE
 from deploy.models import path_of
 from deploy.stack.ports import free_port
 from tests.deploy.command import headrace
@@ -35,14 +36,14 @@ def refused(
         if name.startswith("HEADRACE_"):
             monkeypatch.delenv(name)
 
-    def run(*arguments: str, **variables: str) -> str:
+    def run(*arguments: str, status: int = REFUSED, **variables: str) -> str:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capsys.readouterr().err
-        assert ended.value.code in (EXIT_REFUSED, EXIT_UNREACHABLE), said
+        assert ended.value.code == status, said
         assert "Traceback" not in said
         return said
 
@@ -56,7 +57,7 @@ def test_a_refusal_is_one_message_on_standard_error_within_seconds() -> None:
     address = f"127.0.0.1:{free_port()}"
     result = headrace("pserver", "init", "--model", DEMO, "--redis", f"redis://{address}",
                       timeout_s=SECONDS)  # fmt: skip
-    assert result.returncode == EXIT_UNREACHABLE
+    assert result.returncode == UNREACHABLE
     assert result.stdout == ""
     assert result.stderr.startswith("headrace: ")
     assert "Traceback" not in result.stderr
@@ -75,7 +76,7 @@ def test_a_wrong_kafka_address_is_named_with_its_setting_within_seconds(
     refused: Refused, command: tuple[str, ...]
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    said = refused(*command, "--kafka", address)
+    said = refused(*command, "--kafka", address, status=UNREACHABLE)
     assert address in said
     assert "--kafka" in said
     assert "HEADRACE_KAFKA" in said
@@ -91,7 +92,8 @@ def test_a_wrong_redis_address_is_named_with_its_setting_within_seconds(
     refused: Refused, command: tuple[str, ...]
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
-    said = refused(*command, "--model", DEMO, "--redis", f"redis://{address}")
+    to = ("--model", DEMO, "--redis", f"redis://{address}")
+    said = refused(*command, *to, status=UNREACHABLE)
     assert address in said
     assert "--redis" in said
     assert "HEADRACE_REDIS" in said
@@ -110,7 +112,8 @@ def test_run_with_wrong_addresses_fails_before_anything_is_started(
 ) -> None:
     kafka, redis = (f"127.0.0.1:{free_port()}" for _ in range(2))
     data = ("run", "--model", DEMO, "--data", str(empty_log))
-    said = refused(*data, "--kafka", kafka, "--redis", f"redis://{redis}")
+    to = ("--kafka", kafka, "--redis", f"redis://{redis}")
+    said = refused(*data, *to, status=UNREACHABLE)
     assert kafka in said
     assert "--kafka" in said
     assert "HEADRACE_KAFKA" in said
@@ -145,9 +148,9 @@ def test_a_data_directory_that_is_not_there_or_empty_is_refused(
 def test_a_flag_beats_its_variable_and_a_variable_its_default(refused: Refused) -> None:
     flag, variable = (f"127.0.0.1:{free_port()}" for _ in range(2))
     topics = ("ingest", "topics", "--model", DEMO)
-    said = refused(*topics, HEADRACE_KAFKA=variable)
+    said = refused(*topics, HEADRACE_KAFKA=variable, status=UNREACHABLE)
     assert variable in said
-    said = refused(*topics, "--kafka", flag, HEADRACE_KAFKA=variable)
+    said = refused(*topics, "--kafka", flag, HEADRACE_KAFKA=variable, status=UNREACHABLE)
     assert flag in said
     assert variable not in said
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from deploy.exit_status import UNREACHABLE
 from deploy.models import path_of
 from deploy.operation.topic import held_topic
 from deploy.stack.valkey import ValkeyCluster
@@ -244,7 +245,7 @@ def test_a_dead_node_hides_its_own_buckets_alone(
         assert [each["where"] for each in findings if each["subject"] == "servers"] == [
             cluster.nodes[dead].address
         ]
-        assert headrace("pserver", "drop", *to, "--yes").code == 75  # to be tried again later
+        assert headrace("pserver", "drop", *to, "--yes").code == UNREACHABLE
     finally:
         cluster.restart(dead)
 

@@ -361,12 +361,17 @@ def test_messages_with_a_key_meet_by_murmur2_whoever_wrote_them(
         }
 
 
+def _narrow(settings: KafkaSettings, fresh_name: FreshName) -> tuple[str, KafkaWriter]:
+    """A topic that takes short messages alone, and somebody to write them."""
+    topic = fresh_name("narrow")
+    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
+    return topic, KafkaWriter(settings)
+
+
 def test_a_message_too_large_is_refused_and_the_writer_says_so(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
-    topic = fresh_name("narrow")
-    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
-    writer = KafkaWriter(settings)
+    topic, writer = _narrow(settings, fresh_name)
     # above the topic's limit but not the client's, and not to be compressed below it
     writer.send(Source(topic, 0), secrets.token_bytes(20_000))
     with pytest.raises(WriteRefused, match=topic):
@@ -380,9 +385,7 @@ def test_a_message_too_large_is_refused_and_the_writer_says_so(
 def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
-    topic = fresh_name("narrow")
-    ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
-    writer = KafkaWriter(settings)
+    topic, writer = _narrow(settings, fresh_name)
     writer.send(Source(topic, 0), secrets.token_bytes(20_000))
 
     def send_on() -> None:

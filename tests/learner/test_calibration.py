@@ -15,24 +15,26 @@ from learner.spec import ModelSpec, SpecError, parse_spec
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
 
 SECTION = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
+ISOTONIC = '[calibration]\nkind = "isotonic"\nalpha = 0.3\n'
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\nmini_batch = 8\n'
 MODELS = ["", MACHINE, DEEP]
 
 
-def _pair(policy: str = "window", model: str = "", seed: int = 1) -> tuple[ModelSpec, ModelSpec]:
+def pair(
+    policy: str = "window", model: str = "", section: str = SECTION
+) -> tuple[ModelSpec, ModelSpec]:
     """The same model with the layer and without it."""
     if model == DEEP:
         pytest.importorskip("torch", reason="deep models are an extra")
     both = (
-        random_spec(np.random.default_rng(seed), policy, True, each, model)
-        for each in (SECTION, "")
+        random_spec(np.random.default_rng(1), policy, True, each, model) for each in (section, "")
     )
     with_layer, bare = both
     return with_layer, bare
 
 
-def _layer(bench: Bench) -> np.ndarray:
+def layer_of(bench: Bench) -> np.ndarray:
     return np.asarray(bench.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER)
 
 
@@ -54,7 +56,7 @@ def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("weighed", [False, True])
 def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: bool) -> None:
-    spec, bare = _pair(model=model)
+    spec, bare = pair(model=model)
     examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
     if weighed:
         weights = np.random.default_rng(3).choice([0.0, 1.0, 30.0], len(examples))
@@ -62,7 +64,7 @@ def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: 
     bench, alone = Bench(spec), Bench(bare)
     expected, a, b = _expected(alone.learn(examples), examples)
     np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
-    rows, layer = bench.rows(), _layer(bench)
+    rows, layer = bench.rows(), layer_of(bench)
     assert sorted(rows.values[layer, 0].tolist()) == pytest.approx(sorted([a, b]), rel=1e-3)
     assert abs(a) > 0.005
     assert rows.shows[layer].tolist() == [300, 300]
@@ -71,9 +73,10 @@ def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: 
     np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
 
 
+@pytest.mark.parametrize("section", [SECTION, ISOTONIC])
 @pytest.mark.parametrize("batch", [1, 7])
-def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int) -> None:
-    spec, _ = _pair("immediate")
+def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int, section: str) -> None:
+    spec, _ = pair("immediate", section=section)
     examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
     whole, split = Bench(spec), Bench(spec)
     scores = whole.learn(examples)
@@ -83,9 +86,11 @@ def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int) -> Non
     np.testing.assert_array_equal(np.isnan(scores), examples.kinds == Kind.CLICKED)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_what_was_pushed_answers_as_the_learner_does(model: str) -> None:
-    spec, _ = _pair("immediate", model)
+@pytest.mark.parametrize(
+    ("model", "section"), [*((each, SECTION) for each in MODELS), ("", ISOTONIC)]
+)
+def test_what_was_pushed_answers_as_the_learner_does(model: str, section: str) -> None:
+    spec, _ = pair("immediate", model, section)
     bench, served = Bench(spec), Bench(spec)
     examples = random_examples(np.random.default_rng(5), spec, 200, closed=False)
     bench.learn(examples)
@@ -93,18 +98,18 @@ def test_what_was_pushed_answers_as_the_learner_does(model: str) -> None:
     asked = examples.features, examples.event_ms
     answers = served.model.predict(served.view, *asked)
     np.testing.assert_array_equal(answers, bench.model.predict(bench.view, *asked))
-    ids = bench.rows().ids[_layer(bench)]
+    ids = bench.rows().ids[layer_of(bench)]
     assert np.isin(ids, served.model.asked_rows.always).all()
     served.view.clear(served.view.find(ids))
     assert np.any(served.model.predict(served.view, *asked) != answers)
 
 
 def test_a_bucket_that_has_the_examples_keeps_its_half_of_the_layer() -> None:
-    spec, _ = _pair()
+    spec, _ = pair()
     examples = random_examples(np.random.default_rng(6), spec, 200, closed=True)
     bench = Bench(spec)
     bench.learn(part(examples, 0, 100))
-    before, layer = bench.rows(), _layer(bench)
+    before, layer = bench.rows(), layer_of(bench)
     mine, other = bench.shape.bucket_of(before.ids[layer]).tolist()
     assert mine != other
     assert BUCKETS > 1
@@ -142,7 +147,7 @@ def test_a_model_that_is_too_sure_of_itself_is_mended(policy: str) -> None:
 
 def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     random = np.random.default_rng(8)
-    spec, _ = _pair()
+    spec, _ = pair()
     bench, layer = Bench(spec), Calibrated(Calibration(alpha=0.01), 600_000)
     view, gaining, active = bench.view, bench.pending, np.ones(BUCKETS, np.bool_)
     for rate in (0.3, 0.05):

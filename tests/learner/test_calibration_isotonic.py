@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from ingest.examples import Examples, Kind
 from learner.calibration import CALIBRATION_NUMBER, Calibration
 from learner.isotonic import Isotonic
 from learner.spec import ModelSpec, SpecError, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
 from tests.learner.few_rows import Model, assert_same, drawn
-from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
+from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
+from tests.learner.test_calibration import layer_of, pair
 from tests.learner.test_spec import MODELS
+
+if TYPE_CHECKING:
+    from ingest.examples import Examples
 
 ALPHA = 0.3
 SECTION = f'[calibration]\nkind = "isotonic"\nalpha = {ALPHA}\n'
 KNOTS = np.linspace(-8.0, 4.0, 25)
 
 
-def _pair(policy: str = "window") -> tuple[ModelSpec, ModelSpec]:
-    """The same model with the layer and without it."""
-    with_layer, bare = (
-        random_spec(np.random.default_rng(1), policy, True, each, "") for each in (SECTION, "")
-    )
-    return with_layer, bare
-
-
-def _layer(bench: Bench) -> np.ndarray:
-    return np.asarray(bench.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER)
+def _pair() -> tuple[ModelSpec, ModelSpec]:
+    return pair(section=SECTION)
 
 
 def _sigmoid(z: float) -> float:
@@ -80,7 +76,7 @@ def test_scores_are_those_of_a_plain_loop_behind_the_model(weighed: bool) -> Non
     bench, alone = Bench(spec), Bench(bare)
     expected, gained, shows = _expected(alone.learn(examples), examples)
     np.testing.assert_allclose(bench.learn(examples), expected, rtol=1e-4)
-    rows, layer = bench.rows(), _layer(bench)
+    rows, layer = bench.rows(), layer_of(bench)
     assert sorted(rows.values[layer, 0].tolist()) == pytest.approx(sorted(gained), abs=1e-4)
     assert sorted(rows.shows[layer].tolist()) == sorted(shows)
     # knots fell somewhere, so something was pooled
@@ -89,39 +85,12 @@ def test_scores_are_those_of_a_plain_loop_behind_the_model(weighed: bool) -> Non
     np.testing.assert_array_equal(rows.values[~layer], alone.rows().values)
 
 
-@pytest.mark.parametrize("batch", [1, 7])
-def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int) -> None:
-    spec, _ = _pair("immediate")
-    examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
-    whole, split = Bench(spec), Bench(spec)
-    scores = whole.learn(examples)
-    begins = range(0, len(examples), batch)
-    made = [split.learn(part(examples, begin, begin + batch)) for begin in begins]
-    np.testing.assert_array_equal(np.concatenate(made), scores)
-    np.testing.assert_array_equal(np.isnan(scores), examples.kinds == Kind.CLICKED)
-
-
-def test_what_was_pushed_answers_as_the_learner_does() -> None:
-    spec, _ = _pair("immediate")
-    bench, served = Bench(spec), Bench(spec)
-    examples = random_examples(np.random.default_rng(5), spec, 200, closed=False)
-    bench.learn(examples)
-    served.view.add(bench.gained())
-    asked = examples.features, examples.event_ms
-    answers = served.model.predict(served.view, *asked)
-    np.testing.assert_array_equal(answers, bench.model.predict(bench.view, *asked))
-    ids = bench.rows().ids[_layer(bench)]
-    assert np.isin(ids, served.model.asked_rows.always).all()
-    served.view.clear(served.view.find(ids))
-    assert np.any(served.model.predict(served.view, *asked) != answers)
-
-
 def test_a_bucket_that_has_the_examples_keeps_its_knots() -> None:
     spec, _ = _pair()
     examples = random_examples(np.random.default_rng(6), spec, 400, closed=True)
     bench = Bench(spec)
     bench.learn(part(examples, 0, 200))
-    before, layer = bench.rows(), _layer(bench)
+    before, layer = bench.rows(), layer_of(bench)
     ids, values = before.ids[layer], before.values[layer, 0]
     mine = bench.shape.bucket_of(ids) == bench.shape.bucket_of(ids[np.argmax(np.abs(values))])
     assert not mine.all()

@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "a learner folds its own entry wherever it stands",
         "pserver.replica:Replica.fold_own",
-        "version != position.version + 1 or previous_nonce != position.nonce",
+        "not position.precedes(version, previous_nonce)",
         "False",
     ),
     Mutant(
@@ -180,8 +180,8 @@ MUTANTS = (
     ),
     Mutant(
         "a learner folds its own entry whatever came before it",
-        "pserver.replica:Replica.fold_own",
-        " or previous_nonce != position.nonce",
+        "pserver.chain:Position.precedes",
+        " and previous == self.nonce",
         "",
         1,
         "overtaken",
