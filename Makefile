@@ -43,7 +43,7 @@ test-long: $(WHOLE) ## Run the longer proofs too
 check: $(WHOLE) ## Lint, formatting, types, import order
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(WORKERS)
 	$(BIN)/lint-imports --no-logo
 
 format: $(READY) ## Rewrite the sources as the formatter wants them
