@@ -13,6 +13,7 @@ time.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from numba import njit
@@ -55,3 +56,30 @@ def _part(function: Function, **options: object) -> Any:
     compiled = njit(forceinline=True, no_cpython_wrapper=True, **_BARE, **options)(function)  # type: ignore[call-overload]
     compiled.__class__ = _Part
     return compiled
+
+
+class Settled:
+    """A kernel that is called again and again with arguments of the same types.
+
+    Before each call numba looks at the type of every array that it is handed: of a short call with
+    some forty arrays that is nine tenths. What comes the second time with the same array (of those
+    that last, one that is replaced whenever their types could change) is called past that.
+    """
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self._seen: weakref.ref[Any] | None = None
+        self._known: tuple[weakref.ref[Any], Function] | None = None
+
+    def __call__(self, lasting: Any, *arguments: Any) -> Any:
+        """Call the kernel. The caller answers for the types: those of all calls with `lasting`."""
+        known = self._known
+        if known is not None and known[0]() is lasting:
+            return known[1](*arguments)
+        seen = self._seen
+        if seen is None or seen() is not lasting:
+            self._seen = weakref.ref(lasting)
+            return self._compiled(*arguments)
+        entry = self._compiled.compile(tuple(map(self._compiled.typeof_pyval, arguments)))
+        self._known = seen, entry
+        return entry(*arguments)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ingest.compiled import Settled
 from ingest.examples import Kind
 from learner.asked_rows import AskedRows
 from learner.calibration import ISOTONIC, Calibrated
@@ -151,7 +152,7 @@ class ExampleByExample(ModelOfRows):
         predict: Callable[..., None],
     ) -> None:
         super().__init__(spec, buckets)
-        self._constants, self._learn, self._predict = constants, learn, predict
+        self._constants, self._learn, self._predict = constants, learn, Settled(predict)
 
     @abstractmethod
     def _work(self, encoded: Encoded) -> tuple[Any, ...]:
@@ -162,8 +163,10 @@ class ExampleByExample(ModelOfRows):
     ) -> npt.NDArray[np.float64]:
         inputs = self._inputs
         scores = np.empty(len(features), np.float64)
+        columns = view.columns
         self._predict(
-            view.columns,
+            columns.ids,
+            columns,
             self._constants,
             inputs.program,
             inputs.gate,

@@ -1,0 +1,34 @@
+"""A model that answers again and again says what one says that answers for the first time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingest.encode import Encoder
+from learner.models import open_model
+from learner.spec import parse_spec
+from pserver.table import RowTable
+from tests.serving.scenery import SPEC
+
+EVENTS = [
+    {"article_id": i % 7, "user_id": i % 5, "price": i / 3, "topics": [i % 3] * (i % 4)}
+    for i in range(60)
+]
+MACHINE = SPEC.replace('"logistic_regression"', '"factorization_machine"\ndimensions = 3')
+
+
+@pytest.mark.parametrize("text", [SPEC, MACHINE])
+def test_while_its_rows_grow_and_move(text: str) -> None:
+    spec = parse_spec(text, "again.toml")
+    model, encoder, view = open_model(spec), Encoder(spec.fields), RowTable(spec.width)
+    dice = np.random.default_rng(8)
+    for i, event in enumerate(EVENTS):
+        features, now = encoder.encode_candidates({}, [event]), np.array([i])
+        for _ in range(3):
+            found = model.predict(view, features, now)
+            assert found == open_model(spec).predict(view, features, now)
+        if i % 20 == 10:
+            view.reserve(10_000 * i)
+        view.find_or_add(features.ids[0])
+        view.columns.values[: len(view)] = dice.random((len(view), spec.width))
