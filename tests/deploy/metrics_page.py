@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.metrics import MetricWrapperBase
 
 import deploy
 from ingest.collector.metrics import CollectorMetrics
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
-    from prometheus_client.metrics import MetricWrapperBase
 
 PAGE = Path(deploy.__file__).parent / "monitoring" / "METRICS.md"
 HEAD = """# Metrics of headrace
@@ -44,11 +44,13 @@ by `python -m tests.deploy.metrics_page`.
 
 
 def described(registry: CollectorRegistry) -> Iterator[tuple[Metric, tuple[str, ...]]]:
-    """The metrics that a registry's own objects make, with their labels."""
+    """The metrics that a registry's objects make, with their labels."""
     for each in registry._collector_to_names:
-        wrapped = cast("MetricWrapperBase", each)
-        [metric] = wrapped.describe()
-        yield metric, tuple(wrapped._labelnames)
+        if not isinstance(each, MetricWrapperBase):
+            yield from collected(each.collect())
+            continue
+        [metric] = each.describe()
+        yield metric, tuple(each._labelnames)
 
 
 def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ...]]]:
