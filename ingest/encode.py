@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -46,9 +47,13 @@ if TYPE_CHECKING:
 _HOUR_MS = 3_600_000
 _FEW = 32
 """Values that are read one by one sooner than Arrow has begun."""
+_REMEMBERED = 1 << 12
+"""Numbers whose bucket is remembered."""
 _PLAIN_NUMBER = 2.0**52
 """Below it a float and its whole part are exact, and so is what is made of them here."""
-_NO_IDS = np.zeros(0, np.uint64)
+_NO_IDS, _NO_OFFSETS = np.zeros(0, np.uint64), np.zeros(1, np.int32)
+_NO_NUMBERS = np.zeros((1, 0), np.float32)
+_NO_IDS.flags.writeable = _NO_OFFSETS.flags.writeable = _NO_NUMBERS.flags.writeable = False
 
 
 class Columns(Protocol):
@@ -71,6 +76,9 @@ class Encoder:
         self.fields = fields
         self._valued = [each for each in fields.singles if each.transform is not Transform.CROSS]
         self._numbering = _numbering(fields.singles, self._valued)
+        self._sources = [
+            (each.source, None if each.transform is Transform.ID else each) for each in self._valued
+        ]
 
     def encode(self, events: Sequence[Event]) -> Encoded:
         """Return the fields of `events`, n rows. Never fails on what an event holds."""
@@ -108,23 +116,32 @@ class Encoder:
 
     def _encode_one(self, event: Event) -> Encoded:
         """Return what `encode` does of this event, without an array a field."""
-        hashes = [_hash(field, event.get(field.source)) for field in self._valued]
+        value_of = event.get
+        hashes = [
+            hash_value(value_of(source)) if field is None else _hash(field, value_of(source))
+            for source, field in self._sources
+        ]
         column = np.array(hashes, np.uint64).reshape(-1, 1)
         return self._encoded(column, _Values(_column_of((event,))))
 
     def _encoded(self, hashes: Ids, columns: Columns) -> Encoded:
         count = hashes.shape[1]
         ids = number_fields(hashes, self._numbering)
-        numbers = np.empty((count, len(self.fields.numbers)), np.float32)
-        for j, field in enumerate(self.fields.numbers):
+        return Encoded(ids, *self._bags(count, columns), self._numbers(count, columns))
+
+    def _numbers(self, count: int, columns: Columns) -> npt.NDArray[np.float32]:
+        fields = self.fields.numbers
+        if not fields and count == 1:
+            return _NO_NUMBERS
+        numbers = np.empty((count, len(fields)), np.float32)
+        for j, field in enumerate(fields):
             numbers[:, j] = _plain(field, columns.reals(field.source))
-        bag_ids, bag_offsets = self._bags(count, columns)
-        return Encoded(ids, bag_ids, bag_offsets, numbers)
+        return numbers
 
     def _bags(self, count: int, columns: Columns) -> tuple[Ids, npt.NDArray[np.int32]]:
         bags = self.fields.bags
         if not bags:
-            return _NO_IDS, np.zeros(1, np.int32)
+            return _NO_IDS, _NO_OFFSETS
         flat, lengths = [], np.empty((count, len(bags)), np.int64)
         for j, bag in enumerate(bags):
             hashes, lengths[:, j] = columns.items(bag.source)
@@ -163,14 +180,12 @@ class _Values:
 
 
 def _hash(field: Field, value: object) -> int:
-    """Return what `_hashes` does of one value."""
-    if field.transform is not Transform.ID:
-        whole = _whole(field, real(value))
-        if whole is None:
-            [hashed] = _hashes(field, _Values(lambda _: [value]), {}).tolist()
-            return int(hashed)
-        value = whole
-    return hash_value(value)
+    """Return what `_hashes` does of one value, of a field that is made of numbers."""
+    whole = _whole(field, real(value))
+    if whole is None:
+        [hashed] = _hashes(field, _Values(lambda _: [value]), {}).tolist()
+        return int(hashed)
+    return hash_value(whole)
 
 
 def _hashes(field: Field, columns: Columns, known: dict[str, Ids]) -> Ids:
@@ -203,11 +218,17 @@ def _whole(field: Field, value: float) -> int | None:
     if not abs(value) < _PLAIN_NUMBER:
         return None  # no number, or one that needs care
     if field.transform is Transform.LOG_BUCKET:
-        bucket = math.floor(field.per_doubling * float(np.log2(1.0 + abs(value))))
-        return -1 - bucket if value < 0 else bucket
+        return _log_bucket(field.per_doubling, value)
     if field.transform is Transform.PERIOD:
         return math.floor((value / 1000.0 + field.offset_s) / field.period_s)
     return math.floor(value / _HOUR_MS + field.utc_offset_h) % 24
+
+
+@lru_cache(_REMEMBERED)
+def _log_bucket(per_doubling: float, value: float) -> int:
+    """Return the bucket of one value; remembered, since contexts have the same again and again."""
+    bucket = math.floor(per_doubling * float(np.log2(1.0 + abs(value))))
+    return -1 - bucket if value < 0 else bucket
 
 
 def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:

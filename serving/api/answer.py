@@ -7,7 +7,7 @@ how the replica stands (`state`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -134,6 +134,36 @@ class Status(msgspec.Struct, frozen=True):
     """What was said that an operator has to mend; empty if nothing."""
     snapshot: str
     """The snapshot that is served; empty if the model follows the logs."""
+
+
+class _Told(NamedTuple):
+    """What answers say of a standing at some time."""
+
+    standing: Standing
+    now_ms: int
+    said: dict[str, Any]
+
+
+class Telling:
+    """What answers say of a model's standing: put together once for those of one millisecond."""
+
+    def __init__(self) -> None:
+        self._last: _Told | None = None
+
+    def of(self, standing: Standing, now_ms: int) -> dict[str, Any]:
+        """Return it by the names of `Learned`; to be read only."""
+        last = self._last
+        if last is None or last.now_ms != now_ms or last.standing is not standing:
+            said = {
+                "version": standing.version,
+                "state": standing.state(now_ms),
+                "snapshot": standing.snapshot,
+                "age_ms": age(standing, now_ms),
+                "event_ms": event_time(standing),
+                "event_age_ms": event_age(standing, now_ms),
+            }
+            last = self._last = _Told(standing, now_ms, said)
+        return last.said
 
 
 def age(standing: Standing, now_ms: int) -> Age:

@@ -28,11 +28,10 @@ from serving.api.answer import (
     Prediction,
     Ranked,
     Ranking,
+    Telling,
     age,
-    event_age,
-    event_time,
 )
-from serving.api.limits import read_body
+from serving.api.limits import Whole, read_body, whole_body
 from serving.api.refusal import JSON, Refused, as_response, encode
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ingest.collector.tokens import Tokens
-    from serving.api.limits import Arrived, Room, Whole
+    from serving.api.limits import Arrived, Room
     from serving.metrics import RequestMetrics
     from serving.models.candidates import Asked, Candidates
     from serving.models.predictor import Predictor, Rows
@@ -158,7 +157,10 @@ class Answering:
             model = target.served.spec.name
             room.arrive()
             try:
-                body = await read_body(request, room.limits)
+                if isinstance(request, Whole):
+                    body = whole_body(request, room.limits)
+                else:
+                    body = await read_body(request, room.limits)
                 written, seconds, candidates = await self._in_turn(
                     target, body, request.headers, face
                 )
@@ -300,6 +302,19 @@ def names_of(candidates: Candidates, make: Callable[[], str]) -> list[str]:
 class _Json:
     """What our own two routes have in common."""
 
+    def __init__(self) -> None:
+        self._telling = Telling()
+
+    def learned(self, scored: Scored) -> dict[str, Any]:
+        """Return what every answer says of the information that it came from, by name."""
+        return {
+            "model": scored.target.served.spec.name,
+            "alias": scored.target.alias,
+            "defaulted_rows": scored.defaulted,
+            "request_id": scored.asked.request_id,
+            **self._telling.of(scored.standing, scored.now_ms),
+        }
+
     def refuse(self, refused: Refused) -> Response:
         return as_response(refused)
 
@@ -316,8 +331,8 @@ class PredictFace(_Json):
         named = [scored.names, scored.scores.tolist()]
         if scored.uncertainties is not None:
             named.append(scored.uncertainties.tolist())
-        predictions = [Prediction(*each) for each in zip(*named, strict=True)]
-        return Written(encode(Answer(**learned(scored), predictions=predictions)))
+        predictions = list(itertools.starmap(Prediction, zip(*named, strict=True)))
+        return Written(encode(Answer(**self.learned(scored), predictions=predictions)))
 
 
 class RankFace(_Json):
@@ -336,21 +351,4 @@ class RankFace(_Json):
             Ranked(place, scored.names[place], each, uncertain)
             for place, each, uncertain in zip(places, scores, scored.uncertain(places), strict=True)
         ]
-        return Written(encode(Ranking(**learned(scored), ranking=ranking)))
-
-
-def learned(scored: Scored) -> dict[str, Any]:
-    """Return what every answer says of the information that it came from, by name."""
-    standing, now_ms = scored.standing, scored.now_ms
-    return {
-        "model": scored.target.served.spec.name,
-        "alias": scored.target.alias,
-        "version": standing.version,
-        "state": standing.state(now_ms),
-        "snapshot": standing.snapshot,
-        "age_ms": age(standing, now_ms),
-        "event_ms": event_time(standing),
-        "event_age_ms": event_age(standing, now_ms),
-        "defaulted_rows": scored.defaulted,
-        "request_id": scored.asked.request_id,
-    }
+        return Written(encode(Ranking(**self.learned(scored), ranking=ranking)))

@@ -6,7 +6,9 @@ plain FastAPI.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
 Ask: TypeAlias = "Callable[[Arrived | Whole, str], Coroutine[Any, Any, Response]]"
 """Answers a request to the model, or alias, of this name."""
 
+LONGEST_PATH = 200
+"""Bytes of a path that is remembered: of no other can so many be kept."""
+_PATHS = 256
+_PLAIN = re.compile(rb"[\w/:.@~-]+").fullmatch
+"""A path of which nothing is packed, and that has nothing behind it."""
 _MODELS = "/v1/models/"
 
 
@@ -73,12 +80,17 @@ class App(FastAPI):
         super().__init__(**settings)
         self.asked: dict[str, Ask] = {}
         """By what is asked of a model: who answers."""
+        self.asked_at = lru_cache(_PATHS)(self._asked_at)
+        """`asked_by` of a path as it was sent, at most LONGEST_PATH bytes; of others, None."""
 
     def asked_by(self, path: str) -> tuple[Ask, str] | None:
         """Return who answers what is posted to this path, and of which model; None: FastAPI."""
         name, _, verb = path.removeprefix(_MODELS).rpartition(":")
         ask = self.asked.get(verb)
         return (ask, name) if ask is not None and name and "/" not in name else None
+
+    def _asked_at(self, path: bytes) -> tuple[Ask, str] | None:
+        return self.asked_by(path.decode()) if _PLAIN(path) else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Starlette."""

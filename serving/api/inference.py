@@ -17,7 +17,6 @@ answered likewise where the request asks for it: `binary_data` of the output, or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -75,8 +74,7 @@ def error_of(refused: Refused) -> Response:
     return as_response(refused, encode({"error": text}))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked(Asked):
+class _Asked(Asked, frozen=True, eq=False):
     """With what only this protocol asks for."""
 
     outputs: tuple[tuple[str, bool], ...] = ()

@@ -110,15 +110,19 @@ class Whole(NamedTuple):
     body: bytes
 
 
+def whole_body(request: Whole, limits: Limits) -> bytes:
+    """Return the body. Raises Refused (413, 415)."""
+    _check_encoding(request.headers)
+    if len(request.body) > limits.body_bytes:
+        raise too_large(limits)
+    return request.body
+
+
 async def read_body(request: Arrived | Whole, limits: Limits) -> bytes:
     """Return the whole body. Raises Refused (408, 413, 415), ClientDisconnect."""
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() not in ("", "identity"):
-        raise Refused(415, "Content-Encoding", "a body that is not packed", encoding)
     if isinstance(request, Whole):
-        if len(request.body) > limits.body_bytes:
-            raise too_large(limits)
-        return request.body
+        return whole_body(request, limits)
+    _check_encoding(request.headers)
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):
@@ -137,6 +141,12 @@ async def read_body(request: Arrived | Whole, limits: Limits) -> bytes:
 def too_large(limits: Limits) -> Refused:
     """Return the refusal of a body that is too long."""
     return Refused(413, "", f"at most {limits.body_bytes} bytes", "more")
+
+
+def _check_encoding(headers: Mapping[str, str]) -> None:
+    encoding = headers.get("content-encoding")
+    if encoding is not None and encoding.lower() not in ("", "identity"):
+        raise Refused(415, "Content-Encoding", "a body that is not packed", encoding)
 
 
 def _full(expected: str, found: str) -> Refused:

@@ -18,7 +18,7 @@ waits for it, and it knows when its client is gone.
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Response
@@ -26,6 +26,7 @@ from starlette.datastructures import Headers
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from ingest.collector.http_server import OneWrite
+from serving.api.app import LONGEST_PATH
 from serving.api.limits import Whole
 
 if TYPE_CHECKING:
@@ -38,15 +39,20 @@ if TYPE_CHECKING:
     from ingest.collector.http_server import Gathering
     from serving.api.app import Ask
 
-_PLAIN = re.compile(rb"[\w/:.@~-]+").fullmatch
-"""A path of which nothing is packed, and that has nothing behind it."""
+_NAMES = 256
+"""Names of headers that are remembered: no more are asked for."""
+
+
+@lru_cache(_NAMES)
+def _written(name: str) -> bytes:
+    return name.lower().encode("latin-1")
 
 
 class _Headers(Headers):
     """Starlette's, quicker to say that there is none of a name."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        wanted = key.lower().encode("latin-1")
+        wanted = _written(key)
         for name, value in self.raw:
             if name == wanted:
                 return value.decode("latin-1")
@@ -63,7 +69,7 @@ class Promptly(OneWrite):
     def __init__(self, config: Config, *others: Any, **named: Any) -> None:
         super().__init__(config, *others, **named)
         app: Any = config.app
-        self._asked_by: Callable[[str], tuple[Ask, str] | None] = app.asked_by
+        self._asked_at: Callable[[bytes], tuple[Ask, str] | None] = app.asked_at
 
     def on_headers_complete(self) -> None:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request
@@ -75,9 +81,9 @@ class Promptly(OneWrite):
             and parser.get_http_version() == "1.1"
             and not self.expect_100_continue
             and not parser.should_upgrade()
-            and _PLAIN(self.url)
+            and len(self.url) <= LONGEST_PATH
         ):
-            self._held, self._body = self._asked_by(self.url.decode()), b""
+            self._held, self._body = self._asked_at(self.url), b""
         if self._held is None:
             super().on_headers_complete()
 

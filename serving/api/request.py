@@ -124,14 +124,15 @@ class RequestDecoder:
         except RecursionError as error:
             raise Refused(422, "", "a flat JSON object", "one too deeply nested") from error
         rows, name = self._rows(request)
+        context = request.context or {}
         for source in self._numeric:
-            if request.context is not None:
-                check_number(request.context.get(source), f"context.{source}")
+            if type(context.get(source)) is str:
+                check_number(context[source], f"context.{source}")
             for i, row in enumerate(rows):
                 value = row.get(source)
                 if type(value) is str:
                     check_number(value, f"{name}[{i}].{source}")
-        return request, EventCandidates(request.context or {}, rows, request.timestamp_ms)
+        return request, EventCandidates(context, rows, request.timestamp_ms)
 
     def _rows(self, request: Any) -> tuple[list[dict[str, object]], str]:
         candidates, instances = request.candidates, request.instances

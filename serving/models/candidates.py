@@ -7,9 +7,9 @@ is written elsewhere and later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 
 from ingest.fields import TIME
@@ -46,8 +46,7 @@ class Candidates(Protocol):
         """Yield each as an event: its time, and the fields that the model reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventCandidates:
+class EventCandidates(msgspec.Struct, frozen=True, eq=False):
     """One context that all share, and what each has of its own, as decoded from JSON."""
 
     context: Event
@@ -60,15 +59,13 @@ class EventCandidates:
 
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
         """Return ids and numbers; the context is encoded once."""
-        context = self.context
-        if TIME not in context:
-            context = {**context, TIME: self._common_ms(now_ms)}
+        context = {TIME: self._common_ms(now_ms), **self.context}
         return encoder.encode_candidates(context, self.own)
 
     def times(self, now_ms: int) -> npt.NDArray[np.int64]:
         """Return when each is shown, (n,)."""
         common = self.context.get(TIME, self._common_ms(now_ms))
-        return np.fromiter((each.get(TIME, common) for each in self.own), np.int64, len(self.own))
+        return np.array([each.get(TIME, common) for each in self.own], np.int64)
 
     def names(self) -> Sequence[str | None]:
         """Return the impression id of each."""
@@ -84,8 +81,7 @@ class EventCandidates:
         return now_ms if self.timestamp_ms is None else self.timestamp_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, eq=False):
     """A request that passed its checks."""
 
     candidates: Candidates
