@@ -92,7 +92,7 @@ class Encoder:
         """
         count = len(candidates)
         if count == 1:
-            return self._encode_one({**context, **candidates[0]})
+            return self.encode_few([{**context, **candidates[0]}])
         of_candidates = {name for each in candidates for name in each}
         whole = _column_of(candidates)
 
@@ -114,15 +114,17 @@ class Encoder:
             hashes[row] = _hashes(field, columns, known)
         return self._encoded(hashes, columns)
 
-    def _encode_one(self, event: Event) -> Encoded:
-        """Return what `encode` does of this event, without an array a field."""
-        value_of = event.get
+    def encode_few(self, events: Sequence[Event]) -> Encoded:
+        """Return what `encode` does of one event or more, sooner of a few: no array a field."""
         hashes = [
-            hash_value(value_of(source)) if field is None else _hash(field, value_of(source))
-            for source, field in self._sources
+            [
+                hash_value(event.get(source)) if field is None else _hash(field, event.get(source))
+                for source, field in self._sources
+            ]
+            for event in events
         ]
-        column = np.array(hashes, np.uint64).reshape(-1, 1)
-        return self._encoded(column, _Values(_column_of((event,))))
+        by_field = np.ascontiguousarray(np.array(hashes, np.uint64).T)
+        return self._encoded(by_field, _Values(_column_of(events)))
 
     def _encoded(self, hashes: Ids, columns: Columns) -> Encoded:
         count = hashes.shape[1]

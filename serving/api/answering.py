@@ -3,7 +3,8 @@
 Bodies are raw bytes, decoded and checked by a type made from the model spec; no validation library
 or middleware stands here. A short request is computed on the event loop: it takes a fraction of a
 millisecond for a hundred candidates, less than handing it to another thread and back would cost the
-p99. A long one, or one of a model that is costly, is computed on one thread beside it.
+p99. A long one, or one of a model that is costly, is computed on one thread beside it. Those of one
+candidate that came together are scored together (`models.together`).
 
 What others do with an answer (the log of predictions, shadow models) gets it afterwards, by
 reference, and must not wait.
@@ -33,6 +34,7 @@ from serving.api.answer import (
 )
 from serving.api.limits import Whole, read_body, whole_body
 from serving.api.refusal import JSON, Refused, as_response, encode
+from serving.models.together import Together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +54,25 @@ _NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
 _LONGEST_SHOWN = 80
 """Of a name that is none of ours: a snapshot's has less."""
+
+
+class Ready(NamedTuple):
+    """A request that passed its checks, and what its answer is made from."""
+
+    target: Target
+    asked: Asked
+    standing: Standing
+    now_ms: int
+    names: Sequence[str]
+    rows: Rows
+
+    def scored(self, scores: npt.NDArray[np.float64]) -> Scored:
+        """Return it with these scores."""
+        target, asked, standing, now_ms, names, rows = self
+        chosen = None
+        if asked.top_k is not None:
+            chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
+        return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
 
 
 class Scored(NamedTuple):
@@ -135,7 +156,7 @@ class Answering:
         self._models, self._room, self._tokens = models, room, tokens
         self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
         self._aside = ThreadPoolExecutor(1, "aside")
-        self._names = RequestNames()
+        self._names, self._together = RequestNames(), Together()
 
     def close(self) -> None:
         """Wait for what is computed aside."""
@@ -193,9 +214,14 @@ class Answering:
                 )
                 seconds = time.perf_counter() - began_s
                 busy_s = min(seconds, max(seconds - waited_s, seconds / 2))
-            else:
+            elif self._room.waiting == 1:
                 written, candidates = self.compute(target, body, headers, face, since_s)
                 busy_s = seconds = time.perf_counter() - began_s
+            else:
+                written, candidates, busy_s = await self._compute_with_others(
+                    target, body, headers, face, since_s
+                )
+                seconds = time.perf_counter() - began_s
         finally:
             self._room.done(size, busy_s)
         return written, seconds, candidates
@@ -207,43 +233,58 @@ class Answering:
 
         since_s: when it was there, by the clock that never goes back.
         """
+        ready = self._read(target, body, headers, face, since_s)
+        written = self._write(ready, score(ready), body, headers, face)
+        return written, len(ready.asked.candidates)
+
+    async def _compute_with_others(
+        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
+    ) -> tuple[Written, int, float]:
+        """Return what `compute` does, and how many seconds of it are this request's."""
+        began_s = time.perf_counter()
+        ready = self._read(target, body, headers, face, since_s)
+        asked, busy_s = ready.asked, time.perf_counter() - began_s
+        scores, scoring_s = await self._together.predict(
+            target.served.predictor, ready.rows, asked.candidates, ready.now_ms
+        )
+        scored_s = time.perf_counter()
+        written = self._write(ready, ready.scored(scores), body, headers, face)
+        busy_s += scoring_s + time.perf_counter() - scored_s
+        return written, len(asked.candidates), busy_s
+
+    def _read(
+        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
+    ) -> Ready:
         served = target.served
         standing, now_ms = served.rows.standing, self._now_ms()
         check_complete(standing)
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
         names = names_of(asked.candidates, self._names)
-        rows = served.rows.reading(since_s)
-        scored = score(target, asked, standing, now_ms, names, rows)
-        if asked.uncertainty:
-            scored = scored._replace(uncertainties=uncertainties(served, asked, now_ms, rows))
+        return Ready(target, asked, standing, now_ms, names, served.rows.reading(since_s))
+
+    def _write(
+        self, ready: Ready, scored: Scored, body: bytes, headers: Mapping[str, str], face: Face
+    ) -> Written:
+        if ready.asked.uncertainty:
+            scored = scored._replace(uncertainties=uncertainties(ready))
         written = face.write(scored)
         for each in self._beside:
             each.answered(scored, lambda other: face.read(other, body, headers))
-        return written, len(asked.candidates)
+        return written
 
 
-def score(
-    target: Target,
-    asked: Asked,
-    standing: Standing,
-    now_ms: int,
-    names: Sequence[str],
-    rows: Rows,
-    predictor: Predictor | None = None,
-) -> Scored:
+def score(ready: Ready, predictor: Predictor | None = None) -> Scored:
     """Return a request's scores, by the model's own predictor unless another is given."""
-    scores = (predictor or target.served.predictor).predict(rows, asked.candidates, now_ms)
-    chosen = None
-    if asked.top_k is not None:
-        chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
-    return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
+    predictor = predictor or ready.target.served.predictor
+    return ready.scored(predictor.predict(ready.rows, ready.asked.candidates, ready.now_ms))
 
 
-def uncertainties(served: Served, asked: Asked, now_ms: int, rows: Rows) -> npt.NDArray[np.float64]:
+def uncertainties(ready: Ready) -> npt.NDArray[np.float64]:
     """Return how far one more outcome could move each score. Raises Refused (422)."""
+    predictor = ready.target.served.predictor
     try:
-        return served.predictor.uncertainty(rows, asked.candidates, now_ms)
+        return predictor.uncertainty(ready.rows, ready.asked.candidates, ready.now_ms)
     except NoUncertainty as error:
         expected = "a model whose optimizer keeps count of what it saw"
         raise Refused(422, "uncertainty", expected, str(error)) from error

@@ -63,6 +63,11 @@ class Room:
         """How long what is taken will take."""
         return self._cost * self._cost_s
 
+    @property
+    def waiting(self) -> int:
+        """How many were taken and have no answer yet."""
+        return self._waiting
+
     def arrive(self) -> None:
         """Let a request in to read its body. Raises Refused (503)."""
         if self.requests >= self.limits.requests:

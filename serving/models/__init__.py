@@ -1,5 +1,6 @@
 """The models of a server, and what a request is to them.
 
-`candidates` is what is to be scored, `predictor` scores it, `served` is a model with all that
-answers for it, `aliases` are the names that requests should use, `shadows` score beside the answer.
+`candidates` is what is to be scored, `predictor` scores it, `together` scores several requests at
+once, `served` is a model with all that answers for it, `aliases` are the names that requests should
+use, `shadows` score beside the answer.
 """

@@ -57,6 +57,11 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.own)
 
+    def only(self, now_ms: int) -> Event:
+        """Return the event that the only candidate is, with all its fields and its time."""
+        [own] = self.own
+        return {TIME: self._common_ms(now_ms), **self.context, **own}
+
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
         """Return ids and numbers; the context is encoded once."""
         context = {TIME: self._common_ms(now_ms), **self.context}

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from ingest.encode import Encoder
+from ingest.fields import TIME
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
+    from ingest.encode import Event
     from ingest.examples import Encoded
     from ingest.fields import FieldSet
     from pserver.table import RowTable
@@ -78,6 +83,15 @@ class Predictor:
         """
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)
+        return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
+
+    def predict_events(self, rows: Rows, events: Sequence[Event]) -> Scores:
+        """Return the probability of a click of each event, which has its time; shape (n,).
+
+        For a few: fields are taken event by event.
+        """
+        features = self._encoder.encode_few(events)
+        event_ms = np.array([event[TIME] for event in events], np.int64)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
 
     def uncertainty(self, rows: Rows, candidates: Candidates, now_ms: int) -> Scores:

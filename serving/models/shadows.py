@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from serving.api.answering import check_complete, score
+from serving.api.answering import Ready, check_complete, score
 from serving.api.refusal import Refused
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ class Shadows:
             return
         predictor = target.served.spare or target.served.predictor
         rows = target.served.rows.reading()
-        scored = score(target, asked, standing, answered.now_ms, answered.names, rows, predictor)
+        ready = Ready(target, asked, standing, answered.now_ms, answered.names, rows)
+        scored = score(ready, predictor)
         if answered.chosen is not None:  # what was shown is what the answer had
             scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")

@@ -98,6 +98,9 @@ def test_candidates_are_encoded_as_events_that_have_the_context_too(
     encoder = Encoder(fields())
     merged = encoder.encode([{**context, **each} for each in candidates])
     assert rows(encoder.encode_candidates(context, candidates)) == rows(merged)
+    if candidates:
+        few = encoder.encode_few([{**context, **each} for each in candidates])
+        assert rows(few) == rows(merged)
 
 
 def test_columns_of_ids_are_in_the_order_of_numbers() -> None:
