@@ -147,19 +147,19 @@ def test_a_data_directory_that_is_not_there_or_empty_is_refused(
 
 def test_a_flag_beats_its_variable_and_a_variable_its_default(refused: Refused) -> None:
     flag, variable = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    topics = ("ingest", "topics", "--model", DEMO)
-    said = refused(*topics, HEADRACE_KAFKA=variable, status=UNREACHABLE)
+    init, address = ("pserver", "init", "--model", DEMO), f"redis://{variable}"
+    said = refused(*init, HEADRACE_REDIS=address, status=UNREACHABLE)
     assert variable in said
-    said = refused(*topics, "--kafka", flag, HEADRACE_KAFKA=variable, status=UNREACHABLE)
+    said = refused(*init, "--redis", f"redis://{flag}", HEADRACE_REDIS=address, status=UNREACHABLE)
     assert flag in said
     assert variable not in said
 
 
 @pytest.mark.parametrize("speed", ["fast", "0", "-1", "inf", "nan"])
 def test_a_speed_that_is_none_is_refused(refused: Refused, tmp_path: Path, speed: str) -> None:
-    result = headrace("run", "--model", DEMO, "--data", str(tmp_path), "--speed", speed)
-    assert result.returncode == 2
-    assert "expected a number above 0, or max" in result.stderr
+    run = ("run", "--model", DEMO, "--data", str(tmp_path))
+    said = refused(*run, "--speed", speed, COLUMNS="200")
+    assert "expected a number above 0, or max" in said
 
 
 def test_a_client_setting_is_a_key_and_a_value(refused: Refused) -> None:

@@ -20,7 +20,7 @@ from deploy.synthetic import SyntheticStream, World, write_log
 from tests.deploy.command import headrace, running
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import psutil
 
@@ -187,10 +187,14 @@ def test_sigterm_in_the_middle_of_a_replay_ends_it_well_and_leaves_nothing_behin
 
 
 def test_a_part_that_refuses_to_run_is_named_with_the_end_of_its_log(
-    log: Log, tmp_path: Path
+    log: Log, kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
+    spec = tmp_path / "model.toml"
+    spec.write_text(DEMO.read_text().replace('name = "demo"', f'name = "{fresh_name("refused")}"'))
+    # on servers that run already: what refuses is a part
+    given = ("--kafka", kafka, "--redis", valkey, "--no-evaluate")
     # the address is of another machine, so the server cannot listen on it
-    arguments = ["run", "--model", str(DEMO), "--data", str(log.directories[0])]
+    arguments = ["run", "--model", str(spec), "--data", str(log.directories[0]), *given]
     elsewhere = ("--host", "192.0.2.1", "--state", str(tmp_path))
     with running(*arguments, *elsewhere, HEADRACE_SERVING_ANYONE="true") as run:
         assert run.end() == 2
