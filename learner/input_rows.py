@@ -82,8 +82,10 @@ class InputRows:
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that the inputs of these examples add."""
-        each = self.fixed + self.statistics
-        return len(examples) * each + int(examples.features.bag_ids.shape[0])
+        common = 1 + self.number_ids.shape[0]  # the same rows in every example
+        each = self.fixed - common + self.statistics
+        items = int(examples.features.bag_ids.shape[0])
+        return int(common + len(examples) * each + items)
 
     def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> Labelled:
         """Make room for what will be remembered of these examples; return what they say."""
@@ -140,6 +142,7 @@ class InputRows:
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
             np.empty(inputs, np.float32),
+            np.empty((4, inputs), np.float32),
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),
             np.ones(1, np.bool_),

@@ -80,22 +80,26 @@ class Scratch(NamedTuple):
     weights: npt.NDArray[np.float32]  # (inputs,) of the same
     squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
+    common: npt.NDArray[np.float32]  # (4, inputs) z and n, in view and pending, of `find_common`
     levels: npt.NDArray[np.int16]  # (levels,) of the same
     counts: npt.NDArray[np.int64]  # (block,) inputs of each example
     everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
 
 
 @part
-def list_fixed(features, i, scratch, row):  # type: ignore[no-untyped-def]
-    """Write ids and values of all inputs of example i but its statistics; return how many."""
+def _list_own(features, i, scratch, row):  # type: ignore[no-untyped-def]
+    """Write ids of the fields and items of example i, and values of all but its statistics.
+
+    Return how many inputs these are, with those that are inputs of every example.
+    """
     ids, x, numbers = scratch.ids[row], scratch.x[row], features.numbers
     singles = features.ids.shape[1]
-    ids[0], x[0] = _INTERCEPT, _ONE
+    x[0] = _ONE
     for k in range(singles):
         ids[1 + k], x[1 + k] = features.ids[i, k], _ONE
     count = 1 + singles
     for k in range(numbers.shape[1]):
-        ids[count], x[count] = features.number_ids[k], numbers[i, k]
+        x[count] = numbers[i, k]
         count += 1
     if features.bag_offsets.shape[0] > 1:
         bags = (features.bag_offsets.shape[0] - 1) // features.ids.shape[0]
@@ -103,6 +107,14 @@ def list_fixed(features, i, scratch, row):  # type: ignore[no-untyped-def]
             ids[count], x[count] = features.bag_ids[k], _ONE
             count += 1
     return count
+
+
+@part
+def common_input(features, k):  # type: ignore[no-untyped-def]
+    """Return which input is the kth that every example has, and the id of its row."""
+    if k == 0:
+        return 0, _INTERCEPT
+    return features.ids.shape[1] + k, features.number_ids[k - 1]
 
 
 @part
@@ -116,20 +128,63 @@ def list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no
 
 
 @part
-def _fetch_slots(columns, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Ask for where the index will be looked up."""
-    slots, ids = columns.slots, scratch.ids[row]
-    for k in range(count):
-        prefetch(slots, home(slots, ids[k]))
+def find_common(columns, active, shift, features, scratch):  # type: ignore[no-untyped-def]
+    """Find the rows that are inputs of every example, for the whole of a batch.
+
+    Nobody has to be admitted to these, and they stay where they are as long as a kernel runs.
+    """
+    ids, places, live = scratch.ids, scratch.places, scratch.live
+    for k in range(1 + features.number_ids.shape[0]):
+        at, row_id = common_input(features, k)
+        counts = active[(row_id >> np.uint64(1)) >> shift]
+        place = find_or_add(columns, row_id) if counts else find(columns.slots, columns.ids, row_id)
+        for row in range(ids.shape[0]):
+            ids[row, at], places[row, at], live[row, at] = row_id, place, counts
 
 
 @part
-def _fetch_ids(columns, scratch, row, count):  # type: ignore[no-untyped-def]
+def _own(k, singles, numbers):  # type: ignore[no-untyped-def]
+    """Return which input is the kth that not every example has."""
+    return np.uint64(1 + k if k < singles else 1 + k + numbers)  # unsigned: never from the end
+
+
+@part
+def _fetch_slots(columns, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
+    """Ask for where the index will be looked up, and note where that is."""
+    slots, ids, places = columns.slots, scratch.ids[row], scratch.places[row]
+    for k in range(own):
+        at = _own(k, singles, numbers)
+        slot = home(slots, ids[at])
+        places[at] = slot
+        prefetch(slots, slot)
+
+
+@part
+def _fetch_ids(columns, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
     """Ask for the rows that the index names, which nearly always are the ones wanted."""
-    slots, row_ids, ids = columns.slots, columns.ids, scratch.ids[row]
-    for k in range(count):
-        place = max(slots[home(slots, ids[k])], 0)
-        prefetch(row_ids, place)
+    slots, row_ids, places = columns.slots, columns.ids, scratch.places[row]
+    for k in range(own):
+        at = _own(k, singles, numbers)
+        place = slots[np.uint64(places[at])]
+        places[at] = place
+        prefetch(row_ids, max(place, 0))
+
+
+@part
+def _find_own(columns, active, shift, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
+    """Find the rows of one example's own inputs; return how many are to be added."""
+    slots, row_ids = columns.slots, columns.ids
+    ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
+    missing = 0
+    for k in range(own):
+        at = _own(k, singles, numbers)
+        row_id, place = ids[at], places[at]
+        live[at] = active[(row_id >> np.uint64(1)) >> shift]
+        if place < 0 or row_ids[np.uint64(place)] != row_id:
+            # an example before this one may have added it since the index was looked up
+            places[at] = place = find(slots, row_ids, row_id)
+            missing += 1 if place < 0 and live[at] else 0
+    return missing
 
 
 @part
@@ -147,11 +202,11 @@ def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore
 
 
 @part
-def _fetch_gains(columns, gaining, scratch, row, count):  # type: ignore[no-untyped-def]
+def _fetch_gains(columns, gaining, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
     """Ask for what the step of an example will change."""
     places, values, more_values = scratch.places[row], columns.values, gaining.values
-    for k in range(count):
-        place = max(places[k], 0)
+    for k in range(own):
+        place = max(places[_own(k, singles, numbers)], 0)
         prefetch_row(values, place)
         prefetch_row(more_values, place)
 
@@ -197,20 +252,26 @@ def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, 
 
 @part
 def find_block(columns, gaining, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
-    """Find the rows of all inputs of a block but its statistics; ask for what is next."""
+    """Find the rows of all inputs of a block but its statistics; ask for what is next.
+
+    After `find_common`.
+    """
     counts = scratch.counts
+    singles, numbers = features.ids.shape[1], features.number_ids.shape[0]
+    common = 1 + numbers
     for i in range(begin, end):
         row = i - begin
-        counts[row] = list_fixed(features, i, scratch, row)
-        _fetch_slots(columns, scratch, row, counts[row])
+        counts[row] = _list_own(features, i, scratch, row)
+        _fetch_slots(columns, scratch, row, counts[row] - common, singles, numbers)
     for row in range(end - begin):
-        _fetch_ids(columns, scratch, row, counts[row])
+        _fetch_ids(columns, scratch, row, counts[row] - common, singles, numbers)
     for row in range(end - begin):
-        if find_rows(columns, active, shift, scratch, row, 0, counts[row]):
+        own = counts[row] - common
+        if _find_own(columns, active, shift, scratch, row, own, singles, numbers):
             add_rows(columns, gate.guarded, scratch, row, 0, counts[row])
         if gate.on:
             fetch_admission(columns, gate, scratch, row, counts[row])
-        _fetch_gains(columns, gaining, scratch, row, counts[row])
+        _fetch_gains(columns, gaining, scratch, row, own, singles, numbers)
 
 
 @part
@@ -281,7 +342,10 @@ def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type:
     Returns what `find_example` does.
     """
     everywhere, shift, strangers = scratch.everywhere, shift_of(1), 0
-    count = list_fixed(features, i, scratch, 0)
+    count = _list_own(features, i, scratch, 0)
+    for k in range(1 + features.number_ids.shape[0]):
+        at, row_id = common_input(features, k)
+        scratch.ids[0, at] = row_id
     find_rows(columns, everywhere, shift, scratch, 0, 0, count)
     if gate.on:
         strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)

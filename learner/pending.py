@@ -12,7 +12,7 @@ drift from what the parameter server holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ingest.compiled import kernel, part
 from learner.inputs import shift_of
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
-from pserver.row_view import row_of
+from pserver.row_view import record_of, row_of
 from pserver.table import AHEAD, fetch, find, lay_out
 
 if TYPE_CHECKING:
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 
 _NEVER, _ONE = np.uint32(NEVER), np.uint64(1)
 _WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
+_COUNTERS: dict[str, tuple[Any, ...]] = {
+    "shows": (np.uint32,),
+    "clicks": (np.uint32,),
+    "first_seen": (np.uint32,),
+    "last_seen": (np.uint32,),
+    "touched": (np.bool_,),
+}
+pending_at = record_of(_COUNTERS)
+"""Return what is counted in a row, given `Gaining.shows` and its place. For use inside kernels."""
 
 
 class Gaining(NamedTuple):
@@ -221,14 +230,7 @@ def _empty_gains(count: int, width: int) -> Gains:
 def _make(capacity: int, width: int) -> Gaining:
     columns = lay_out(
         capacity,
-        {
-            "shows": (np.uint32,),
-            "clicks": (np.uint32,),
-            "first_seen": (np.uint32,),
-            "last_seen": (np.uint32,),
-            "touched": (np.bool_,),
-            "values": (np.float32, (width,)),
-        },
+        {**_COUNTERS, "values": (np.float32, (width,))},
         multiple=32,
     )
     return Gaining(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import part
+from learner.pending import pending_at
+from pserver.table import counters_at
 
 
 @part
@@ -13,16 +15,21 @@ def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[n
 
     shows, clicks: that it adds. second: of its event time.
     """
-    columns.shows[place] += np.uint64(shows)
-    columns.clicks[place] += np.uint64(clicks)
-    columns.first_seen[place] = min(columns.first_seen[place], second)
-    columns.last_seen[place] = max(columns.last_seen[place], second)
-    if not gaining.touched[place]:
-        gaining.touched[place] = True
-        gaining.first_seen[place] = second
+    row, pending = counters_at(columns.shows, place), pending_at(gaining.shows, place)
+    row.shows += np.uint64(shows)
+    row.last_seen = max(row.last_seen, second)
+    if not pending.touched:
+        pending.touched = True
+        pending.first_seen = second
         gaining.order[gaining.count[0]] = place
         gaining.count[0] += 1
-    gaining.shows[place] += np.uint32(shows)
-    gaining.clicks[place] += np.uint32(clicks)
-    gaining.first_seen[place] = min(gaining.first_seen[place], second)
-    gaining.last_seen[place] = max(gaining.last_seen[place], second)
+    pending.shows += np.uint32(shows)
+    pending.last_seen = max(pending.last_seen, second)
+    # rare, so that to look costs less than to write what is there already
+    if clicks:
+        row.clicks += np.uint64(clicks)
+        pending.clicks += np.uint32(clicks)
+    if second < row.first_seen:
+        row.first_seen = second
+    if second < pending.first_seen:
+        pending.first_seen = second

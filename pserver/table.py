@@ -26,7 +26,7 @@ from numba import njit
 
 from pserver.gains import NEVER
 from pserver.prefetch import prefetch
-from pserver.row_view import row_of
+from pserver.row_view import record_of, row_of
 from pserver.rows import Rows
 
 if TYPE_CHECKING:
@@ -49,6 +49,15 @@ _LINE = 64
 """Bytes that memory gives at a time."""
 _NEVER = np.uint32(NEVER)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+_COUNTERS: dict[str, tuple[Any, ...]] = {
+    "shows": (np.uint64,),
+    "clicks": (np.uint64,),
+    "first_seen": (np.uint32,),
+    "last_seen": (np.uint32,),
+}
+counters_at = record_of(_COUNTERS)
+"""Return all counters of a row, given `Columns.shows` and its place. For use inside kernels."""
 
 
 class Columns(NamedTuple):
@@ -318,10 +327,7 @@ def _slots(capacity: int) -> int:
 def _columns(width: int) -> dict[str, tuple[Any, ...]]:
     return {
         "ids": (np.uint64,),
-        "shows": (np.uint64,),
-        "clicks": (np.uint64,),
-        "first_seen": (np.uint32,),
-        "last_seen": (np.uint32,),
+        **_COUNTERS,
         "values": (np.float32, (width,)),
     }
 

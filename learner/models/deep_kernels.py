@@ -23,6 +23,7 @@ from learner.inputs import (
     counts_of,
     find_asked,
     find_block,
+    find_common,
     find_example,
     settle_strangers,
     shift_of,
@@ -119,8 +120,9 @@ def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-
 
 @part
 def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[no-untyped-def]
-    """Return the position of input k of example i of the mini-batch (see `list_fixed`), and that
-    of its vector; the intercept, input 0, has none.
+    """Return the position of input k of example i of the mini-batch, and that of its vector.
+
+    learner.inputs says which input that is; the intercept, input 0, has no vector.
     """
     if fixed <= k < fixed + items:
         at = first_item + k - fixed
@@ -212,6 +214,8 @@ def gather(  # type: ignore[no-untyped-def]
     each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
     examples = span.end - span.begin
     item_position = examples * each
+    if examples:
+        find_common(columns, active, shift, features, scratch)
     for begin in range(span.begin, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)

@@ -18,6 +18,7 @@ from learner.inputs import (
     counts_of,
     find_asked,
     find_block,
+    find_common,
     find_example,
     settle_strangers,
     shift_of,
@@ -123,6 +124,8 @@ def learn(  # type: ignore[no-untyped-def]
     batch are learned: all, or those before one with a statistic whose row has to be got.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
+    if examples:
+        find_common(columns, active, shift, features, scratch)
     for begin in range(begin_at(first), examples, BLOCK):
         end = min(begin + BLOCK, examples)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)

@@ -6,14 +6,16 @@ import math
 
 import numpy as np
 
-from ingest.compiled import kernel, quotient_part
+from ingest.compiled import kernel, part, quotient_part
 from learner.ftrl import step, weight
 from learner.inputs import (
     BLOCK,
     begin_at,
+    common_input,
     counts_of,
     find_asked,
     find_block,
+    find_common,
     find_example,
     settle_strangers,
     shift_of,
@@ -23,43 +25,57 @@ from learner.label_loss import probability_of, slope_of
 from learner.row_counters import count_row
 
 
-@quotient_part
-def _forward(columns, ftrl, reads, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Return the probability of a click, from the rows at `reads`; leave weights, n and sqrt(n).
-
-    Gathered first, so that the arithmetic is a loop over neighbours, several at a time.
-    """
-    values, zs, squares, roots = columns.values, scratch.zs, scratch.squares, scratch.roots
-    weights, x = scratch.weights, scratch.x[row]
-    for k in range(count):
+@part
+def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def]
+    """Leave z and n of inputs [begin, end), from the rows at `reads`."""
+    values, zs, squares = columns.values, scratch.zs, scratch.squares
+    for i in range(begin, end):
+        k = np.uint64(i)  # unsigned: never from the end
         zs[k] = squares[k] = np.float32(0.0)
         if reads[k] >= 0:
             place = np.uint64(reads[k])
             zs[k], squares[k] = values[place, 0], values[place, 1]
+
+
+@quotient_part
+def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Return the probability of a click, from z and n; leave weights and sqrt(n).
+
+    These were gathered before, so that the arithmetic is a loop over neighbours, several at a time.
+    """
+    zs, squares, roots = scratch.zs, scratch.squares, scratch.roots
+    weights, x = scratch.weights, scratch.x[row]
     for k in range(count):
         root_n = math.sqrt(squares[k])
         roots[k] = root_n
         weights[k] = weight(zs[k], root_n, ftrl)
-    total = 0.0
-    for k in range(count):
+    total = even = 0.0
+    for k in range(0, count - 1, 2):  # two sums, so that one need not wait for the other
         total += weights[k] * x[k]
-    return probability_of(total)
+        even += weights[k + 1] * x[k + 1]
+    if count % 2:
+        total += weights[count - 1] * x[count - 1]
+    return probability_of(total + even)
 
 
 @quotient_part
-def _step(columns, gaining, ftrl, slope, counted, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Step and count the rows of one example, in the view and in what is pending alike.
-
-    What z and n gain takes the place of what they were.
-    """
-    values, more_values = columns.values, gaining.values
-    places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
-    weights, squares, roots, zs = scratch.weights, scratch.squares, scratch.roots, scratch.zs
-    shows, clicks, second = counted
+def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Leave what z and n of each input gain, in the place of what they were."""
+    x, zs, squares = scratch.x[row], scratch.zs, scratch.squares
+    weights, roots = scratch.weights, scratch.roots
     slope = np.float32(slope)
     for k in range(count):
         zs[k], squares[k] = step(slope * x[k], weights[k], squares[k], roots[k], ftrl)
-    for k in range(count):
+
+
+@part
+def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: ignore[no-untyped-def]
+    """Add what inputs [begin, end) gained to their rows, and count the example in these."""
+    values, more_values = columns.values, gaining.values
+    places, live, zs, squares = scratch.places[row], scratch.live[row], scratch.zs, scratch.squares
+    shows, clicks, second = counted
+    for i in range(begin, end):
+        k = np.uint64(i)
         if not live[k]:
             continue
         place = np.uint64(places[k])
@@ -68,6 +84,66 @@ def _step(columns, gaining, ftrl, slope, counted, scratch, row, count):  # type:
         more_values[place, 0] += zs[k]
         more_values[place, 1] += squares[k]
         count_row(columns, gaining, place, shows, clicks, second)
+
+
+@part
+def _take_common(columns, gaining, features, scratch):  # type: ignore[no-untyped-def]
+    """Take out the rows that are inputs of every example, while a batch is learned.
+
+    They lie together then, and what is done to them is done several at a time.
+    """
+    common = scratch.common
+    for k in range(1 + features.number_ids.shape[0]):
+        at, _ = common_input(features, k)
+        place = scratch.places[0, at]
+        for i in range(2):
+            common[i, at] = columns.values[place, i] if place >= 0 else np.float32(0.0)
+            common[2 + i, at] = gaining.values[place, i] if place >= 0 else np.float32(0.0)
+
+
+@part
+def _gather_common(scratch, begin, end):  # type: ignore[no-untyped-def]
+    zs, squares, z, n = scratch.zs, scratch.squares, scratch.common[0], scratch.common[1]
+    for i in range(begin, end):
+        k = np.uint64(i)
+        zs[k], squares[k] = z[k], n[k]
+
+
+@part
+def _scatter_common(scratch, begin, end):  # type: ignore[no-untyped-def]
+    zs, squares, live, common = scratch.zs, scratch.squares, scratch.live[0], scratch.common
+    z, n, more_z, more_n = common[0], common[1], common[2], common[3]
+    zero = np.float32(0.0)
+    for i in range(begin, end):
+        k = np.uint64(i)
+        z_gain, n_gain = (zs[k], squares[k]) if live[k] else (zero, zero)
+        z[k] += z_gain
+        n[k] += n_gain
+        more_z[k] += z_gain
+        more_n[k] += n_gain
+
+
+@part
+def _put_common(columns, gaining, features, labelled, begin, end, scratch):  # type: ignore[no-untyped-def]
+    """Put them back, with examples [begin, end) counted."""
+    if end <= begin:
+        return
+    shows, clicks, first = counts_of(labelled, begin)
+    last = first
+    for i in range(begin + 1, end):
+        more_shows, more_clicks, second = counts_of(labelled, i)
+        shows, clicks = shows + more_shows, clicks + more_clicks
+        first, last = min(first, second), max(last, second)
+    common = scratch.common
+    for k in range(1 + features.number_ids.shape[0]):
+        at, _ = common_input(features, k)
+        if scratch.live[0, at]:
+            place = scratch.places[0, at]
+            for i in range(2):
+                columns.values[place, i] = common[i, at]
+                gaining.values[place, i] = common[2 + i, at]
+            count_row(columns, gaining, place, shows, clicks, first)
+            count_row(columns, gaining, place, 0, 0, last)
 
 
 @kernel
@@ -92,6 +168,13 @@ def learn(  # type: ignore[no-untyped-def]
     batch are learned: all, or those before one with a statistic whose row has to be got.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
+    if not examples:
+        return examples
+    singles = 1 + features.ids.shape[1]
+    fixed = singles + features.number_ids.shape[0]
+    find_common(columns, active, shift, features, scratch)
+    _take_common(columns, gaining, features, scratch)
+    learned = examples
     for begin in range(begin_at(first), examples, BLOCK):
         end = min(begin + BLOCK, examples)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
@@ -102,15 +185,28 @@ def learn(  # type: ignore[no-untyped-def]
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
-                return i
+                learned = i
+                break
             reads = scratch.reads if strangers else scratch.places[row]
-            p = _forward(columns, ftrl, reads, scratch, row, count)
+            _gather_common(scratch, 0, 1)
+            _gather(columns, reads, scratch, 1, singles)
+            _gather_common(scratch, singles, fixed)
+            _gather(columns, reads, scratch, fixed, count)
+            p = _forward(ftrl, scratch, row, count)
             scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
-            _step(columns, gaining, ftrl, slope, counts_of(labelled, i), scratch, row, count)
-    return examples
+            _step(ftrl, slope, scratch, row, count)
+            counted = counts_of(labelled, i)
+            _scatter_common(scratch, 0, 1)
+            _scatter(columns, gaining, counted, scratch, row, 1, singles)
+            _scatter_common(scratch, singles, fixed)
+            _scatter(columns, gaining, counted, scratch, row, fixed, count)
+        if learned < examples:
+            break
+    _put_common(columns, gaining, features, labelled, begin_at(first), learned, scratch)
+    return learned
 
 
 @kernel
@@ -119,4 +215,5 @@ def predict(columns, ftrl, program, gate, features, event_ms, scratch, scores): 
     for i in range(features.ids.shape[0]):
         count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
         reads = scratch.reads if strangers else scratch.places[0]
-        scores[i] = _forward(columns, ftrl, reads, scratch, 0, count)
+        _gather(columns, reads, scratch, 0, count)
+        scores[i] = _forward(ftrl, scratch, 0, count)
