@@ -174,6 +174,8 @@ def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
     """
     flags = array.flags
     if array.dtype is np.dtype(dtype) and flags.c_contiguous and flags.aligned:
+        if not flags.writeable:
+            return array
         plain = array.view()
     else:
         plain = np.require(array, dtype, ["C", "A"]).view()
