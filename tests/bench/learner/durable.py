@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tests.bench.learner.stream import Stream
 
 PARTITIONS, BUCKETS = 2, 8
-STEADY_KEEP_BYTES, STEADY_LOG_BYTES = 1 << 20, 3 << 20
+STEADY_KEEP_BYTES, STEADY_LOG_BYTES = 2 << 20, 5 << 20
 _LOOK_S = 0.02
 _PATIENCE_S = 300.0
 
