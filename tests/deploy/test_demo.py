@@ -199,7 +199,9 @@ def test_every_query_of_the_dashboard_finds_what_was_scraped(shown: Shown) -> No
 def test_a_log_can_be_shown_instead(tmp_path: Path) -> None:
     written = write_log(tmp_path, SyntheticStream(World(), 1, START_MS), 60, requests_s=20)
     log = ("--data", str(tmp_path), "--model", str(path_of("demo")))
-    with running("demo", "--seconds", "8", "--port", "0", *log, "--no-evaluate") as demo:
+    # at this speed it ends long before the demo would cut it off, however busy the machine
+    lasting = ("--seconds", "60", "--speed", "20")
+    with running("demo", *lasting, "--port", "0", *log, "--no-evaluate") as demo:
         assert demo.end() == 0, demo.output
     assert sent(demo.output) == (f"{written.impressions:,}", f"{written.clicks:,}")
     assert "as many as were sent" in demo.output
