@@ -217,6 +217,7 @@ class Pending:
         places = self._view.find_or_add(ids)
         gaining = self.reserve()
         _refresh(self._view.columns, folded.columns, gaining, ids, places)
+        self._view.changed()
         if flying is not None:
             self._view.add(flying.chosen(np.isin(flying.ids, ids)))
 

@@ -61,10 +61,11 @@ counters_at = record_of(_COUNTERS)
 
 
 class Columns(NamedTuple):
-    """The arrays of a table. Only the first `count[0]` places of the columns are rows."""
+    """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
+    changed `count[1]` times."""
 
     slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
-    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,)
+    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (2,)
     ids: npt.NDArray[np.uint64]  # (capacity,)
     shows: npt.NDArray[np.uint64]  # (capacity,)
     clicks: npt.NDArray[np.uint64]  # (capacity,)
@@ -184,6 +185,15 @@ class RowTable:
         return int(self.columns.count[0])
 
     @property
+    def changes(self) -> int:
+        """How often rows were changed: as long as this is the same, so is what they are worth."""
+        return int(self.columns.count[1])
+
+    def changed(self) -> None:
+        """Note that rows have been changed: for those whose kernels do it past this class."""
+        self.columns.count[1] += 1
+
+    @property
     def ids(self) -> Ids:
         """The ids of all rows, in the order they were added; shape (len,). A view."""
         return self.columns.ids[: len(self)]
@@ -212,6 +222,7 @@ class RowTable:
         """Add gains to their rows, in the order given; return the places of the rows."""
         places = self.find_or_add(gains.ids)
         _add(self.columns, places, *gains[1:])
+        self.changed()
         return places
 
     def put(self, rows: Rows) -> Places:
@@ -222,6 +233,7 @@ class RowTable:
         self.columns.first_seen[places] = rows.first_seen
         self.columns.last_seen[places] = rows.last_seen
         self.columns.values[places] = rows.values
+        self.changed()
         return places
 
     def everything(self) -> Rows:
@@ -259,7 +271,7 @@ class RowTable:
         kept = np.flatnonzero(stays)
         capacity = max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4)
         new = _make(capacity, self.width, self._memory)
-        new.count[0] = kept.shape[0]
+        new.count[:] = kept.shape[0], self.changes
         for name in Columns._fields[2:]:
             getattr(new, name)[: kept.shape[0]] = getattr(self.columns, name)[kept]
         _index(new.slots, new.ids, kept.shape[0])
@@ -277,6 +289,7 @@ class RowTable:
         self.columns.first_seen[places] = NEVER
         self.columns.last_seen[places] = 0
         self.columns.values[places] = 0.0
+        self.changed()
 
 
 def own_memory(size: int) -> npt.NDArray[np.uint8]:
@@ -315,7 +328,7 @@ def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Colu
     rows = memory[first : first + capacity * row.itemsize].view(row)
     return Columns(
         memory[_LINE:first].view(np.int32),
-        memory[:8].view(np.int64),
+        memory[:16].view(np.int64),
         **{name: rows[name] for name in _columns(width)},
     )
 
@@ -353,7 +366,7 @@ def _make(capacity: int, width: int, memory: Memory) -> Columns:
 def _grown(old: Columns, capacity: int, memory: Memory) -> Columns:
     new = _make(capacity, old.values.shape[1], memory)
     count = int(old.count[0])
-    new.count[0] = count
+    new.count[:] = old.count
     for name in Columns._fields[2:]:
         getattr(new, name)[:count] = getattr(old, name)[:count]
     _index(new.slots, new.ids, count)

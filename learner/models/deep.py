@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import copy
 import threading
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch.func import functional_call
 
 from ingest.examples import Kind
 from learner.input_rows import read_only
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from learner.asked_rows import AskedRows
     from learner.input_rows import InputRows
     from learner.inputs import Labelled
+    from learner.models.layers import Standing
     from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
@@ -117,11 +118,12 @@ class DeepModel(ModelOfRows):
             np.empty(1, np.float32),
             gathered,
         )
-        standing = self._layers.read(view, int(event_ms.max()) // 1000)
+        own = self._of_thread()
+        own.follow(self._layers, view, int(event_ms.max()) // 1000)
         with torch.inference_mode():
             offsets = features.bag_offsets.astype(np.int64)
-            parts, layers = self._arrange.parts(gathered, count), self._layers.named(standing)
-            log_odds = self._forward(parts, layers, offsets, count)
+            parts = self._arrange.parts(gathered, count)
+            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
         return _probability(log_odds)
 
     def _learn_all(
@@ -175,9 +177,11 @@ class DeepModel(ModelOfRows):
         )
         seconds = examples.event_ms[begin:end] // 1000
         standing = self._layers.read(view, int(seconds.max()))
-        parts, layers = self._arrange.parts(gathered, count), self._layers.named(standing)
-        leaves = [each.requires_grad_() for each in (*parts, *layers.values())]
-        log_odds = self._forward(parts, layers, offsets.astype(np.int64), count)
+        own = self._of_thread()
+        own.put(self._layers, standing)
+        parts = self._arrange.parts(gathered, count)
+        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
+        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets.astype(np.int64), count))
         made, sloping = _probability(log_odds), np.empty(count, np.float32)
         slopes(labelled, begin, made, sloping)
         # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
@@ -193,24 +197,11 @@ class DeepModel(ModelOfRows):
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
-    def _forward(
-        self,
-        parts: Parts,
-        layers: dict[str, Tensor],
-        offsets: npt.NDArray[np.int64],
-        count: int,
-    ) -> Tensor:
-        """Return the log-odds of `count` examples, (n,)."""
-        batch = self._arrange.batch(parts, offsets, count)
-        log_odds: Tensor = functional_call(self._thread_module(), layers, (batch,))
-        return log_odds
-
-    def _thread_module(self) -> nn.Module:
-        # a functional call puts parameters into the module for as long as it takes
+    def _of_thread(self) -> _Module:
         if not hasattr(self._own, "module"):
-            self._own.module = copy.deepcopy(self._module)
-        module: nn.Module = self._own.module
-        return module
+            self._own.module = _Module(copy.deepcopy(self._module))
+        found: _Module = self._own.module
+        return found
 
     def _gathered(self, count: int, items: int) -> Gathered:
         positions = count * (self._inputs.fixed + self._inputs.statistics) + items
@@ -237,6 +228,28 @@ class DeepModel(ModelOfRows):
             vector_gradient,
             np.zeros(1, np.int64),
         )
+
+
+class _Module:
+    """A module of one thread: its parameters are the layers as they stood when last looked at."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.parameters = module, list(module.parameters())
+        self._of: weakref.ref[RowTable] | None = None
+        self._as_of = (0, 0)
+
+    def put(self, layers: Layers, standing: Standing) -> None:
+        """Let these be its parameters."""
+        self._of = None
+        layers.put(standing, self.parameters)
+
+    def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
+        """Let its parameters be the layers as the rows stand: looked at only if they changed."""
+        as_of = view.changes, now_s if layers.decay else 0
+        if self._of is not None and self._of() is view and self._as_of == as_of:
+            return
+        self.put(layers, layers.read(view, now_s))
+        self._of, self._as_of = weakref.ref(view), as_of
 
 
 class Parts(NamedTuple):

@@ -24,8 +24,8 @@ class DeepFM(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return log-odds, (n,)."""
-        total = batch.vectors.sum(dim=1)
-        pairs = 0.5 * (total.square() - batch.vectors.square().sum(dim=1)).sum(dim=1)  # eq. 2
-        deep = self.last(self.deep(batch.vectors.flatten(1))).squeeze(1)  # eqs. 3 and 4
+        total, flat = batch.vectors.sum(dim=1), batch.vectors.flatten(1)
+        pairs = 0.5 * (total.square().sum(dim=1) - flat.square().sum(dim=1))  # eq. 2
+        deep = self.last(self.deep(flat)).squeeze(1)  # eqs. 3 and 4
         log_odds: Tensor = batch.wide + pairs + deep
         return log_odds

@@ -57,7 +57,7 @@ class Layers:
         while floats(optimizer, coordinates + 1) <= spec.width:
             coordinates += 1
         self._group = group_of(optimizer, 0, coordinates)
-        self._shapes = [(name, tuple(each.shape)) for name, each in module.named_parameters()]
+        self._shapes = [tuple(each.shape) for each in module.parameters()]
         begun, bounds = _begins(module, again)
         chunks = -(-begun.shape[0] // coordinates)
         padded = [np.zeros((chunks, coordinates), np.float32) for _ in range(2)]
@@ -67,6 +67,8 @@ class Layers:
         self._begun = padded[0]
         begin_layers(np.uint64(spec.structure.seed), padded[1], self.ids, self._begun)
         self.count = begun.shape[0]
+        self.decay = self._group.decay_per_s > 0.0
+        """Whether they change as time passes, even if no row does."""
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
@@ -87,15 +89,17 @@ class Layers:
         )
         return standing
 
-    def named(self, standing: Standing) -> dict[str, Tensor]:
-        """Return the parameters by name, as tensors over the values."""
-        named, begin, flat = {}, 0, standing.values.reshape(-1)
-        for name, shape in self._shapes:
+    def put(self, standing: Standing, parameters: Sequence[nn.Parameter]) -> None:
+        """Make the values those of a module of this kind, given its parameters in their order.
+
+        Nothing is copied: they are the module's as long as it has no others.
+        """
+        begin, flat = 0, standing.values.reshape(-1)
+        for parameter, shape in zip(parameters, self._shapes, strict=True):
             size = math.prod(shape)
             # cut by numpy: cut by torch, each would have a gradient as long as all of them
-            named[name] = torch.from_numpy(flat[begin : begin + size]).view(shape)
+            parameter.data = torch.from_numpy(flat[begin : begin + size]).view(shape)
             begin += size
-        return named
 
     def joined(self, gradients: Sequence[Tensor]) -> Floats:
         """Return the gradients by the parameters, in their order, as (chunks, coordinates)."""

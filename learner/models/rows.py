@@ -113,6 +113,7 @@ class ModelOfRows(ABC):
             if self._inputs.pulling is not None:
                 gaining = self._inputs.pulling.gaining
             self._calibrated.learn(view, gaining, active, labelled, scores)
+        view.changed()
         scores[examples.kinds == Kind.CLICKED] = np.nan
         return scores
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -240,11 +241,28 @@ def test_a_module_of_ones_own_is_trained() -> None:
     bench.learn(examples)
     after = bench.model.predict(bench.view, examples.features, examples.event_ms)
     assert np.abs(after - before).max() > 0.05
-    layers = bench.model._layers  # type: ignore[attr-defined]
-    named = layers.named(layers.read(bench.view, 0))
+    model: Any = bench.model
+    module = copy.deepcopy(model._module)
+    model._layers.put(model._layers.read(bench.view, 0), list(module.parameters()))
+    named = dict(module.named_parameters())
     assert (named["mix"] != 0).all()
     assert not torch.equal(named["norm.weight"], torch.ones(3))
     torch.testing.assert_close(named["norm.weight"], torch.ones(3), rtol=0.5, atol=0.5)
+
+
+def test_a_prediction_has_the_layers_of_its_moment() -> None:
+    random = np.random.default_rng(3)
+    spec = _own_spec("tests.learner.test_deep:Own")
+    bench, other, asking = Bench(spec), Bench(spec), open_model(spec, BUCKETS)
+    examples = random_examples(random, spec, 60, closed=False)
+    asked = examples.features, examples.event_ms
+    other.learn(part(examples, 20, 40))
+    for begin in range(0, 60, 20):
+        bench.learn(part(examples, begin, begin + 20))
+        # the other's rows have changed as often at first
+        for view in (bench.view, bench.view, other.view, bench.view):
+            expected = open_model(spec, BUCKETS).predict(view, *asked)
+            np.testing.assert_array_equal(asking.predict(view, *asked), expected)
 
 
 @pytest.mark.parametrize(
