@@ -13,7 +13,8 @@ One pass, each example scored before it is learned. Who has what:
                 example comes into it; `vowpal_wabbit_parsed` is `learn` of Example objects made
                 beforehand, off the clock; `vowpal_wabbit_file` reads its file (`vowpal_wabbit.py`)
     river       River's LogisticRegression on dicts, FTRL (`rivals.py`)
-    torch       nn.EmbeddingBag of hashed ids, nn.Linear of numbers, Adagrad in mini-batches
+    torch       nn.EmbeddingBag of hashed ids, nn.Linear of numbers, Adagrad in mini-batches; not in
+                a quick run
 
 For each there are examples/s, `memory_mb` (growth of the process at its peak while it learned),
 AUC and log loss over all that it learned, and over the first examples that all of them learned.

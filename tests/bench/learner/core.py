@@ -6,7 +6,7 @@ over rows that are there, and the first as `..._new_rows`.
 
 `core_lr_admission` is logistic regression with rows made at the third sighting, over streams drawn
 anew from the same distribution, and `core_lr_drawn` without admission over the same streams.
-Compare these two; their `_rows` say what it is for.
+Compare these two; their `_rows` say what it is for. Neither is part of a quick run.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def learn_core(stream: Stream, text: str, passes: int = 2) -> tuple[Learned, flo
 
 
 def core_figures(stream: Stream, *, quick: bool) -> dict[str, float]:
-    """Return what the core does that has no counterpart elsewhere."""
+    """Return what the core does that has no counterpart elsewhere; quick: without admission."""
     _, rate, rows = learn_core(stream, stream_spec(numbers=False, more=LR).text)
-    found = {"core_lr_ids": round(rate), "core_lr_ids_rows": rows}
-    return found | _admission(len(stream) // (8 if quick else 2), 3)
+    found: dict[str, float] = {"core_lr_ids": round(rate), "core_lr_ids_rows": rows}
+    return found if quick else found | _admission(len(stream) // 2, 3)
 
 
 def _admission(examples: int, passes: int) -> dict[str, float]:

@@ -8,8 +8,9 @@ kill of anything loses nothing.
 
 `burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and both
 go by shorter logs than by default: it keeps `STEADY_KEEP_BYTES` of a bucket's, and the learner
-waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long. The rate is that of folding:
-what was applied from then on, less what the logs grew by meanwhile (`log_growth_mb`).
+waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long, or, if the examples end
+before it was held up for long, when there is something to trim, which makes the rate a lower bound.
+It is that of folding: what was applied from then on, less what the logs grew by (`log_growth_mb`).
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Workshop:
         if steady_s:
             self._keeper_pipe.send("stop")
             self._keeper_pipe.recv()
-        first, last = (_window(looks, steady_s) if steady_s else None) or (looks[0], looks[-1])
+        first, last = _steady(looks, steady_s) if steady_s else (looks[0], looks[-1])
         done, grown = last.examples - first.examples, last.log_bytes - first.log_bytes
         folded = done - max(0.0, grown / first.bytes_an_example) if steady_s else done
         scores = self._scores(spec, examples)
@@ -212,14 +213,27 @@ def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
 
 def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
     """Return the looks between which the learner was held up, None if it has not been for long."""
-    kept_bytes, full_bytes = STEADY_KEEP_BYTES * BUCKETS, 0.9 * STEADY_LOG_BYTES * BUCKETS
-    kept = next((each for each in looks if each.log_bytes >= kept_bytes), None)
-    full = next((each for each in looks if each.log_bytes >= full_bytes), None)
-    if kept is None or full is None or looks[-1].at_s - full.at_s < steady_s:
+    full = _first_with(looks, 0.9 * STEADY_LOG_BYTES)
+    if full is None or looks[-1].at_s - full.at_s < steady_s:
         return None
-    # nothing was trimmed until there was as much as is kept: so an example takes so many bytes
-    full = replace(full, bytes_an_example=kept.log_bytes / kept.examples)
     return full, looks[-1]
+
+
+def _steady(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look]:
+    """Return the looks to measure between: while the learner was held up, else, if it was not for
+    long before the examples ended, from where there was something to trim.
+    """
+    kept = _first_with(looks, STEADY_KEEP_BYTES)
+    if kept is None:
+        raise ValueError(f"expected more examples, found {looks[-1]}: nothing had to be trimmed")
+    first, last = _window(looks, steady_s) or (kept, looks[-1])
+    # nothing was trimmed until there was as much as is kept: so an example takes so many bytes
+    return replace(first, bytes_an_example=kept.log_bytes / kept.examples), last
+
+
+def _first_with(looks: list[_Look], log_bytes: float) -> _Look | None:
+    """Return the first look at logs of so many bytes a bucket."""
+    return next((each for each in looks if each.log_bytes >= log_bytes * BUCKETS), None)
 
 
 def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingest.examples import Encoded, Examples, Kind
 from ingest.values import field_ids
@@ -151,7 +152,7 @@ def _examples(
         event_ms=times,
         shown_ms=times,
         append_ms=times,
-        impression_ids=pa.array(np.char.mod("%016d", np.arange(begin, end))),
+        impression_ids=pc.utf8_lpad(pa.array(np.arange(begin, end)).cast(pa.string()), 16, "0"),
         request_ids=pa.nulls(count, pa.string()),
         features=Encoded(
             np.ascontiguousarray(ids[begin:end]),
