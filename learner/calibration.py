@@ -44,7 +44,7 @@ import numpy as np
 from ingest.compiled import kernel, part, quotient_part
 from ingest.examples import Kind
 from ingest.spec_text import one_of
-from learner.inputs import counts_of, shift_of, weight_of
+from learner.inputs import bucket_at, counts_of, shift_of, weight_of
 from learner.label_loss import probability_of
 from learner.row_counters import count_row
 from learner.spec_tables import only, real, shown
@@ -218,7 +218,7 @@ def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
     """Find the layer's rows, adding those whose bucket is active. Compiled."""
     shift, ids, places, live = shift_of(active.shape[0]), layer.ids, layer.places, layer.live
     for k in range(ids.shape[0]):
-        live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
+        live[k] = active[bucket_at(ids[k], shift)]
         if live[k]:
             places[k] = find_or_add(columns, ids[k])
         else:

@@ -136,7 +136,7 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
     ids, places, live = scratch.ids, scratch.places, scratch.live
     for k in range(1 + features.number_ids.shape[0]):
         at, row_id = common_input(features, k)
-        counts = active[(row_id >> np.uint64(1)) >> shift]
+        counts = active[bucket_at(row_id, shift)]
         place = find_or_add(columns, row_id) if counts else find(columns.slots, columns.ids, row_id)
         for row in range(ids.shape[0]):
             ids[row, at], places[row, at], live[row, at] = row_id, place, counts
@@ -179,7 +179,7 @@ def _find_own(columns, active, shift, scratch, row, own, singles, numbers):  # t
     for k in range(own):
         at = _own(k, singles, numbers)
         row_id, place = ids[at], places[at]
-        live[at] = active[(row_id >> np.uint64(1)) >> shift]
+        live[at] = active[bucket_at(row_id, shift)]
         if place < 0 or row_ids[np.uint64(place)] != row_id:
             # an example before this one may have added it since the index was looked up
             places[at] = place = find(slots, row_ids, row_id)
@@ -194,7 +194,7 @@ def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
     missing = 0
     for k in range(begin, end):
-        live[k] = active[(ids[k] >> np.uint64(1)) >> shift]
+        live[k] = active[bucket_at(ids[k], shift)]
         places[k] = find(slots, row_ids, ids[k])
         if places[k] < 0 and live[k]:
             missing += 1
@@ -228,6 +228,12 @@ def shift_of(buckets):  # type: ignore[no-untyped-def]
     while (1 << (63 - shift)) < buckets:
         shift -= 1
     return np.uint64(shift)
+
+
+@part
+def bucket_at(row_id, shift):  # type: ignore[no-untyped-def]
+    """Return the bucket that a row is in; shift: `shift_of` how many there are."""
+    return (row_id >> np.uint64(1)) >> shift
 
 
 @part

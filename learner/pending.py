@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
-from learner.inputs import shift_of
+from learner.inputs import bucket_at, shift_of
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import record_of, row_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pserver.store import Shape
     from pserver.table import Places, RowTable
 
-_NEVER, _ONE = np.uint32(NEVER), np.uint64(1)
+_NEVER = np.uint32(NEVER)
 _WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
 _COUNTERS: dict[str, tuple[Any, ...]] = {
     "shows": (np.uint32,),
@@ -109,7 +109,7 @@ def _deal(view_ids, order, of_row, counts):  # type: ignore[no-untyped-def]
     last, shift = order.shape[0] - 1, shift_of(counts.shape[0])
     for i in range(order.shape[0]):
         prefetch(view_ids, order[min(i + AHEAD, last)])
-        bucket = np.int64((view_ids[order[i]] >> _ONE) >> shift)
+        bucket = np.int64(bucket_at(view_ids[order[i]], shift))
         of_row[i] = bucket
         counts[bucket] += 1
 

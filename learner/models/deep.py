@@ -245,7 +245,7 @@ class _Module:
 
     def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
         """Let its parameters be the layers as the rows stand: looked at only if they changed."""
-        as_of = view.changes, now_s if layers.decay else 0
+        as_of = view.changes, now_s if layers.decays else 0
         if self._of is not None and self._of() is view and self._as_of == as_of:
             return
         self.put(layers, layers.read(view, now_s))

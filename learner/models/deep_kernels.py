@@ -20,6 +20,7 @@ from ingest.compiled import kernel, part
 from learner.initial import initial, origin
 from learner.inputs import (
     BLOCK,
+    bucket_at,
     counts_of,
     find_asked,
     find_block,
@@ -371,7 +372,7 @@ def step_layers(  # type: ignore[no-untyped-def]
         ahead = max(places[min(i + AHEAD, last)], 0)
         prefetch_row(columns.values, ahead)
         prefetch_row(gaining.values, ahead)
-        if active[(ids[i] >> np.uint64(1)) >> shift]:
+        if active[bucket_at(ids[i], shift)]:
             place = places[i] if places[i] >= 0 else find_or_add(columns, ids[i])
             gradient = row_of(gradients, i)
             step_row(columns.values, gaining.values, place, group, shrinks[i], gradient)

@@ -67,7 +67,7 @@ class Layers:
         self._begun = padded[0]
         begin_layers(np.uint64(spec.structure.seed), padded[1], self.ids, self._begun)
         self.count = begun.shape[0]
-        self.decay = self._group.decay_per_s > 0.0
+        self.decays = self._group.decay_per_s > 0.0
         """Whether they change as time passes, even if no row does."""
 
     def __len__(self) -> int:

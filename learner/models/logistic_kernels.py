@@ -49,13 +49,13 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
         root_n = math.sqrt(squares[k])
         roots[k] = root_n
         weights[k] = weight(zs[k], root_n, ftrl)
-    total = even = 0.0
+    total = other = 0.0
     for k in range(0, count - 1, 2):  # two sums, so that one need not wait for the other
         total += weights[k] * x[k]
-        even += weights[k + 1] * x[k + 1]
+        other += weights[k + 1] * x[k + 1]
     if count % 2:
         total += weights[count - 1] * x[count - 1]
-    return probability_of(total + even)
+    return probability_of(total + other)
 
 
 @quotient_part
