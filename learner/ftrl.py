@@ -7,12 +7,12 @@ row at once merely add: nobody's step is overwritten, only computed from a sligh
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from ingest.compiled import quotient_part
+from learner.lanes import absolute, chosen, root, with_sign
 
 _ZERO = np.float32(0.0)
 
@@ -33,22 +33,21 @@ def constants(alpha: float, beta: float, l1: float, l2: float) -> Constants:
 
 @quotient_part
 def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
-    """Return the weight of a coordinate, given sqrt(n): exactly 0 where |z| <= l1. Compiled.
+    """Return the weight of a coordinate, or of eight, given sqrt(n): exactly 0 where |z| <= l1.
 
-    The closed form for w in Algorithm 1; (beta + sqrt n) / alpha is 1 / learning rate.
+    The closed form for w in Algorithm 1; (beta + sqrt n) / alpha is 1 / learning rate. Compiled.
     """
-    shrunk = abs(z) - ftrl.l1
+    shrunk = absolute(z) - ftrl.l1
     scale = (ftrl.beta + root_n) * ftrl.inverse_alpha + ftrl.l2
-    moved = -math.copysign(shrunk, z) / scale
-    return moved if shrunk > _ZERO else _ZERO
+    return chosen(shrunk > _ZERO, -with_sign(shrunk, z) / scale, _ZERO)
 
 
 @quotient_part
 def step(gradient, coordinate_weight, n, root_n, ftrl):  # type: ignore[no-untyped-def]
-    """Return what z and n gain from one gradient. Compiled.
+    """Return what z and n of a coordinate, or of eight, gain from one gradient. Compiled.
 
     sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z += g - sigma w;  n += g^2   (Algorithm 1)
     """
     more = gradient * gradient
-    sigma = (math.sqrt(n + more) - root_n) * ftrl.inverse_alpha
+    sigma = (root(n + more) - root_n) * ftrl.inverse_alpha
     return gradient - sigma * coordinate_weight, more

@@ -11,11 +11,12 @@ import math
 import numpy as np
 
 from ingest.compiled import part
+from learner.lanes import float_of, numbered
 from learner.statistics import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ONE = np.uint64(1)
-_STEP = 2.0**-23
+_STEP = np.float32(2.0**-23)
+_ONE = np.float32(1.0)
 
 
 @part
@@ -25,13 +26,14 @@ def origin(row_id, seed):  # type: ignore[no-untyped-def]
 
 
 @part
-def initial(begun, coordinate, bound):  # type: ignore[no-untyped-def]
-    """Return what a coordinate of a row begins with, uniform in [-bound, bound). Compiled.
+def initial(begun, at, bound):  # type: ignore[no-untyped-def]
+    """Return what coordinates of a row begin with, uniform in [-bound, bound). Compiled.
 
-    begun: the row's `origin`.
+    begun: the row's `origin`. at: which coordinates (learner.lanes).
     """
-    word = mix(begun + (np.uint64(coordinate) + _ONE) * _GOLDEN)
-    return np.float32(np.int64(word >> np.uint64(40)) * _STEP - 1.0) * np.float32(bound)
+    word = mix(numbered(begun + _GOLDEN, _GOLDEN, at))
+    # 24 bits, less one: exact in a float32
+    return (float_of(word >> np.uint64(40)) * _STEP - _ONE) * np.float32(bound)
 
 
 def bound_of(scale: float) -> float:

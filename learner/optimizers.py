@@ -40,6 +40,7 @@ import numpy as np
 from ingest.compiled import part, quotient_part
 from learner import optimizer_spec as spec
 from learner.ftrl import step, weight
+from learner.lanes import LANES, absolute, add, chosen, eight, root, take
 from pserver.row_view import row_of
 
 if TYPE_CHECKING:
@@ -96,9 +97,10 @@ def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
 
 @quotient_part
 def _bet(z, sizes, reward, group):  # type: ignore[no-untyped-def]
-    """Return the weight of a coordinate of coin. Compiled."""
+    """Return the weight of a coordinate of coin, or of eight. Compiled."""
+    wealth = group.alpha + reward
     # several learners that bet at once may lose more than one of them could
-    wealth = max(group.alpha + reward, _ZERO)
+    wealth = chosen(wealth < _ZERO, _ZERO, wealth)
     return wealth * z / (group.beta * (group.beta + sizes))
 
 
@@ -111,127 +113,110 @@ def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
 
 
 @quotient_part
-def gained_of(values, place, group, shrink, out):  # type: ignore[no-untyped-def]
-    """Write what each coordinate of the row has gained to `out`. Compiled."""
-    row, count, first = row_of(values, place), group.coordinates, group.offset
-    second = first + count
-    third = second + count
-    w = row[first:second]
+def gained_at(row, group, shrink, at):  # type: ignore[no-untyped-def]
+    """Return what coordinates of a row have gained. Compiled.
+
+    row: (width,). shrink: what decay left of it. at: which coordinates (learner.lanes).
+    """
+    first = group.offset
+    second = first + group.coordinates
     if group.kind == _FTRL:
-        squares = row[second:third]
-        for k in range(count):
-            out[k] = weight(w[k], math.sqrt(squares[k]), group)
-    elif group.kind == _COIN:
-        sizes, rewards = row[second:third], row[third : third + count]
-        for k in range(count):
-            out[k] = _bet(w[k], sizes[k], rewards[k], group)
-    else:
-        for k in range(count):
-            out[k] = w[k] * shrink
+        return weight(take(row, first, at), root(take(row, second, at)), group)
+    if group.kind == _COIN:
+        sizes, rewards = take(row, second, at), take(row, second + group.coordinates, at)
+        return _bet(take(row, first, at), sizes, rewards, group)
+    return take(row, first, at) * shrink
 
 
 @part
-def _add(component, pending, gains):  # type: ignore[no-untyped-def]
-    for k in range(gains.shape[0]):
-        component[k] += gains[k]
-        pending[k] += gains[k]
-
-
-@part
-def _step_sgd(w, group, shrink, gradients):  # type: ignore[no-untyped-def]
-    for k in range(w.shape[0]):
-        gradients[k] = (shrink - _ONE) * w[k] - group.alpha * gradients[k]
+def _gain(row, more, first, at, gain):  # type: ignore[no-untyped-def]
+    add(row, first, at, gain)
+    add(more, first, at, gain)
 
 
 @quotient_part
-def _step_adagrad(w, squares, more_squares, group, shrink, gradients):  # type: ignore[no-untyped-def]
-    for k in range(w.shape[0]):
-        square = gradients[k] * gradients[k]
-        squares[k] += square
-        more_squares[k] += square
-        gradients[k] = -group.alpha * gradients[k] / (math.sqrt(squares[k]) + group.epsilon)
-    for k in range(w.shape[0]):
-        gradients[k] += (shrink - _ONE) * w[k]
+def begin_step(row, more, group):  # type: ignore[no-untyped-def]
+    """Count a step of a row where that is needed; return what `step_at` is to correct by.
 
-
-@quotient_part
-def _step_ftrl(z, squares, more_squares, group, gradients):  # type: ignore[no-untyped-def]
-    for k in range(z.shape[0]):
-        n = squares[k]
-        root_n = math.sqrt(n)
-        w = weight(z[k], root_n, group)
-        gradients[k], n_gain = step(gradients[k], w, n, root_n, group)
-        squares[k] += n_gain
-        more_squares[k] += n_gain
-
-
-@quotient_part
-def _step_coin(z, sizes, rewards, more_sizes, more_rewards, group, gradients):  # type: ignore[no-untyped-def]
-    for k in range(z.shape[0]):
-        gradients[k] = -min(max(gradients[k], -group.beta), group.beta)
-    for k in range(z.shape[0]):
-        reward = gradients[k] * _bet(z[k], sizes[k], rewards[k], group)
-        rewards[k] += reward
-        more_rewards[k] += reward
-    for k in range(z.shape[0]):
-        size = abs(gradients[k])
-        sizes[k] += size
-        more_sizes[k] += size
-
-
-@quotient_part
-def _step_adam(w, means, squares, more_means, more_squares, steps, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    That is 1 - beta^t for both means of Adam, Algorithm 1.
+    """
+    if group.kind != _ADAM:
+        return _ONE, _ONE
+    last = group.offset + 3 * group.coordinates
+    row[last] += _ONE
+    more[last] += _ONE
+    steps = row[last]
     mean_part = np.float32(1.0 - math.pow(group.beta1, steps))
-    square_part = np.float32(1.0 - math.pow(group.beta2, steps))
-    for k in range(w.shape[0]):
-        gain = (_ONE - group.beta1) * (gradients[k] - means[k])
-        means[k] += gain
-        more_means[k] += gain
-    for k in range(w.shape[0]):
-        v = max(squares[k], _ZERO)
-        gain = (_ONE - group.beta2) * (gradients[k] * gradients[k] - v)
-        squares[k] += gain
-        more_squares[k] += gain
-        gradients[k] = math.sqrt((v + gain) / square_part)
-    for k in range(w.shape[0]):
-        moved = -group.alpha * (means[k] / mean_part) / (gradients[k] + group.epsilon)
-        gradients[k] = moved + (shrink - _ONE) * w[k]
+    return mean_part, np.float32(1.0 - math.pow(group.beta2, steps))
 
 
 @quotient_part
+def step_at(row, more, group, shrink, parts, at, gradient):  # type: ignore[no-untyped-def]
+    """Add a step of coordinates of a row, in the view (`row`) and in what is pending (`more`).
+
+    row, more: (width,). shrink: what decay left since the last step. parts: of `begin_step`. at:
+    which coordinates (learner.lanes). gradient: of the loss by these. Compiled.
+    """
+    first = group.offset
+    second = first + group.coordinates
+    if group.kind == _SGD:
+        caught_up = (shrink - _ONE) * take(row, first, at)
+        _gain(row, more, first, at, caught_up - group.alpha * gradient)
+    elif group.kind == _ADAGRAD:
+        square = gradient * gradient
+        rate_root = root(take(row, second, at) + square) + group.epsilon
+        gain = -group.alpha * gradient / rate_root + (shrink - _ONE) * take(row, first, at)
+        _gain(row, more, second, at, square)
+        _gain(row, more, first, at, gain)
+    elif group.kind == _FTRL:
+        z, n = take(row, first, at), take(row, second, at)
+        root_n = root(n)
+        z_gain, n_gain = step(gradient, weight(z, root_n, group), n, root_n, group)
+        _gain(row, more, first, at, z_gain)
+        _gain(row, more, second, at, n_gain)
+    elif group.kind == _COIN:
+        _step_coin(row, more, group, first, second, at, gradient)
+    else:
+        _step_adam(row, more, group, shrink, parts, first, second, at, gradient)
+
+
+@quotient_part
+def _step_coin(row, more, group, first, second, at, gradient):  # type: ignore[no-untyped-def]
+    third = second + group.coordinates
+    outcome = chosen(gradient > -group.beta, -gradient, group.beta)
+    outcome = chosen(outcome > -group.beta, outcome, -group.beta)
+    z, sizes, rewards = take(row, first, at), take(row, second, at), take(row, third, at)
+    _gain(row, more, third, at, outcome * _bet(z, sizes, rewards, group))
+    _gain(row, more, second, at, absolute(outcome))
+    _gain(row, more, first, at, outcome)
+
+
+@quotient_part
+def _step_adam(row, more, group, shrink, parts, first, second, at, gradient):  # type: ignore[no-untyped-def]
+    mean_part, square_part = parts
+    third = second + group.coordinates
+    w, mean, square = take(row, first, at), take(row, second, at), take(row, third, at)
+    mean_gain = (_ONE - group.beta1) * (gradient - mean)
+    v = chosen(square < _ZERO, _ZERO, square)
+    square_gain = (_ONE - group.beta2) * (gradient * gradient - v)
+    deviation = root((v + square_gain) / square_part)
+    moved = -group.alpha * ((mean + mean_gain) / mean_part) / (deviation + group.epsilon)
+    _gain(row, more, second, at, mean_gain)
+    _gain(row, more, third, at, square_gain)
+    _gain(row, more, first, at, moved + (shrink - _ONE) * w)
+
+
+@part
 def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
     """Add one step to the row, in the view (`values`) and in what is pending (`more`). Compiled.
 
-    gradients: (coordinates,) of the loss by each; without meaning afterwards. shrink: what decay
-    left since the last step.
-
-    Every loop here works on several coordinates at a time, on two conditions. Its arrays are
-    slices, of which the compiled code knows that no index is negative: slices written out, since
-    kernels can return no array. And they are few: it first looks whether any two overlap.
+    gradients: (coordinates,) of the loss by each. shrink: what decay left since the last step.
     """
     row, more_row, count = row_of(values, place), row_of(more, place), group.coordinates
-    first = group.offset
-    second = first + count
-    third = second + count
-    last = third + count
-    w = row[first:second]
-    if group.kind == _SGD:
-        _step_sgd(w, group, shrink, gradients)
-    elif group.kind == _ADAGRAD:
-        squares, more_squares = row[second:third], more_row[second:third]
-        _step_adagrad(w, squares, more_squares, group, shrink, gradients)
-    elif group.kind == _FTRL:
-        squares, more_squares = row[second:third], more_row[second:third]
-        _step_ftrl(w, squares, more_squares, group, gradients)
-    elif group.kind == _COIN:
-        sizes, rewards = row[second:third], row[third:last]
-        more_sizes, more_rewards = more_row[second:third], more_row[third:last]
-        _step_coin(w, sizes, rewards, more_sizes, more_rewards, group, gradients)
-    else:
-        means, squares = row[second:third], row[third:last]
-        more_means, more_squares = more_row[second:third], more_row[third:last]
-        row[last] += _ONE
-        more_row[last] += _ONE
-        state = w, means, squares, more_means, more_squares, row[last]
-        _step_adam(*state, group, shrink, gradients)
-    _add(w, more_row[first:second], gradients)
+    parts = begin_step(row, more_row, group)
+    whole = count - count % LANES
+    for k in range(0, whole, LANES):
+        gradient = take(gradients, 0, eight(k))
+        step_at(row, more_row, group, shrink, parts, eight(k), gradient)
+    for k in range(whole, count):
+        step_at(row, more_row, group, shrink, parts, k, take(gradients, 0, k))

@@ -8,9 +8,11 @@ import numpy as np
 
 from ingest.compiled import part
 from learner.initial import bound_of, initial, origin
+from learner.lanes import LANES, eight, put
 from learner.optimizer_spec import Optimizer
-from learner.optimizers import Group, floats, gained_of, group_of
+from learner.optimizers import Group, floats, gained_at, group_of
 from learner.rare_rows import rare_id
+from pserver.row_view import row_of
 
 if TYPE_CHECKING:
     from learner.spec import ModelSpec
@@ -52,25 +54,37 @@ def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
 
 
 @part
+def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-untyped-def]
+    """Return coordinates of the vector of a row: what they began with, and what they gained.
+
+    row: (width,), if it is `there`. begun: its origin. shrink: what decay left of what it gained.
+    at: which coordinates (learner.lanes). Compiled.
+    """
+    value = initial(begun, at, parameters.bound)
+    if there:
+        value = gained_at(row, parameters.vectors, shrink, at) + value
+    return value
+
+
+@part
 def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ignore[no-untyped-def]
     """Write the vector of a row, which may not exist (`place` -1), to `vector`. Compiled.
 
     shrink: what decay left of what it gained.
     """
-    dimensions = parameters.vectors.coordinates
-    for f in range(dimensions):
-        vector[f] = _ZERO
-    if place >= 0:
-        gained_of(values, place, parameters.vectors, shrink, vector)
-    begun = origin(row_id, parameters.seed)
-    for f in range(dimensions):
-        vector[f] += initial(begun, f, parameters.bound)
+    row, there = row_of(values, max(place, 0)), place >= 0
+    begun, count = origin(row_id, parameters.seed), parameters.vectors.coordinates
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        at = eight(f)
+        put(vector, 0, at, value_at(row, there, parameters, begun, shrink, at))
+    for f in range(whole, count):
+        put(vector, 0, f, value_at(row, there, parameters, begun, shrink, f))
 
 
 @part
-def read_weight(values, parameters, place, shrink, one):  # type: ignore[no-untyped-def]
-    """Return the weight of a row, 0 if there is none. Compiled; `one` is working memory."""
+def read_weight(values, parameters, place, shrink):  # type: ignore[no-untyped-def]
+    """Return the weight of a row, 0 if there is none. Compiled."""
     if place < 0:
         return _ZERO
-    gained_of(values, place, parameters.weights, shrink, one)
-    return one[0]
+    return gained_at(row_of(values, place), parameters.weights, shrink, 0)

@@ -115,7 +115,6 @@ class DeepModel(ModelOfRows):
             read_only(event_ms, np.int64),
             inputs.fixed,
             inputs.scratch(features, 1),
-            np.empty(1, np.float32),
             gathered,
         )
         own = self._of_thread()

@@ -31,7 +31,8 @@ from learner.inputs import (
     weight_of,
 )
 from learner.label_loss import slope_of
-from learner.optimizers import gained_of, shrink_of, step_row
+from learner.lanes import LANES, add, eight, put, take
+from learner.optimizers import gained_at, shrink_of, step_row
 from learner.row_counters import count_row
 from learner.row_values import read_id, read_vector, read_weight
 from learner.statistics import mix
@@ -138,16 +139,19 @@ def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[n
 def _read_row(columns, parameters, turns, turn, place):  # type: ignore[no-untyped-def]
     """Read weight and vector of a row that is named for the first time."""
     turns.read[turn] = True
-    weight, vector = row_of(turns.weight, turn), row_of(turns.vector, turn)
-    shrink = turns.weight_shrink[turn]
-    gained_of(columns.values, place, parameters.weights, shrink, weight)
-    shrink = turns.vector_shrink[turn]
-    read_vector(columns.values, parameters, place, columns.ids[place], shrink, vector)
+    values, shrink = columns.values, turns.weight_shrink[turn]
+    turns.weight[turn, 0] = read_weight(values, parameters, place, shrink)
+    vector, shrink = row_of(turns.vector, turn), turns.vector_shrink[turn]
+    read_vector(values, parameters, place, columns.ids[place], shrink, vector)
 
 
 @part
 def _times(vector, x, product):  # type: ignore[no-untyped-def]
-    for f in range(vector.shape[0]):
+    count = vector.shape[0]
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        put(product, 0, eight(f), take(vector, 0, eight(f)) * x)
+    for f in range(whole, count):
         product[f] = vector[f] * x
 
 
@@ -260,7 +264,11 @@ def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-d
 @part
 def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-untyped-def]
     total, gradient = row_of(turns.vector_gradient, turn), row_of(gradients, at)
-    for f in range(total.shape[0]):
+    count = total.shape[0]
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        add(total, 0, eight(f), take(gradient, 0, eight(f)) * x)
+    for f in range(whole, count):
         total[f] += gradient[f] * x
 
 
@@ -297,7 +305,7 @@ def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):
 
 @kernel
 def look_up(  # type: ignore[no-untyped-def]
-    columns, parameters, program, gate, features, event_ms, fixed, scratch, one, gathered
+    columns, parameters, program, gate, features, event_ms, fixed, scratch, gathered
 ):
     """Write what the network needs to predict each row of `features`. Adds no row."""
     examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
@@ -312,7 +320,7 @@ def look_up(  # type: ignore[no-untyped-def]
             place, x = reads[k], scratch.x[0, k]
             last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
             shrink = shrink_of(parameters.weights, last_seen, second)
-            weight = read_weight(columns.values, parameters, place, shrink, one)
+            weight = read_weight(columns.values, parameters, place, shrink)
             gathered.weights[at] = weight * x
             if k == 0:
                 continue
@@ -337,6 +345,17 @@ def begin_layers(seed, bounds, ids, begun):  # type: ignore[no-untyped-def]
             begun[i, k] += initial(start, i * bounds.shape[1] + k, bounds[i, k])
 
 
+@part
+def _read_layer(row, group, shrink, start, layer):  # type: ignore[no-untyped-def]
+    count = layer.shape[0]
+    whole = count - count % LANES
+    for k in range(0, whole, LANES):
+        at = eight(k)
+        put(layer, 0, at, gained_at(row, group, shrink, at) + take(start, 0, at))
+    for k in range(whole, count):
+        layer[k] = gained_at(row, group, shrink, k) + start[k]
+
+
 @kernel
 def read_layers(columns, group, ids, begun, now_s, places, shrinks, layers):  # type: ignore[no-untyped-def]
     """Write the value of every coordinate of every chunk to `layers`, (chunks, coordinates).
@@ -357,9 +376,7 @@ def read_layers(columns, group, ids, begun, now_s, places, shrinks, layers):  # 
                     layer[k] = start[k]
                 continue
             shrinks[i] = shrink_of(group, columns.last_seen[place], now_s)
-            gained_of(columns.values, place, group, shrinks[i], layer)
-            for k in range(layer.shape[0]):
-                layer[k] += start[k]
+            _read_layer(row_of(columns.values, place), group, shrinks[i], start, layer)
 
 
 @kernel

@@ -45,6 +45,5 @@ class FactorizationMachine(ExampleByExample):
             np.empty((inputs, dimensions), np.float32),
             np.empty(dimensions, np.float32),
             np.empty(dimensions, np.float32),
-            np.empty(1, np.float32),
         )
         return (work,)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ingest.compiled import kernel, quotient_part
+from ingest.compiled import kernel, part, quotient_part
+from learner.initial import origin
 from learner.inputs import (
     BLOCK,
     begin_at,
@@ -25,9 +26,11 @@ from learner.inputs import (
     weight_of,
 )
 from learner.label_loss import probability_of, slope_of
-from learner.optimizers import shrink_of, step_row
+from learner.lanes import LANES, add, eight, put, take
+from learner.optimizers import begin_step, shrink_of, step_at
 from learner.row_counters import count_row
-from learner.row_values import read_id, read_vector, read_weight
+from learner.row_values import read_id, read_weight, value_at
+from pserver.row_view import row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,62 +45,81 @@ class Work(NamedTuple):
 
     vectors: Floats  # (inputs, d) that the example is predicted from
     total: Floats  # (d,) sum of the inputs' vectors, each times its value
-    gradient: Floats  # (d,)
-    one: Floats  # (1,) the same of a weight
+    squares: Floats  # (d,) sum of the squares of the same
+
+
+@part
+def _add_input(row, there, begun, machine, shrink, x, work, vector, at):  # type: ignore[no-untyped-def]
+    """Read coordinates of the vector of an input, and add them to the sums."""
+    value = value_at(row, there, machine, begun, shrink, at)
+    put(vector, 0, at, value)
+    part_of = value * x
+    add(work.total, 0, at, part_of)
+    add(work.squares, 0, at, part_of * part_of)
 
 
 @quotient_part
 def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click; leave the vectors and their sum in `work`."""
-    ids, x, total = scratch.ids[row], scratch.x[row], work.total
+    ids, x, total, squares = scratch.ids[row], scratch.x[row], work.total, work.squares
+    values, seen, vectors = columns.values, columns.last_seen, work.vectors
     dimensions = machine.vectors.coordinates
+    whole = dimensions - dimensions % LANES
     linear = pairs = 0.0
     for f in range(dimensions):
-        total[f] = _ZERO
+        total[f] = squares[f] = _ZERO
     for k in range(count):
         place = reads[k]
-        last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
+        there = place >= 0
+        last_seen = seen[place] if there else np.uint32(0)
         shrink = shrink_of(machine.weights, last_seen, now_s)
-        linear += read_weight(columns.values, machine, place, shrink, work.one) * x[k]
+        linear += read_weight(values, machine, place, shrink) * x[k]
         if k == 0 or dimensions == 0:
             continue
-        vector = work.vectors[k]
         shrink = shrink_of(machine.vectors, last_seen, now_s)
-        row_id = read_id(columns, gate, place, ids[k])
-        read_vector(columns.values, machine, place, row_id, shrink, vector)
-        squares = 0.0
-        for f in range(dimensions):
-            part_of = vector[f] * x[k]
-            total[f] += part_of
-            squares += part_of * part_of
-        pairs -= squares
+        begun = origin(read_id(columns, gate, place, ids[k]), machine.seed)
+        taken, vector = row_of(values, max(place, 0)), row_of(vectors, k)
+        for f in range(0, whole, LANES):
+            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, eight(f))
+        for f in range(whole, dimensions):
+            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, f)
     for f in range(dimensions):
-        pairs += total[f] * total[f]
+        pairs += total[f] * total[f] - squares[f]
     return probability_of(linear + 0.5 * pairs)
+
+
+@part
+def _step_input(taken, more, group, shrink, parts, scaled, x, work, vector, at):  # type: ignore[no-untyped-def]
+    """Step coordinates of the vector of an input."""
+    gradient = scaled * (take(work.total, 0, at) - take(vector, 0, at) * x)
+    step_at(taken, more, group, shrink, parts, at, gradient)
 
 
 @quotient_part
 def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):  # type: ignore[no-untyped-def]
     """Step and count the rows of one example, in the view and in what is pending alike."""
-    values, more = columns.values, gaining.values
+    values, more_values, seen = columns.values, gaining.values, columns.last_seen
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
-    total, gradient, one = work.total, work.gradient, work.one
-    dimensions = machine.vectors.coordinates
+    vectors, dimensions = work.vectors, machine.vectors.coordinates
+    whole = dimensions - dimensions % LANES
     shows, clicks, second = counted
     for k in range(count):
         if not live[k]:
             continue
         place, scaled = places[k], np.float32(slope) * x[k]
-        last_seen = columns.last_seen[place]
-        one[0] = scaled
-        shrink = shrink_of(machine.weights, last_seen, second)
-        step_row(values, more, place, machine.weights, shrink, one)
+        taken, more, vector = row_of(values, place), row_of(more_values, place), row_of(vectors, k)
+        last_seen = seen[place]
+        group = machine.weights
+        shrink, parts = shrink_of(group, last_seen, second), begin_step(taken, more, group)
+        step_at(taken, more, group, shrink, parts, 0, scaled)
         if k > 0 and dimensions > 0:
-            vector = work.vectors[k]
-            for f in range(dimensions):
-                gradient[f] = scaled * (total[f] - vector[f] * x[k])
-            shrink = shrink_of(machine.vectors, last_seen, second)
-            step_row(values, more, place, machine.vectors, shrink, gradient)
+            of = machine.vectors
+            shrink, parts = shrink_of(of, last_seen, second), begin_step(taken, more, of)
+            for f in range(0, whole, LANES):
+                at = eight(f)
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, at)
+            for f in range(whole, dimensions):
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, f)
         count_row(columns, gaining, place, shows, clicks, second)
 
 

@@ -38,6 +38,11 @@ class PaperCoordinate:
 
 
 @njit
+def _weigh(z, root_n, ftrl):  # type: ignore[no-untyped-def]
+    return weight(z, root_n, ftrl)
+
+
+@njit
 def _run(gradients, ftrl, trace):  # type: ignore[no-untyped-def]
     z = n = np.float32(0.0)
     for i in range(gradients.shape[0]):
@@ -80,9 +85,7 @@ def test_every_step_is_the_papers(
 def test_the_weight_is_exactly_zero_up_to_l1_and_opposes_z_beyond(
     l1: float, z: float, n: float
 ) -> None:
-    found = float(
-        weight.py_func(np.float32(z), np.float32(math.sqrt(n)), constants(0.1, 1.0, l1, 1.0))
-    )
+    found = _weigh(np.float32(z), np.float32(math.sqrt(n)), constants(0.1, 1.0, l1, 1.0))
     if abs(np.float32(z)) <= np.float32(l1):
         assert found == 0.0
     else:

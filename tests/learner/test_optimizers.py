@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from learner.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
-from learner.optimizers import floats, gained_of, group_of, shrink_of, step_row
+from learner.optimizers import floats, gained_at, group_of, shrink_of, step_row
 from tests.learner.slow_optimizers import DAY_S, Coordinate
 
 GRADIENTS = st.lists(
@@ -25,12 +25,15 @@ _START_S = 1_700_000_000
 def _step(values, more, group, last_seen_s, now_s, gradients, out):  # type: ignore[no-untyped-def]
     shrink = shrink_of(group, last_seen_s, now_s)
     step_row(values, more, 1, group, shrink, gradients)
-    gained_of(values, 1, group, np.float32(1.0), out)
+    for k in range(out.shape[0]):
+        out[k] = gained_at(values[1], group, np.float32(1.0), k)
 
 
 @njit
 def _standing(values, group, last_seen_s, now_s, out):  # type: ignore[no-untyped-def]
-    gained_of(values, 1, group, shrink_of(group, last_seen_s, now_s), out)
+    shrink = shrink_of(group, last_seen_s, now_s)
+    for k in range(out.shape[0]):
+        out[k] = gained_at(values[1], group, shrink, k)
 
 
 class Row:
