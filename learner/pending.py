@@ -58,6 +58,19 @@ class Gaining(NamedTuple):
 
 
 @kernel
+def _move(old, new, count):  # type: ignore[no-untyped-def]
+    """Copy what is pending of the first rows."""
+    old_shows, new_shows, old_values, new_values = old.shows, new.shows, old.values, new.values
+    for place in range(count):
+        to, moved = pending_at(new_shows, place), pending_at(old_shows, place)
+        to.shows, to.clicks, to.touched = moved.shows, moved.clicks, moved.touched
+        to.first_seen, to.last_seen = moved.first_seen, moved.last_seen
+        row, moved_row = row_of(new_values, place), row_of(old_values, place)
+        for k in range(row.shape[0]):
+            row[k] = moved_row[k]
+
+
+@kernel
 def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untyped-def]
     for begin in range(0, ids.shape[0], AHEAD):
         end = min(begin + AHEAD, ids.shape[0])
@@ -164,9 +177,8 @@ class Pending:
         if capacity > self.gaining.touched.shape[0]:
             grown = _make(capacity, self._view.width)
             before = self.gaining.touched.shape[0]
-            for name in Gaining._fields:
-                if name != "count":
-                    getattr(grown, name)[:before] = getattr(self.gaining, name)
+            _move(self.gaining, grown, before)
+            grown.order[:before] = self.gaining.order
             grown.count[0] = self.gaining.count[0]
             self.gaining = grown
         return self.gaining

@@ -157,6 +157,31 @@ def _index(slots, ids, count):  # type: ignore[no-untyped-def]
 
 
 @_kernel
+def _move(old, new, count):  # type: ignore[no-untyped-def]
+    """Copy the first rows of a table to another that has none, and index them there."""
+    old_ids, new_ids, old_values, new_values = old.ids, new.ids, old.values, new.values
+    old_shows, new_shows, slots = old.shows, new.shows, new.slots
+    for begin in range(0, count, AHEAD):
+        end = min(begin + AHEAD, count)
+        for place in range(begin, end):
+            row_id = old_ids[place]
+            new_ids[place] = row_id
+            prefetch(slots, home(slots, row_id))
+        for place in range(begin, end):
+            to, moved = counters_at(new_shows, place), counters_at(old_shows, place)
+            to.shows, to.clicks = moved.shows, moved.clicks
+            to.first_seen, to.last_seen = moved.first_seen, moved.last_seen
+            row, moved_row = row_of(new_values, place), row_of(old_values, place)
+            for k in range(row.shape[0]):
+                row[k] = moved_row[k]
+        for place in range(begin, end):
+            slot = home(slots, new_ids[place])
+            while slots[slot] >= 0:
+                slot = (slot + 1) & (slots.shape[0] - 1)
+            slots[slot] = np.int32(place)
+
+
+@_kernel
 def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
     for i in range(places.shape[0]):
         place = places[i]
@@ -367,7 +392,5 @@ def _grown(old: Columns, capacity: int, memory: Memory) -> Columns:
     new = _make(capacity, old.values.shape[1], memory)
     count = int(old.count[0])
     new.count[:] = old.count
-    for name in Columns._fields[2:]:
-        getattr(new, name)[:count] = getattr(old, name)[:count]
-    _index(new.slots, new.ids, count)
+    _move(old, new, count)
     return new
