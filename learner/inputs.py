@@ -143,47 +143,41 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
 
 
 @part
-def _own(k, singles, numbers):  # type: ignore[no-untyped-def]
-    """Return which input is the kth that not every example has."""
-    return np.uint64(1 + k if k < singles else 1 + k + numbers)  # unsigned: never from the end
-
-
-@part
-def _fetch_slots(columns, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
+def _fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for where the index will be looked up, and note where that is."""
     slots, ids, places = columns.slots, scratch.ids[row], scratch.places[row]
-    for k in range(own):
-        at = _own(k, singles, numbers)
-        slot = home(slots, ids[at])
-        places[at] = slot
+    for i in range(begin, end):
+        k = np.uint64(i)  # unsigned: never from the end
+        slot = home(slots, ids[k])
+        places[k] = slot
         prefetch(slots, slot)
 
 
 @part
-def _fetch_ids(columns, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
+def _fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for the rows that the index names, which nearly always are the ones wanted."""
     slots, row_ids, places = columns.slots, columns.ids, scratch.places[row]
-    for k in range(own):
-        at = _own(k, singles, numbers)
-        place = slots[np.uint64(places[at])]
-        places[at] = place
+    for i in range(begin, end):
+        k = np.uint64(i)
+        place = slots[np.uint64(places[k])]
+        places[k] = place
         prefetch(row_ids, max(place, 0))
 
 
 @part
-def _find_own(columns, active, shift, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
-    """Find the rows of one example's own inputs; return how many are to be added."""
+def _find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
+    """Find the rows of inputs [begin, end), asked for before; return how many are to be added."""
     slots, row_ids = columns.slots, columns.ids
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
     missing = 0
-    for k in range(own):
-        at = _own(k, singles, numbers)
-        row_id, place = ids[at], places[at]
-        live[at] = active[bucket_at(row_id, shift)]
+    for i in range(begin, end):
+        k = np.uint64(i)
+        row_id, place = ids[k], places[k]
+        live[k] = active[bucket_at(row_id, shift)]
         if place < 0 or row_ids[np.uint64(place)] != row_id:
             # an example before this one may have added it since the index was looked up
-            places[at] = place = find(slots, row_ids, row_id)
-            missing += 1 if place < 0 and live[at] else 0
+            places[k] = place = find(slots, row_ids, row_id)
+            missing += 1 if place < 0 and live[k] else 0
     return missing
 
 
@@ -202,11 +196,11 @@ def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore
 
 
 @part
-def _fetch_gains(columns, gaining, scratch, row, own, singles, numbers):  # type: ignore[no-untyped-def]
+def _fetch_gains(columns, gaining, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for what the step of an example will change."""
     places, values, more_values = scratch.places[row], columns.values, gaining.values
-    for k in range(own):
-        place = max(places[_own(k, singles, numbers)], 0)
+    for i in range(begin, end):
+        place = max(places[np.uint64(i)], 0)
         prefetch_row(values, place)
         prefetch_row(more_values, place)
 
@@ -262,22 +256,26 @@ def find_block(columns, gaining, active, shift, gate, features, begin, end, scra
 
     After `find_common`.
     """
-    counts = scratch.counts
-    singles, numbers = features.ids.shape[1], features.number_ids.shape[0]
-    common = 1 + numbers
+    counts, singles = scratch.counts, 1 + features.ids.shape[1]
+    items = singles + features.number_ids.shape[0]
     for i in range(begin, end):
         row = i - begin
         counts[row] = _list_own(features, i, scratch, row)
-        _fetch_slots(columns, scratch, row, counts[row] - common, singles, numbers)
+        _fetch_slots(columns, scratch, row, 1, singles)
+        _fetch_slots(columns, scratch, row, items, counts[row])
     for row in range(end - begin):
-        _fetch_ids(columns, scratch, row, counts[row] - common, singles, numbers)
+        _fetch_ids(columns, scratch, row, 1, singles)
+        _fetch_ids(columns, scratch, row, items, counts[row])
     for row in range(end - begin):
-        own = counts[row] - common
-        if _find_own(columns, active, shift, scratch, row, own, singles, numbers):
-            add_rows(columns, gate.guarded, scratch, row, 0, counts[row])
+        count = counts[row]
+        missing = _find_fetched(columns, active, shift, scratch, row, 1, singles)
+        missing += _find_fetched(columns, active, shift, scratch, row, items, count)
+        if missing:
+            add_rows(columns, gate.guarded, scratch, row, 0, count)
         if gate.on:
-            fetch_admission(columns, gate, scratch, row, counts[row])
-        _fetch_gains(columns, gaining, scratch, row, own, singles, numbers)
+            fetch_admission(columns, gate, scratch, row, count)
+        _fetch_gains(columns, gaining, scratch, row, 1, singles)
+        _fetch_gains(columns, gaining, scratch, row, items, count)
 
 
 @part
