@@ -21,14 +21,9 @@ import numpy as np
 
 from ingest.compiled import part
 from ingest.examples import Kind
-from learner.rare_rows import (
-    fetch_admission,
-    list_reads,
-    list_strangers,
-    place_strangers,
-)
+from learner.rare_rows import fetch_admission, list_reads, list_strangers, place_strangers
 from learner.statistics import keep, recall, statistic_id, take_levels
-from pserver.prefetch import prefetch, prefetch_row
+from pserver.prefetch import prefetch, prefetch_at, prefetch_row
 from pserver.table import find, find_or_add, home
 
 if TYPE_CHECKING:
@@ -37,8 +32,9 @@ if TYPE_CHECKING:
 INTERCEPT = 0x9AE16A3B2F90404F & ~1023
 """Id of the intercept's row: field number 0; its upper bits are an arbitrary constant."""
 
-BLOCK = 16
+BLOCK = 8
 """Examples whose rows are found ahead: enough walks to overlap, few enough to stay in cache."""
+_IDS_A_LINE = 8
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _INTERCEPT = np.uint64(INTERCEPT)
@@ -140,6 +136,15 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
         place = find_or_add(columns, row_id) if counts else find(columns.slots, columns.ids, row_id)
         for row in range(ids.shape[0]):
             ids[row, at], places[row, at], live[row, at] = row_id, place, counts
+
+
+@part
+def _fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for the ids of examples [begin, end), of those that there are."""
+    ids = features.ids
+    for i in range(begin, min(end, ids.shape[0])):
+        for k in range(0, ids.shape[1], _IDS_A_LINE):
+            prefetch_at(ids, i, k)
 
 
 @part
@@ -258,6 +263,7 @@ def find_block(columns, gaining, active, shift, gate, features, begin, end, scra
     """
     counts, singles = scratch.counts, 1 + features.ids.shape[1]
     items = singles + features.number_ids.shape[0]
+    _fetch_next(features, end, end + BLOCK)
     for i in range(begin, end):
         row = i - begin
         counts[row] = _list_own(features, i, scratch, row)

@@ -40,8 +40,17 @@ _COUNTERS: dict[str, tuple[Any, ...]] = {
     "last_seen": (np.uint32,),
     "touched": (np.bool_,),
 }
-pending_at = record_of(_COUNTERS)
-"""Return what is counted in a row, given `Gaining.shows` and its place. For use inside kernels."""
+
+
+def pending_record(*names: str) -> Any:
+    """Return what gives what is pending of a row: counters, and floats by these names.
+
+    What is returned takes `Gaining.shows` and a place. For use inside kernels.
+    """
+    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
+
+
+pending_at = pending_record()
 
 
 class Gaining(NamedTuple):
@@ -58,16 +67,16 @@ class Gaining(NamedTuple):
 
 
 @kernel
-def _move(old, new, count):  # type: ignore[no-untyped-def]
+def _copy(old, new, count):  # type: ignore[no-untyped-def]
     """Copy what is pending of the first rows."""
     old_shows, new_shows, old_values, new_values = old.shows, new.shows, old.values, new.values
     for place in range(count):
-        to, moved = pending_at(new_shows, place), pending_at(old_shows, place)
-        to.shows, to.clicks, to.touched = moved.shows, moved.clicks, moved.touched
-        to.first_seen, to.last_seen = moved.first_seen, moved.last_seen
-        row, moved_row = row_of(new_values, place), row_of(old_values, place)
+        to, copied = pending_at(new_shows, place), pending_at(old_shows, place)
+        to.shows, to.clicks, to.touched = copied.shows, copied.clicks, copied.touched
+        to.first_seen, to.last_seen = copied.first_seen, copied.last_seen
+        row, copied_row = row_of(new_values, place), row_of(old_values, place)
         for k in range(row.shape[0]):
-            row[k] = moved_row[k]
+            row[k] = copied_row[k]
 
 
 @kernel
@@ -177,7 +186,7 @@ class Pending:
         if capacity > self.gaining.touched.shape[0]:
             grown = _make(capacity, self._view.width)
             before = self.gaining.touched.shape[0]
-            _move(self.gaining, grown, before)
+            _copy(self.gaining, grown, before)
             grown.order[:before] = self.gaining.order
             grown.count[0] = self.gaining.count[0]
             self.gaining = grown

@@ -16,6 +16,12 @@ def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[n
     shows, clicks: that it adds. second: of its event time.
     """
     row, pending = counters_at(columns.shows, place), pending_at(gaining.shows, place)
+    count_in(row, pending, gaining, place, shows, clicks, second)
+
+
+@part
+def count_in(row, pending, gaining, place, shows, clicks, second):  # type: ignore[no-untyped-def]
+    """Do so, given the row's records."""
     row.shows += np.uint64(shows)
     row.last_seen = max(row.last_seen, second)
     if not pending.touched:

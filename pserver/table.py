@@ -56,8 +56,17 @@ _COUNTERS: dict[str, tuple[Any, ...]] = {
     "first_seen": (np.uint32,),
     "last_seen": (np.uint32,),
 }
-counters_at = record_of(_COUNTERS)
-"""Return all counters of a row, given `Columns.shows` and its place. For use inside kernels."""
+
+
+def row_record(*names: str) -> Any:
+    """Return what gives a row's counters, and its floats by these names (all, or the first).
+
+    What is returned takes `Columns.shows` and a place. For use inside kernels.
+    """
+    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
+
+
+counters_at = row_record()
 
 
 class Columns(NamedTuple):
@@ -149,36 +158,30 @@ def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
 
 @_kernel
 def _index(slots, ids, count):  # type: ignore[no-untyped-def]
-    for place in range(count):
-        slot = home(slots, ids[place])
-        while slots[slot] >= 0:
-            slot = (slot + 1) & (slots.shape[0] - 1)
-        slots[slot] = np.int32(place)
-
-
-@_kernel
-def _move(old, new, count):  # type: ignore[no-untyped-def]
-    """Copy the first rows of a table to another that has none, and index them there."""
-    old_ids, new_ids, old_values, new_values = old.ids, new.ids, old.values, new.values
-    old_shows, new_shows, slots = old.shows, new.shows, new.slots
     for begin in range(0, count, AHEAD):
         end = min(begin + AHEAD, count)
         for place in range(begin, end):
-            row_id = old_ids[place]
-            new_ids[place] = row_id
-            prefetch(slots, home(slots, row_id))
+            prefetch(slots, home(slots, ids[place]))
         for place in range(begin, end):
-            to, moved = counters_at(new_shows, place), counters_at(old_shows, place)
-            to.shows, to.clicks = moved.shows, moved.clicks
-            to.first_seen, to.last_seen = moved.first_seen, moved.last_seen
-            row, moved_row = row_of(new_values, place), row_of(old_values, place)
-            for k in range(row.shape[0]):
-                row[k] = moved_row[k]
-        for place in range(begin, end):
-            slot = home(slots, new_ids[place])
+            slot = home(slots, ids[place])
             while slots[slot] >= 0:
                 slot = (slot + 1) & (slots.shape[0] - 1)
             slots[slot] = np.int32(place)
+
+
+@_kernel
+def _copy(old, new, count):  # type: ignore[no-untyped-def]
+    """Copy the first rows of a table, each in one piece: column by column takes twice the time."""
+    old_ids, new_ids, old_values, new_values = old.ids, new.ids, old.values, new.values
+    old_shows, new_shows = old.shows, new.shows
+    for place in range(count):
+        new_ids[place] = old_ids[place]
+        to, copied = counters_at(new_shows, place), counters_at(old_shows, place)
+        to.shows, to.clicks = copied.shows, copied.clicks
+        to.first_seen, to.last_seen = copied.first_seen, copied.last_seen
+        row, copied_row = row_of(new_values, place), row_of(old_values, place)
+        for k in range(row.shape[0]):
+            row[k] = copied_row[k]
 
 
 @_kernel
@@ -392,5 +395,6 @@ def _grown(old: Columns, capacity: int, memory: Memory) -> Columns:
     new = _make(capacity, old.values.shape[1], memory)
     count = int(old.count[0])
     new.count[:] = old.count
-    _move(old, new, count)
+    _copy(old, new, count)
+    _index(new.slots, new.ids, count)
     return new

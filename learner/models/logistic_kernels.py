@@ -22,19 +22,24 @@ from learner.inputs import (
     weight_of,
 )
 from learner.label_loss import probability_of, slope_of
-from learner.row_counters import count_row
+from learner.pending import pending_record
+from learner.row_counters import count_in, count_row
+from pserver.table import row_record
+
+_row_at, _pending_at = row_record("z", "n"), pending_record("z", "n")
+"""One row as it is seen, and what is pending of it: one address each, whatever is wanted there."""
 
 
 @part
 def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def]
     """Leave z and n of inputs [begin, end), from the rows at `reads`."""
-    values, zs, squares = columns.values, scratch.zs, scratch.squares
+    rows, zs, squares = columns.shows, scratch.zs, scratch.squares
     for i in range(begin, end):
         k = np.uint64(i)  # unsigned: never from the end
         zs[k] = squares[k] = np.float32(0.0)
         if reads[k] >= 0:
-            place = np.uint64(reads[k])
-            zs[k], squares[k] = values[place, 0], values[place, 1]
+            row = _row_at(rows, reads[k])
+            zs[k], squares[k] = row.z, row.n
 
 
 @quotient_part
@@ -71,19 +76,20 @@ def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
 @part
 def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Add what inputs [begin, end) gained to their rows, and count the example in these."""
-    values, more_values = columns.values, gaining.values
+    rows, pending = columns.shows, gaining.shows
     places, live, zs, squares = scratch.places[row], scratch.live[row], scratch.zs, scratch.squares
     shows, clicks, second = counted
     for i in range(begin, end):
         k = np.uint64(i)
         if not live[k]:
             continue
-        place = np.uint64(places[k])
-        values[place, 0] += zs[k]
-        values[place, 1] += squares[k]
-        more_values[place, 0] += zs[k]
-        more_values[place, 1] += squares[k]
-        count_row(columns, gaining, place, shows, clicks, second)
+        place, z_gain, n_gain = places[k], zs[k], squares[k]
+        seen, more = _row_at(rows, place), _pending_at(pending, place)
+        seen.z += z_gain
+        seen.n += n_gain
+        more.z += z_gain
+        more.n += n_gain
+        count_in(seen, more, gaining, place, shows, clicks, second)
 
 
 @part
