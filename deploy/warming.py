@@ -20,6 +20,7 @@ from ingest.joiner_loop import Joiner
 from ingest.joiner_loop import Pace as JoinerPace
 from ingest.stream import Source
 from ingest.topics import EventTopics, examples_topic, scores_topic
+from learner.guard import Guard
 from learner.loop import Learner
 from learner.models import open_model
 from learner.pace import Pace
@@ -118,7 +119,9 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         now_ms=_now_ms,
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
+        guard=Guard(),
     )
+    learner.view.reserve(learner.view.columns.ids.shape[0])  # what copies rows when a table grows
     for _ in range(8):
         learner.step(0.0)
     learner.finish(_now_ms() + 1000)
