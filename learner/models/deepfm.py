@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from learner.models.network import hidden_layers
+from learner.models.pairs import sum_of_pairs
 
 if TYPE_CHECKING:
     from learner.models.network import Batch, Form
@@ -24,8 +25,7 @@ class DeepFM(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return log-odds, (n,)."""
-        total, flat = batch.vectors.sum(dim=1), batch.vectors.flatten(1)
-        pairs = 0.5 * (total.square().sum(dim=1) - flat.square().sum(dim=1))  # eq. 2
+        pairs, flat = sum_of_pairs(batch.vectors)  # eq. 2
         deep = self.last(self.deep(flat)).squeeze(1)  # eqs. 3 and 4
         log_odds: Tensor = batch.wide + pairs + deep
         return log_odds
