@@ -38,26 +38,37 @@ from learner.models.deep_kernels import (
 )
 from learner.models.joint import JointLayers
 from learner.models.layers import Layers
+from learner.models.log_odds import probabilities
 from learner.models.network import Batch, Form, make_module
 from learner.models.rows import ModelOfRows
 from learner.row_values import parameters_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
     from torch import Tensor, nn
 
     from ingest.examples import Encoded, Examples
     from learner.asked_rows import AskedRows
     from learner.input_rows import InputRows
-    from learner.inputs import Labelled
+    from learner.inputs import Features, Labelled, Scratch
     from learner.models.layers import Standing
     from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
     from pserver.table import RowTable
 
-_FARTHEST = 35.0
-"""Log-odds are cut here: the probability is never 0 or 1, and its logarithm is finite."""
+
+class _Whole(NamedTuple):
+    """What a learner's mini-batches are cut of, and what they are learned into."""
+
+    view: RowTable
+    gaining: Gaining
+    active: npt.NDArray[np.bool_]
+    labelled: Labelled
+    features: Features
+    scratch: Scratch
 
 
 class DeepModel(ModelOfRows):
@@ -121,9 +132,9 @@ class DeepModel(ModelOfRows):
         own.follow(self._layers, view, int(event_ms.max()) // 1000)
         with torch.inference_mode():
             offsets = features.bag_offsets.astype(np.int64)
-            parts = self._arrange.parts(gathered, count)
+            parts = self._arrange.parts(gathered, offsets, count)
             log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        return _probability(log_odds)
+        return probabilities(log_odds.numpy())
 
     def _learn_all(
         self,
@@ -136,27 +147,24 @@ class DeepModel(ModelOfRows):
         """Learn mini-batch by mini-batch."""
         if self._turn_of.shape[0] < view.columns.ids.shape[0]:
             self._turn_of = np.full(view.columns.ids.shape[0], -1, np.int32)
-        scores = np.empty(len(examples))
-        for begin in range(0, len(examples), self._mini_batch):
+        inputs, features = self._inputs, examples.features
+        scratch = inputs.scratch(features, BLOCK)
+        whole = _Whole(view, gaining, active, labelled, inputs.features(features), scratch)
+        scores, begins = np.empty(len(examples)), range(0, len(examples), self._mini_batch)
+        for begin, counted in zip(begins, _counts(examples, begins), strict=True):
             end = min(begin + self._mini_batch, len(examples))
-            whole = view, gaining, active, examples, labelled
-            scores[begin:end] = self._learn_some(*whole, begin, end)
+            scores[begin:end] = self._learn_some(whole, begin, end, counted)
         return scores
 
     def _learn_some(
-        self,
-        view: RowTable,
-        gaining: Gaining,
-        active: npt.NDArray[np.bool_],
-        examples: Examples,
-        labelled: Labelled,
-        begin: int,
-        end: int,
+        self, whole: _Whole, begin: int, end: int, counted: tuple[int, int, int]
     ) -> npt.NDArray[np.float64]:
-        inputs, features, count = self._inputs, examples.features, end - begin
-        offsets = features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
-        items = int(offsets[-1] - offsets[0]) if inputs.bags else 0
-        gathered = self._gathered(count, items)
+        """Learn a mini-batch; return its scores. counted: see `_counts`."""
+        view, gaining, active = whole.view, whole.gaining, whole.active
+        inputs, count = self._inputs, end - begin
+        offsets = whole.features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
+        offsets = (offsets - offsets[0]).astype(np.int64)
+        gathered = self._gathered(count, int(offsets[-1]))
         turns = self._turns(gathered.targets.shape[0])
         gather(
             view.columns,
@@ -167,38 +175,32 @@ class DeepModel(ModelOfRows):
             inputs.memory,
             inputs.window_ms,
             inputs.gate,
-            inputs.features(features),
-            labelled,
+            whole.features,
+            whole.labelled,
             Span(begin, end, inputs.fixed),
-            inputs.scratch(features, BLOCK),
+            whole.scratch,
             turns,
             gathered,
         )
-        seconds = examples.event_ms[begin:end] // 1000
-        standing = self._layers.read(view, int(seconds.max()))
         own = self._of_thread()
-        own.put(self._layers, standing)
-        parts = self._arrange.parts(gathered, count)
+        standing = own.read(self._layers, view, counted[2])
+        parts = self._arrange.parts(gathered, offsets, count)
         leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
-        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets.astype(np.int64), count))
-        made, sloping = _probability(log_odds), np.empty(count, np.float32)
-        slopes(labelled, begin, made, sloping)
+        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
+        slopes(whole.labelled, begin, made, sloping)
         # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
         loss = torch.dot(log_odds, torch.from_numpy(sloping))
         by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        gradients = _gradients(*by_leaf[:4])
+        gradients = self._arrange.gradients(Parts(*by_leaf[:3]), offsets)
         scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
-        kinds, labels = examples.kinds[begin:end], examples.labels[begin:end]
-        shows = int(np.count_nonzero(kinds != Kind.CLICKED))
-        clicks = int(labels[kinds != Kind.SHOWN].sum())
-        counted = shows, clicks, int(seconds.max())
-        joined = self._layers.joined(by_leaf[4:])
+        joined = own.joined(by_leaf[3:])
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
     def _of_thread(self) -> _Module:
         if not hasattr(self._own, "module"):
-            self._own.module = _Module(copy.deepcopy(self._module))
+            self._own.module = _Module(copy.deepcopy(self._module), self._layers)
         found: _Module = self._own.module
         return found
 
@@ -230,33 +232,42 @@ class DeepModel(ModelOfRows):
 
 
 class _Module:
-    """A module of one thread: its parameters are the layers as they stood when last looked at."""
+    """A module of one thread: its parameters are the layers as they stood when last read."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, layers: Layers) -> None:
         self.module, self.parameters = module, list(module.parameters())
+        self._values, cut_values = layers.room()
+        for parameter, room in zip(self.parameters, cut_values, strict=True):
+            parameter.data = room
+        self._gradient, self._cut_gradient = layers.room()
         self._of: weakref.ref[RowTable] | None = None
         self._as_of = (0, 0)
 
-    def put(self, layers: Layers, standing: Standing) -> None:
-        """Let these be its parameters."""
+    def read(self, layers: Layers, view: RowTable, now_s: int) -> Standing:
+        """Let its parameters be the layers as the rows stand."""
         self._of = None
-        layers.put(standing, self.parameters)
+        return layers.read(view, now_s, self._values)
 
     def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
         """Let its parameters be the layers as the rows stand: looked at only if they changed."""
         as_of = view.changes, now_s if layers.decays else 0
         if self._of is not None and self._of() is view and self._as_of == as_of:
             return
-        self.put(layers, layers.read(view, now_s))
+        self.read(layers, view, now_s)
         self._of, self._as_of = weakref.ref(view), as_of
+
+    def joined(self, gradients: Sequence[Tensor]) -> npt.NDArray[np.float32]:
+        """Return the gradients by the parameters as `Layers` has coordinates, until called anew."""
+        for room, each in zip(self._cut_gradient, gradients, strict=True):
+            room.copy_(each)
+        return self._gradient
 
 
 class Parts(NamedTuple):
     """What was gathered of n examples with K fixed inputs each, as torch sees it."""
 
-    weights: Tensor  # (n, K)
+    wide: Tensor  # (n,) sum of the weights, items' too
     vectors: Tensor  # (n, K - 1, d)
-    item_weights: Tensor  # (items,)
     item_vectors: Tensor  # (items, d)
 
 
@@ -278,24 +289,42 @@ class _Arrangement:
             target,
         )
 
-    def parts(self, gathered: Gathered, count: int) -> Parts:
+    def parts(self, gathered: Gathered, offsets: npt.NDArray[np.int64], count: int) -> Parts:
         """Return tensors over what was gathered of `count` examples.
 
-        Cut by numpy: cut by torch, each would have a gradient as long as all of them.
+        offsets: (count * bags + 1,) of the items of their bags, from 0. Cut and summed by numpy:
+        cut by torch, each would have a gradient as long as all of them.
         """
-        each, dimensions = self._each, gathered.vectors.shape[1]
         weights, vectors = gathered.weights, gathered.vectors
-        fixed = count * each
+        fixed = count * self._each
+        wide = weights[:fixed].reshape(count, self._each).sum(axis=1)
+        if self._bags:
+            wide += np.bincount(self._of_items(offsets), weights[fixed:], count)
         return Parts(
-            torch.from_numpy(weights[:fixed].reshape(count, each)),
-            torch.from_numpy(vectors[: fixed - count].reshape(count, each - 1, dimensions)),
-            torch.from_numpy(weights[fixed:]),
+            torch.from_numpy(wide),
+            torch.from_numpy(vectors[: fixed - count].reshape(count, -1, vectors.shape[1])),
             torch.from_numpy(vectors[fixed - count :]),
         )
 
+    def gradients(self, by_parts: Parts, offsets: npt.NDArray[np.int64]) -> Gradients:
+        """Return the gradients by what was gathered: a weight has that of the sum it is in."""
+        wide, vectors, item_vectors = (each.contiguous().numpy() for each in by_parts)
+        of_items = wide[self._of_items(offsets)] if self._bags else wide[:0]
+        return Gradients(
+            np.repeat(wide, self._each),
+            vectors.reshape(-1, vectors.shape[2]),
+            of_items,
+            item_vectors,
+        )
+
+    def _of_items(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return which example each item is of."""
+        begins = offsets[:: self._bags]
+        return np.repeat(np.arange(begins.shape[0] - 1), np.diff(begins))
+
     def batch(self, parts: Parts, offsets: npt.NDArray[np.int64], count: int) -> Batch:
-        """Return the batch of `count` examples; offsets: (count * bags + 1,) of their items."""
-        wide, vectors = parts.weights.sum(dim=1), parts.vectors
+        """Return the batch of `count` examples; offsets: of the items of their bags, from 0."""
+        vectors = parts.vectors
         dimensions = vectors.shape[2]
         items = vectors.new_zeros(count, 0, dimensions)
         present = torch.zeros(count, 0, dtype=torch.bool)
@@ -305,9 +334,8 @@ class _Arrangement:
             sums = vectors.new_zeros(count * self._bags, dimensions)
             sums = sums.index_add(0, bag, parts.item_vectors)
             vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
-            wide = wide.index_add(0, bag // self._bags, parts.item_weights)
         if self._history >= 0:
-            begins = offsets[:-1][self._history :: self._bags] - offsets[0]
+            begins = offsets[:-1][self._history :: self._bags]
             lengths = lengths[self._history :: self._bags]
             steps = np.arange(lengths.max(initial=0))
             there = steps < lengths[:, None]
@@ -315,20 +343,17 @@ class _Arrangement:
             present = torch.from_numpy(there)
             if places.size:
                 items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
-        return Batch(wide, vectors, items, present)
+        return Batch(parts.wide, vectors, items, present)
 
 
-def _gradients(
-    weights: Tensor, vectors: Tensor, item_weights: Tensor, item_vectors: Tensor
-) -> Gradients:
-    return Gradients(
-        weights.contiguous().view(-1).numpy(),
-        vectors.contiguous().flatten(0, 1).numpy(),
-        item_weights.contiguous().numpy(),
-        item_vectors.contiguous().numpy(),
-    )
-
-
-def _probability(log_odds: Tensor) -> npt.NDArray[np.float64]:
-    found = log_odds.detach().numpy().astype(np.float64)
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(found, -_FARTHEST, _FARTHEST))))
+def _counts(examples: Examples, begins: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return of each mini-batch, given where it begins: its shows, its clicks, and the second of
+    its last event.
+    """
+    if not begins:
+        return []
+    shown, clicked = examples.kinds != Kind.CLICKED, examples.kinds != Kind.SHOWN
+    shows = np.add.reduceat(shown, begins, dtype=np.int64)
+    clicks = np.add.reduceat(examples.labels * clicked, begins, dtype=np.int64)
+    seconds = np.maximum.reduceat(examples.event_ms // 1000, begins)
+    return list(zip(shows.tolist(), clicks.tolist(), seconds.tolist(), strict=True))

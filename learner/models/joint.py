@@ -75,11 +75,11 @@ class JointLayers(Layers):
         self.busy = False
         """Whether anybody had examples in the last round."""
 
-    def read(self, view: RowTable, now_s: int) -> Standing:  # noqa: ARG002 (nothing decays)
-        """Return the layers as the group has them."""
+    def read(self, view: RowTable, now_s: int, values: Floats) -> Standing:  # noqa: ARG002 (nothing decays)
+        """Write the layers to `values`, as the group has them."""
         self._join(view)
-        nowhere = np.full(len(self), -1, np.int64)
-        return Standing(self._begun + self._gained[0], np.ones(len(self), np.float32), nowhere)
+        np.add(self._begun, self._gained[0], out=values)
+        return Standing(np.ones(len(self), np.float32), np.full(len(self), -1, np.int64))
 
     def step(
         self,

@@ -27,8 +27,6 @@ from learner.optimizer_spec import Optimizer
 from learner.optimizers import floats, group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     from torch import Tensor, nn
 
@@ -40,9 +38,8 @@ if TYPE_CHECKING:
 
 
 class Standing(NamedTuple):
-    """All layers at one moment."""
+    """The rows of all layers at one moment."""
 
-    values: Floats  # (chunks, coordinates)
     shrinks: Floats  # (chunks,) what decay left of what they had gained
     places: npt.NDArray[np.int64]  # (chunks,) of their rows in the view, -1 where there is none
 
@@ -73,10 +70,22 @@ class Layers:
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
-    def read(self, view: RowTable, now_s: int) -> Standing:
-        """Return the layers as the rows stand, decayed to this second of event time."""
+    def room(self) -> tuple[Floats, list[Tensor]]:
+        """Return room for values or gradients, (chunks, coordinates), and the same room cut to the
+        shapes of the module's parameters, in their order.
+        """
+        # nothing is there until it is written to: who only predicts has no gradients
+        whole, cut, begin = np.zeros(self._begun.shape, np.float32), [], 0
+        for shape in self._shapes:
+            end = begin + math.prod(shape)
+            # cut by numpy: cut by torch, each would have a gradient as long as all of them
+            cut.append(torch.from_numpy(whole.reshape(-1)[begin:end].reshape(shape)))
+            begin = end
+        return whole, cut
+
+    def read(self, view: RowTable, now_s: int, values: Floats) -> Standing:
+        """Write the layers to `values`, as the rows stand, decayed to this second of event time."""
         shrinks, places = np.empty(len(self), np.float32), np.empty(len(self), np.int64)
-        standing = Standing(np.empty_like(self._begun), shrinks, places)
         read_layers(
             view.columns,
             self._group,
@@ -85,30 +94,9 @@ class Layers:
             np.uint32(now_s),
             places,
             shrinks,
-            standing.values,
+            values,
         )
-        return standing
-
-    def put(self, standing: Standing, parameters: Sequence[nn.Parameter]) -> None:
-        """Make the values those of a module of this kind, given its parameters in their order.
-
-        Nothing is copied: they are the module's as long as it has no others.
-        """
-        begin, flat = 0, standing.values.reshape(-1)
-        for parameter, shape in zip(parameters, self._shapes, strict=True):
-            size = math.prod(shape)
-            # cut by numpy: cut by torch, each would have a gradient as long as all of them
-            parameter.data = torch.from_numpy(flat[begin : begin + size]).view(shape)
-            begin += size
-
-    def joined(self, gradients: Sequence[Tensor]) -> Floats:
-        """Return the gradients by the parameters, in their order, as (chunks, coordinates)."""
-        joined = np.zeros_like(self._begun)
-        flat, begin = joined.reshape(-1), 0
-        for each in gradients:
-            flat[begin : begin + each.numel()] = each.numpy().reshape(-1)
-            begin += each.numel()
-        return joined
+        return Standing(shrinks, places)
 
     def step(
         self,
@@ -121,8 +109,8 @@ class Layers:
     ) -> None:
         """Step all chunks whose bucket is active.
 
-        gradient: (chunks, coordinates), without meaning afterwards. counted: shows and clicks of
-        the mini-batch, and the second of its last event.
+        gradient: (chunks, coordinates), zero behind the last parameter. counted: shows and clicks
+        of the mini-batch, and the second of its last event.
         """
         shows, clicks, second = counted
         step_layers(

@@ -15,7 +15,7 @@ import torch
 
 from learner.errors import UnfitModule
 from learner.models import open_model
-from learner.models.deep import DeepModel
+from learner.models.deep import DeepModel, _Module
 from learner.models.deep_kernels import DENSE_NUMBER
 from learner.models.network import make_module
 from tests.learner.streams import (
@@ -242,9 +242,9 @@ def test_a_module_of_ones_own_is_trained() -> None:
     after = bench.model.predict(bench.view, examples.features, examples.event_ms)
     assert np.abs(after - before).max() > 0.05
     model: Any = bench.model
-    module = copy.deepcopy(model._module)
-    model._layers.put(model._layers.read(bench.view, 0), list(module.parameters()))
-    named = dict(module.named_parameters())
+    own = _Module(copy.deepcopy(model._module), model._layers)
+    own.follow(model._layers, bench.view, 0)
+    named = dict(own.module.named_parameters())
     assert (named["mix"] != 0).all()
     assert not torch.equal(named["norm.weight"], torch.ones(3))
     torch.testing.assert_close(named["norm.weight"], torch.ones(3), rtol=0.5, atol=0.5)
