@@ -22,11 +22,14 @@ class FieldWeightedFM(nn.Module):
     def __init__(self, form: Form) -> None:
         super().__init__()
         first, second = torch.triu_indices(form.vectors, form.vectors, offset=1)
-        self.pairs = first.tolist(), second.tolist()
-        self.strength = nn.Parameter(torch.zeros(len(self.pairs[0])))
+        self.places = (first * form.vectors + second,)
+        self.strength = nn.Parameter(torch.zeros(len(first)))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return log-odds, (n,)."""
-        products = batch.vectors @ batch.vectors.transpose(1, 2)
-        first, second = self.pairs
-        return batch.wide + products[:, first, second] @ (1.0 + self.strength)
+        vectors = batch.vectors.shape[1]
+        strengths = batch.vectors.new_zeros(vectors * vectors)
+        strengths = strengths.index_put(self.places, 1.0 + self.strength).view(vectors, vectors)
+        # a coordinate of all fields is a row: one product of matrices sums over i for every j
+        rows = batch.vectors.transpose(1, 2).contiguous()
+        return batch.wide + ((rows @ strengths) * rows).flatten(1).sum(dim=1)
