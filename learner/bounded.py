@@ -189,7 +189,7 @@ class Bounded:
         return bool(pulled.shape[0] == wanted.shape[0])
 
     def _fit(self) -> None:
-        more = self._view.columns.ids.shape[0] - self._used.shape[0]
+        more = self._view.room - self._used.shape[0]
         if more > 0:
             self._used = np.concatenate([self._used, np.zeros(more, np.uint32)])
 
@@ -215,12 +215,11 @@ class Bounded:
     def _drop(self, places: npt.NDArray[np.int64]) -> None:
         view, count = self._view, len(self._view)
         self._rows.drop(self._rows.table.find(view.ids[places]))
-        stays = np.zeros(self._pending.reserve().touched.shape[0], np.bool_)
-        stays[:count] = True
+        stays = np.ones(count, np.bool_)
         stays[places] = False
         view.clear(places)
         moved = self._pending.compact(stays)
-        used = np.zeros(view.columns.ids.shape[0], np.uint32)
+        used = np.zeros(view.room, np.uint32)
         kept = np.flatnonzero(moved >= 0)
         used[moved[kept]] = self._used[kept]
         self._used = used

@@ -18,10 +18,11 @@ import numpy as np
 
 from ingest.compiled import kernel, part
 from learner.inputs import bucket_at, shift_of
+from pserver.columns import lay_out, own_memory
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import record_of, row_of
-from pserver.table import AHEAD, fetch, find, lay_out
+from pserver.table import AHEAD, fetch, find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,7 +205,8 @@ class Pending:
         `keep` and what is returned are RowTable.compact's.
         """
         before, count = self.reserve(), len(self)
-        moved = self._view.compact(before.touched if keep is None else before.touched | keep)
+        touched = before.touched[: len(self._view)]
+        moved = self._view.compact(touched if keep is None else touched | keep[: touched.shape[0]])
         kept = np.flatnonzero(moved >= 0)
         self.gaining = _make(self._view.columns.ids.shape[0], self._view.width)
         for name in Gaining._fields:
@@ -256,7 +258,7 @@ def _make(capacity: int, width: int) -> Gaining:
         multiple=32,
     )
     return Gaining(
-        order=np.zeros(capacity, np.int64),
+        order=own_memory(8 * capacity).view(np.int64),
         count=np.zeros(1, np.int64),
         **columns,
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from ingest.compiled import part
 from learner.pending import pending_at
-from pserver.table import counters_at
+from pserver.columns import counters_at
 
 
 @part

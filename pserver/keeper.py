@@ -78,7 +78,7 @@ class Keeper:
         self._token = self._draw_token()
         self._claim_at_ms = 0
         self._expire_at_ms = now_ms() + keeping.expiry.interval_ms
-        self._since = np.zeros(0, np.bool_)  # (capacity,) whether some entry's `places` has it
+        self._since = np.zeros(0, np.bool_)  # (room,) whether some entry's `places` has it
 
     @property
     def held(self) -> list[int]:
@@ -177,7 +177,7 @@ class Keeper:
     ) -> None:
         places = self.replica.table.find(ids)
         places = places[places >= 0]  # a row to be deleted may never have been here
-        more = self.replica.table.columns.ids.shape[0] - self._since.shape[0]
+        more = self.replica.table.room - self._since.shape[0]
         if more:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
         first = places[~self._since[places]]
@@ -323,12 +323,12 @@ class Keeper:
         # a bucket that is not stocked does not know yet which removed rows the store still has
         if not all(tenure.stocked for tenure in self._tenures.values()):
             return
-        keep = np.zeros(self.replica.table.columns.ids.shape[0], np.bool_)
+        keep = np.zeros(self.replica.table.room, np.bool_)
         keep[: self._since.shape[0]] = self._since
         moved = self.replica.compact(keep)
         if moved is None:
             return
-        self._since = np.zeros(self.replica.table.columns.ids.shape[0], np.bool_)
+        self._since = np.zeros(self.replica.table.room, np.bool_)
         self._since[moved[np.flatnonzero(keep)]] = True
         for tenure in self._tenures.values():
             tenure.moved(moved)

@@ -297,8 +297,7 @@ class _Copy:
 
     def __init__(self, width: int, position: Position) -> None:
         self.table = RowTable(width)
-        capacity = self.table.columns.ids.shape[0]
-        self.versions = np.zeros(capacity, np.uint64)  # up to which each place is folded
+        self.versions = np.zeros(self.table.room, np.uint64)  # up to which each place is folded
         self.newest = 0
         """Greatest version among the rows as they were read."""
         self.position = position
@@ -348,6 +347,6 @@ class _Copy:
             self.table.add(content if lacking.all() else content.chosen(lacking))
 
     def _grow(self) -> None:
-        more = self.table.columns.ids.shape[0] - self.versions.shape[0]
+        more = self.table.room - self.versions.shape[0]
         if more:
             self.versions = np.concatenate([self.versions, np.zeros(more, np.uint64)])

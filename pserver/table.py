@@ -9,78 +9,37 @@ meanwhile sees one moment, and who remembers places is told where they went.
 The columns are arrays in a named tuple (`Columns`), so that compiled kernels of other parts can
 look up, read and change rows without calling back into Python. A kernel that may add rows must be
 given room first: `reserve`.
-
-All columns of a row lie together in memory (`lay_out`): who wants a row nearly always wants all of
-it, and a row is somewhere that no cache holds. Column by column it would be a walk for each.
-
-Slots, count and rows of a table are one piece of memory. It is this process's own, unless another
-kind is handed in: other processes read a table that lies in memory they share (`columns_in`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
+from pserver.columns import Columns, counters_at, empty_slots, make_columns
 from pserver.gains import NEVER
 from pserver.prefetch import prefetch
-from pserver.row_view import record_of, row_of
+from pserver.row_view import row_of
 from pserver.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
+    from pserver.columns import Memory
     from pserver.gains import Deletions, Gains
 
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
-    Memory = Callable[[int], npt.NDArray[np.uint8]]
 
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 _SMALLEST = 1024
 AHEAD = 32
 """Rows asked for together: enough walks to overlap, few enough to stay in cache."""
-_LINE = 64
-"""Bytes that memory gives at a time."""
 _NEVER = np.uint32(NEVER)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-_COUNTERS: dict[str, tuple[Any, ...]] = {
-    "shows": (np.uint64,),
-    "clicks": (np.uint64,),
-    "first_seen": (np.uint32,),
-    "last_seen": (np.uint32,),
-}
-
-
-def row_record(*names: str) -> Any:
-    """Return what gives a row's counters, and its floats by these names (all, or the first).
-
-    What is returned takes `Columns.shows` and a place. For use inside kernels.
-    """
-    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
-
-
-counters_at = row_record()
-
-
-class Columns(NamedTuple):
-    """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
-    changed `count[1]` times."""
-
-    slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
-    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (2,)
-    ids: npt.NDArray[np.uint64]  # (capacity,)
-    shows: npt.NDArray[np.uint64]  # (capacity,)
-    clicks: npt.NDArray[np.uint64]  # (capacity,)
-    first_seen: npt.NDArray[np.uint32]  # (capacity,) seconds, NEVER if never
-    last_seen: npt.NDArray[np.uint32]  # (capacity,) seconds
-    values: npt.NDArray[np.float32]  # (capacity, width)
 
 
 @_kernel
@@ -205,8 +164,8 @@ class RowTable:
     ) -> None:
         """`memory` makes the room for rows (None: this process's own); `columns` are there yet."""
         self.width = width
-        self._memory = memory or own_memory
-        self.columns = _make(_SMALLEST, width, self._memory) if columns is None else columns
+        self._memory = memory
+        self.columns = make_columns(_SMALLEST, width, memory) if columns is None else columns
         self._cleared = 0  # since the columns were made; some may have come back
 
     def __len__(self) -> int:
@@ -226,13 +185,29 @@ class RowTable:
         """The ids of all rows, in the order they were added; shape (len,). A view."""
         return self.columns.ids[: len(self)]
 
+    @property
+    def room(self) -> int:
+        """Rows there may be as the table is: of whatever else is kept of rows, by place."""
+        return int(min(self.columns.slots.shape[0] // 2, self.columns.ids.shape[0]))
+
     def reserve(self, more: int) -> Columns:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
-        if needed > self.columns.ids.shape[0]:
-            capacity = max(needed, 2 * self.columns.ids.shape[0])
-            self.columns = _grown(self.columns, capacity, self._memory)
+        if needed > self.room:
+            self.columns = self._with_room(max(needed, 2 * self.room))
         return self.columns
+
+    def _with_room(self, rows: int) -> Columns:
+        """Return columns for so many rows; who reads those that there are reads on."""
+        old, count = self.columns, len(self)
+        if rows > old.ids.shape[0]:
+            new = make_columns(rows, self.width, self._memory)
+            new.count[:] = old.count
+            _copy(old, new, count)
+        else:
+            new = old._replace(slots=empty_slots(rows))
+        _index(new.slots, new.ids, count)
+        return new
 
     def find(self, ids: Ids) -> Places:
         """Return the place of each id, -1 where there is no row; shape (n,)."""
@@ -289,8 +264,8 @@ class RowTable:
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
         """Drop the rows that are as if they had never existed; return where each row went.
 
-        keep: (capacity,) True where a row stays though it is such. Returns (len,) new places, -1
-        where the row was dropped. The columns are new arrays.
+        keep: (len,) or more, True where a row stays though it is such. Returns (len,) new places,
+        -1 where the row was dropped. The columns are new arrays.
         """
         count = len(self)
         stays = self.everything().exist()
@@ -298,7 +273,7 @@ class RowTable:
             stays |= keep[:count]
         kept = np.flatnonzero(stays)
         capacity = max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4)
-        new = _make(capacity, self.width, self._memory)
+        new = make_columns(capacity, self.width, self._memory)
         new.count[:] = kept.shape[0], self.changes
         for name in Columns._fields[2:]:
             getattr(new, name)[: kept.shape[0]] = getattr(self.columns, name)[kept]
@@ -318,83 +293,3 @@ class RowTable:
         self.columns.last_seen[places] = 0
         self.columns.values[places] = 0.0
         self.changed()
-
-
-def own_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Return so many bytes of zeros, at the beginning of a line of a cache."""
-    memory = np.zeros(size + _LINE, np.uint8)
-    first = -memory.ctypes.data % _LINE
-    return memory[first : first + size]
-
-
-def lay_out(
-    capacity: int, columns: dict[str, tuple[Any, ...]], multiple: int = 8
-) -> dict[str, npt.NDArray[Any]]:
-    """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
-
-    columns: type, and shape if it is no single number, of each. A row takes a `multiple` of bytes,
-    and if that divides 64, and the row is no longer, no row lies across two lines of a cache.
-    """
-    row = _row_type(columns, multiple)
-    rows = own_memory(capacity * row.itemsize).view(row)
-    return {name: rows[name] for name in columns}
-
-
-def columns_size(capacity: int, width: int) -> int:
-    """Return how many bytes the columns of a table take, all in all."""
-    return _LINE + 4 * _slots(capacity) + capacity * _row_type(_columns(width)).itemsize
-
-
-def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Columns:
-    """Return the columns that lie in `memory`, as they are there: another may have written them.
-
-    memory: (columns_size,), at the beginning of a line of a cache. Zeros are no table yet: all
-    slots have to be -1.
-    """
-    row = _row_type(_columns(width))
-    first = _LINE + 4 * _slots(capacity)
-    rows = memory[first : first + capacity * row.itemsize].view(row)
-    return Columns(
-        memory[_LINE:first].view(np.int32),
-        memory[:16].view(np.int64),
-        **{name: rows[name] for name in _columns(width)},
-    )
-
-
-def _slots(capacity: int) -> int:
-    return 1 << max(1, (2 * capacity - 1).bit_length())
-
-
-def _columns(width: int) -> dict[str, tuple[Any, ...]]:
-    return {
-        "ids": (np.uint64,),
-        **_COUNTERS,
-        "values": (np.float32, (width,)),
-    }
-
-
-def _row_type(columns: dict[str, tuple[Any, ...]], multiple: int = 8) -> np.dtype[np.void]:
-    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
-    return np.dtype(
-        {
-            "names": list(columns),
-            "formats": [plain[name] for name in columns],
-            "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
-            "itemsize": -(-plain.itemsize // multiple) * multiple,
-        }
-    )
-
-
-def _make(capacity: int, width: int, memory: Memory) -> Columns:
-    made = columns_in(memory(columns_size(capacity, width)), capacity, width)
-    made.slots.fill(-1)
-    return made
-
-
-def _grown(old: Columns, capacity: int, memory: Memory) -> Columns:
-    new = _make(capacity, old.values.shape[1], memory)
-    count = int(old.count[0])
-    new.count[:] = old.count
-    _copy(old, new, count)
-    _index(new.slots, new.ids, count)
-    return new

@@ -145,8 +145,8 @@ class DeepModel(ModelOfRows):
         labelled: Labelled,
     ) -> npt.NDArray[np.float64]:
         """Learn mini-batch by mini-batch."""
-        if self._turn_of.shape[0] < view.columns.ids.shape[0]:
-            self._turn_of = np.full(view.columns.ids.shape[0], -1, np.int32)
+        if self._turn_of.shape[0] < view.room:
+            self._turn_of = np.full(view.room, -1, np.int32)
         inputs, features = self._inputs, examples.features
         scratch = inputs.scratch(features, BLOCK)
         whole = _Whole(view, gaining, active, labelled, inputs.features(features), scratch)

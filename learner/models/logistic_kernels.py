@@ -24,7 +24,7 @@ from learner.inputs import (
 from learner.label_loss import probability_of, slope_of
 from learner.pending import pending_record
 from learner.row_counters import count_in, count_row
-from pserver.table import row_record
+from pserver.columns import row_record
 
 _row_at, _pending_at = row_record("z", "n"), pending_record("z", "n")
 """One row as it is seen, and what is pending of it: one address each, whatever is wanted there."""

@@ -18,8 +18,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from pserver.columns import columns_in
 from pserver.errors import StoreError
-from pserver.table import RowTable, columns_in
+from pserver.table import RowTable
 from serving.models.predictor import TableRows
 from serving.replicas.freshness import Ages
 from serving.replicas.standing import Standing

@@ -1,0 +1,162 @@
+"""The columns of a table of rows, and the memory they lie in.
+
+All columns of a row lie together (`lay_out`): who wants a row nearly always wants all of it, and a
+row is somewhere that no cache holds. Column by column it would be a walk for each.
+
+In a process's own memory there is room ahead: addresses for eight times the rows that are needed,
+which take nothing until they are written. A table that grows stays where it is then; to copy it
+took the longer the larger it was, with everybody waiting. Memory that is handed in holds just the
+rows it was asked for, slots and count beside them in one piece: other processes read a table that
+lies in memory they share (`columns_in`).
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pserver.row_view import record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Memory = Callable[[int], npt.NDArray[np.uint8]]
+
+_LINE = 64
+"""Bytes that memory gives at a time."""
+_AHEAD = 8
+"""Times as many rows as are needed that own memory has addresses for."""
+_FEW = 1024
+"""Rows for which no room ahead is worth while."""
+_MAPPED = 1 << 20
+"""Bytes from which on memory is the system's, not the allocator's: untouched, it takes nothing."""
+
+_COUNTERS: dict[str, tuple[Any, ...]] = {
+    "shows": (np.uint64,),
+    "clicks": (np.uint64,),
+    "first_seen": (np.uint32,),
+    "last_seen": (np.uint32,),
+}
+
+
+def row_record(*names: str) -> Any:
+    """Return what gives a row's counters, and its floats by these names (all, or the first).
+
+    What is returned takes `Columns.shows` and a place. For use inside kernels.
+    """
+    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
+
+
+counters_at = row_record()
+
+
+class Columns(NamedTuple):
+    """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
+    changed `count[1]` times."""
+
+    slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
+    count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (2,)
+    ids: npt.NDArray[np.uint64]  # (capacity,)
+    shows: npt.NDArray[np.uint64]  # (capacity,)
+    clicks: npt.NDArray[np.uint64]  # (capacity,)
+    first_seen: npt.NDArray[np.uint32]  # (capacity,) seconds, NEVER if never
+    last_seen: npt.NDArray[np.uint32]  # (capacity,) seconds
+    values: npt.NDArray[np.float32]  # (capacity, width)
+
+
+def make_columns(rows: int, width: int, memory: Memory | None) -> Columns:
+    """Return columns without a row, that have room for so many or more; see above for `memory`."""
+    if memory is not None:
+        made = columns_in(memory(columns_size(rows, width)), rows, width)
+        made.slots.fill(-1)
+        return made
+    slots, count = empty_slots(rows), np.zeros(2, np.int64)
+    try:
+        ahead = rows if rows <= _FEW else _AHEAD * rows
+        return Columns(slots, count, **lay_out(ahead, _columns(width)))
+    except OSError:  # the system promises no more than it has
+        return Columns(slots, count, **lay_out(rows, _columns(width)))
+
+
+def empty_slots(rows: int) -> npt.NDArray[np.int32]:
+    """Return an index that has room for so many rows, at most half full then."""
+    return np.full(_slots(rows), -1, np.int32)
+
+
+def own_memory(size: int) -> npt.NDArray[np.uint8]:
+    """Return so many bytes of zeros, at the beginning of a line of a cache.
+
+    Raises OSError if the system has no addresses for them.
+    """
+    if size < _MAPPED:
+        memory = np.zeros(size + _LINE, np.uint8)
+        first = -memory.ctypes.data % _LINE
+        return memory[first : first + size]
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel that has no large pages
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, np.uint8)
+
+
+def lay_out(
+    capacity: int, columns: dict[str, tuple[Any, ...]], multiple: int = 8
+) -> dict[str, npt.NDArray[Any]]:
+    """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
+
+    columns: type, and shape if it is no single number, of each. A row takes a `multiple` of bytes,
+    and if that divides 64, and the row is no longer, no row lies across two lines of a cache.
+    """
+    row = _row_type(columns, multiple)
+    rows = own_memory(capacity * row.itemsize).view(row)
+    return {name: rows[name] for name in columns}
+
+
+def columns_size(capacity: int, width: int) -> int:
+    """Return how many bytes the columns of a table take, all in all."""
+    return _LINE + 4 * _slots(capacity) + capacity * _row_type(_columns(width)).itemsize
+
+
+def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Columns:
+    """Return the columns that lie in `memory`, as they are there: another may have written them.
+
+    memory: (columns_size,), at the beginning of a line of a cache. Zeros are no table yet: all
+    slots have to be -1.
+    """
+    row = _row_type(_columns(width))
+    first = _LINE + 4 * _slots(capacity)
+    rows = memory[first : first + capacity * row.itemsize].view(row)
+    return Columns(
+        memory[_LINE:first].view(np.int32),
+        memory[:16].view(np.int64),
+        **{name: rows[name] for name in _columns(width)},
+    )
+
+
+def _slots(capacity: int) -> int:
+    return 1 << max(1, (2 * capacity - 1).bit_length())
+
+
+def _columns(width: int) -> dict[str, tuple[Any, ...]]:
+    return {
+        "ids": (np.uint64,),
+        **_COUNTERS,
+        "values": (np.float32, (width,)),
+    }
+
+
+def _row_type(columns: dict[str, tuple[Any, ...]], multiple: int = 8) -> np.dtype[np.void]:
+    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
+    return np.dtype(
+        {
+            "names": list(columns),
+            "formats": [plain[name] for name in columns],
+            "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
+            "itemsize": -(-plain.itemsize // multiple) * multiple,
+        }
+    )
