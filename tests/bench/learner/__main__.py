@@ -47,8 +47,8 @@ class Sizes:
 
 
 QUICK = Sizes(
-    *(80_000, 24_000, 4_000),
-    *(240_000, 50_000, 16_000),
+    *(80_000, 24_000, 0),
+    *(240_000, 82_000, 41_000),
     *(800_000, 2.0),
     *(20_000, 40_000, 4_000, 0),
 )
@@ -108,6 +108,8 @@ class Race:
             ("core_fm", FM, sizes.core_fm, 2),
             ("core_deepfm", DEEPFM, sizes.core_deepfm, 2),
         ):
+            if not count:
+                continue
             spec = stream_spec(model, more=LR)
             (learned, rate, rows), memory = alone.run(learn_core, first(count), spec.text, passes)
             self.add(name, learned, memory, rate)
