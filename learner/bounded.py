@@ -111,7 +111,7 @@ class Bounded:
         self._rows, self._view, self._pending, self._pushes = rows, view, pending, pushes
         self._follow, self._retry_interval_ms = follow, retry_interval_ms
         self._retry_at_ms = 0
-        self._used = np.zeros(0, np.uint32)  # (capacity,) by place: the last batch that used it
+        self._used = np.zeros(0, np.uint32)  # (room,) by place: the last batch that used it
         self._batch = 0
         self._lacked = False  # rows of the batch that came last
         self.usage = Usage()

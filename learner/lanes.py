@@ -16,6 +16,10 @@ walks an array calls it twice:
 
 An operation rounds as that of a single number does: a result does not tell which of the two was
 used.
+
+How numba is told: a `Type` is what its compiler calls a value by, a model says what that is in
+LLVM (here a vector), a template says which types an operator takes and gives, and `intrinsic` and
+`lower_builtin` write the instructions.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ class _EightModel(models.PrimitiveModel):
 
 
 @register_model(Lanes)
-class _Model(models.PrimitiveModel):
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
         number = manager.lookup(lanes.dtype).get_value_type()
         super().__init__(manager, lanes, _vector(number))  # type: ignore[no-untyped-call]
@@ -101,7 +105,10 @@ def _number_of(kind: Any) -> Any:
 
 
 def _operator(symbol: Any, floats: str, integers: str) -> None:
-    """Let an operator take lanes: two, or one and a number."""
+    """Let an operator take lanes: two, or one and a number of their type.
+
+    floats, integers: LLVM's own instruction for it, "" where there is to be none.
+    """
 
     class Template(AbstractTemplate):
         key = symbol
@@ -110,6 +117,8 @@ def _operator(symbol: Any, floats: str, integers: str) -> None:
             lanes = [each for each in args if isinstance(each, Lanes)]
             if not lanes or kws or not _method(lanes[0], floats, integers):
                 return None
+            if any(_number_of(each) != lanes[0].dtype for each in args):
+                return None  # of a wider number eight would be less exact than one
             made = Lanes(types.boolean) if floats in _COMPARED else lanes[0]
             return signature(made, *args)  # type: ignore[no-untyped-call]
 
@@ -187,6 +196,8 @@ with_sign: Any = _llvm("copysign", 2)
 
 def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]  # noqa: ARG001
     made = next((each for each in (yes, no) if isinstance(each, Lanes)), yes)
+    if _number_of(yes) != _number_of(no):
+        raise TypingError(f"expected two of one type, got {yes} and {no}")
 
     def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
         either = [
@@ -199,7 +210,10 @@ def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]
 
 
 chosen: Any = intrinsic(_chosen)
-"""Return `yes` where the condition holds, else `no`: worked out both, one perhaps a number."""
+"""Return `yes` where the condition holds, else `no`: also where it compares with what is no number.
+
+Both are worked out before; if the condition is of lanes, one of them may be a number.
+"""
 
 
 def _float_of(typing_context, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
@@ -266,7 +280,7 @@ def _take(typing_context, array, first, at):  # type: ignore[no-untyped-def]  # 
 
 
 take: Any = intrinsic(_take)
-"""Return `array[first + at]` of an array of neighbours."""
+"""Return `array[first + at]` of an array of neighbours. Nobody looks whether that is in it."""
 
 
 def _put(typing_context, array, first, at, value):  # type: ignore[no-untyped-def]  # noqa: ARG001

@@ -183,8 +183,8 @@ def step_at(row, more, group, shrink, parts, at, gradient):  # type: ignore[no-u
 @quotient_part
 def _step_coin(row, more, group, first, second, at, gradient):  # type: ignore[no-untyped-def]
     third = second + group.coordinates
-    outcome = chosen(gradient > -group.beta, -gradient, group.beta)
-    outcome = chosen(outcome > -group.beta, outcome, -group.beta)
+    outcome = chosen(gradient < -group.beta, group.beta, -gradient)
+    outcome = chosen(outcome < -group.beta, -group.beta, outcome)
     z, sizes, rewards = take(row, first, at), take(row, second, at), take(row, third, at)
     _gain(row, more, third, at, outcome * _bet(z, sizes, rewards, group))
     _gain(row, more, second, at, absolute(outcome))

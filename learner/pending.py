@@ -40,6 +40,7 @@ _COUNTERS: dict[str, tuple[Any, ...]] = {
     "first_seen": (np.uint32,),
     "last_seen": (np.uint32,),
     "touched": (np.bool_,),
+    "padding": (np.uint8, (3,)),  # floats begin where floats may
 }
 
 
@@ -55,7 +56,7 @@ pending_at = pending_record()
 
 
 class Gaining(NamedTuple):
-    """Pending gains, parallel to the columns of the view (same capacity, same places)."""
+    """Pending gains, parallel to the columns of the view: same places, room for as many or more."""
 
     touched: npt.NDArray[np.bool_]  # (capacity,)
     order: npt.NDArray[np.int64]  # (capacity,) places touched since the last push, as they came
@@ -176,20 +177,19 @@ class Pending:
     def __init__(self, view: RowTable, shape: Shape) -> None:
         self._view = view
         self._shape = shape
-        self.gaining = _make(view.columns.ids.shape[0], view.width)
+        self.gaining = _make(view)
 
     def __len__(self) -> int:
         return int(self.gaining.count[0])
 
     def reserve(self) -> Gaining:
-        """Grow to the view's capacity; return the columns, which may be new arrays."""
-        capacity = self._view.columns.ids.shape[0]
-        if capacity > self.gaining.touched.shape[0]:
-            grown = _make(capacity, self._view.width)
-            before = self.gaining.touched.shape[0]
-            _copy(self.gaining, grown, before)
-            grown.order[:before] = self.gaining.order
-            grown.count[0] = self.gaining.count[0]
+        """Have room for the rows that the view has room for; return the columns, perhaps new."""
+        before, count = self.gaining, len(self)
+        if self._view.room > before.touched.shape[0]:
+            grown = _make(self._view)
+            _copy(before, grown, min(len(self._view), before.touched.shape[0]))
+            grown.order[:count] = before.order[:count]
+            grown.count[0] = count
             self.gaining = grown
         return self.gaining
 
@@ -208,7 +208,7 @@ class Pending:
         touched = before.touched[: len(self._view)]
         moved = self._view.compact(touched if keep is None else touched | keep[: touched.shape[0]])
         kept = np.flatnonzero(moved >= 0)
-        self.gaining = _make(self._view.columns.ids.shape[0], self._view.width)
+        self.gaining = _make(self._view)
         for name in Gaining._fields:
             if name not in ("count", "order"):
                 getattr(self.gaining, name)[moved[kept]] = getattr(before, name)[kept]
@@ -251,14 +251,13 @@ def _empty_gains(count: int, width: int) -> Gains:
     return Gains(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)
 
 
-def _make(capacity: int, width: int) -> Gaining:
-    columns = lay_out(
-        capacity,
-        {**_COUNTERS, "values": (np.float32, (width,))},
-        multiple=32,
-    )
-    return Gaining(
-        order=own_memory(8 * capacity).view(np.int64),
-        count=np.zeros(1, np.int64),
-        **columns,
-    )
+def _make(view: RowTable) -> Gaining:
+    """Return room for what a view's rows gain: ahead as the view has it, if there are addresses."""
+    row = {**_COUNTERS, "values": (np.float32, (view.width,))}
+    try:
+        capacity = view.columns.ids.shape[0]
+        columns, order = lay_out(capacity, row, multiple=32), own_memory(8 * capacity)
+    except MemoryError:
+        columns, order = lay_out(view.room, row, multiple=32), own_memory(8 * view.room)
+    del columns["padding"]
+    return Gaining(order=order.view(np.int64), count=np.zeros(1, np.int64), **columns)

@@ -21,7 +21,7 @@ def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[n
 
 @part
 def count_in(row, pending, gaining, place, shows, clicks, second):  # type: ignore[no-untyped-def]
-    """Do so, given the row's records."""
+    """Count it, given the records of the row and of what is pending of it."""
     row.shows += np.uint64(shows)
     row.last_seen = max(row.last_seen, second)
     if not pending.touched:

@@ -5,9 +5,10 @@ row is somewhere that no cache holds. Column by column it would be a walk for ea
 
 In a process's own memory there is room ahead: addresses for eight times the rows that are needed,
 which take nothing until they are written. A table that grows stays where it is then; to copy it
-took the longer the larger it was, with everybody waiting. Memory that is handed in holds just the
-rows it was asked for, slots and count beside them in one piece: other processes read a table that
-lies in memory they share (`columns_in`).
+took the longer the larger it was, with everybody waiting. Where a system promises no more memory
+than it has, there is no room ahead. Memory that is handed in holds just the rows it was asked for,
+slots and count beside them in one piece: other processes read a table that lies in memory they
+share (`columns_in`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 _LINE = 64
 """Bytes that memory gives at a time."""
-_AHEAD = 8
+_TIMES = 8
 """Times as many rows as are needed that own memory has addresses for."""
-_FEW = 1024
-"""Rows for which no room ahead is worth while."""
+FEW = 1024
+"""Rows for which no room ahead is worth while: as many as any table has from the beginning."""
 _MAPPED = 1 << 20
 """Bytes from which on memory is the system's, not the allocator's: untouched, it takes nothing."""
 
@@ -77,9 +78,9 @@ def make_columns(rows: int, width: int, memory: Memory | None) -> Columns:
         return made
     slots, count = empty_slots(rows), np.zeros(2, np.int64)
     try:
-        ahead = rows if rows <= _FEW else _AHEAD * rows
+        ahead = rows if rows <= FEW else _TIMES * rows
         return Columns(slots, count, **lay_out(ahead, _columns(width)))
-    except OSError:  # the system promises no more than it has
+    except MemoryError:  # the system promises no more than it has
         return Columns(slots, count, **lay_out(rows, _columns(width)))
 
 
@@ -91,13 +92,18 @@ def empty_slots(rows: int) -> npt.NDArray[np.int32]:
 def own_memory(size: int) -> npt.NDArray[np.uint8]:
     """Return so many bytes of zeros, at the beginning of a line of a cache.
 
-    Raises OSError if the system has no addresses for them.
+    Raises MemoryError if the system has no addresses for them.
     """
     if size < _MAPPED:
         memory = np.zeros(size + _LINE, np.uint8)
         first = -memory.ctypes.data % _LINE
         return memory[first : first + size]
-    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(
+            f"expected {size} bytes for rows, the system has none: {error}"
+        ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel that has no large pages
             mapped.madvise(mmap.MADV_HUGEPAGE)

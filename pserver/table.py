@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from pserver.columns import Columns, counters_at, empty_slots, make_columns
+from pserver.columns import FEW, Columns, counters_at, empty_slots, make_columns
 from pserver.gains import NEVER
 from pserver.prefetch import prefetch
 from pserver.row_view import row_of
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
-_SMALLEST = 1024
 AHEAD = 32
 """Rows asked for together: enough walks to overlap, few enough to stay in cache."""
 _NEVER = np.uint32(NEVER)
@@ -165,7 +164,7 @@ class RowTable:
         """`memory` makes the room for rows (None: this process's own); `columns` are there yet."""
         self.width = width
         self._memory = memory
-        self.columns = make_columns(_SMALLEST, width, memory) if columns is None else columns
+        self.columns = make_columns(FEW, width, memory) if columns is None else columns
         self._cleared = 0  # since the columns were made; some may have come back
 
     def __len__(self) -> int:
@@ -187,20 +186,23 @@ class RowTable:
 
     @property
     def room(self) -> int:
-        """Rows there may be as the table is: of whatever else is kept of rows, by place."""
+        """How many rows there may be before anything has to be made anew.
+
+        So long is whatever somebody else keeps of rows by place.
+        """
         return int(min(self.columns.slots.shape[0] // 2, self.columns.ids.shape[0]))
 
     def reserve(self, more: int) -> Columns:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
         if needed > self.room:
-            self.columns = self._with_room(max(needed, 2 * self.room))
+            self.columns = self._with_room(needed)
         return self.columns
 
-    def _with_room(self, rows: int) -> Columns:
-        """Return columns for so many rows; who reads those that there are reads on."""
-        old, count = self.columns, len(self)
-        if rows > old.ids.shape[0]:
+    def _with_room(self, needed: int) -> Columns:
+        """Return columns for so many rows or more; who reads those that there are reads on."""
+        old, count, rows = self.columns, len(self), max(needed, 2 * self.room)
+        if needed > old.ids.shape[0]:
             new = make_columns(rows, self.width, self._memory)
             new.count[:] = old.count
             _copy(old, new, count)
@@ -259,7 +261,7 @@ class RowTable:
     @property
     def sparse(self) -> bool:
         """Whether a quarter of the rows may have been cleared."""
-        return self._cleared >= max(_SMALLEST, len(self) // 4)
+        return self._cleared >= max(FEW, len(self) // 4)
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
         """Drop the rows that are as if they had never existed; return where each row went.
@@ -272,7 +274,7 @@ class RowTable:
         if keep is not None:
             stays |= keep[:count]
         kept = np.flatnonzero(stays)
-        capacity = max(_SMALLEST, kept.shape[0] + kept.shape[0] // 4)
+        capacity = max(FEW, kept.shape[0] + kept.shape[0] // 4)
         new = make_columns(capacity, self.width, self._memory)
         new.count[:] = kept.shape[0], self.changes
         for name in Columns._fields[2:]:

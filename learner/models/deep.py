@@ -2,8 +2,9 @@
 
 torch sees dense arrays alone. It is given the values of the rows that a mini-batch names and of the
 layers, returns log-odds and, for the slopes of the loss (learner.label_loss: both label policies),
-the gradient by each of these values. Optimizers are the rows' own (learner.optimizers): nothing is
-kept in torch between two mini-batches, so what a learner knows is what the parameter server knows.
+the gradient by each of these values (by a weight: that of the sum it is in). Optimizers are the
+rows' own (learner.optimizers): nothing is kept in torch between two mini-batches, so what a learner
+knows is what the parameter server knows.
 
 A learner's batch is cut into mini-batches of at most `mini_batch` examples; scores of one are made
 before learning from it. A row's gradient is the sum over the mini-batch, not the mean: a rare row

@@ -79,7 +79,7 @@ class Gradients(NamedTuple):
 class Turns(NamedTuple):
     """The rows that a mini-batch names, in the order in which they were named."""
 
-    turn_of: npt.NDArray[np.int32]  # (capacity,) by place in the view, -1 where not named
+    turn_of: npt.NDArray[np.int32]  # (room,) by place in the view, -1 where not named
     places: Integers  # (rows,)
     read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector are here
     weight: Floats  # (rows, 1) as they stood before the mini-batch

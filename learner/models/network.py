@@ -102,11 +102,11 @@ def check_module(name: str, module: nn.Module, form: Form) -> None:
     if any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules()):  # noqa: SLF001
         raise UnfitModule(name, "no dropout: an example is learned once", "a dropout layer")
     for count in (2, 3):
-        vectors = torch.full((count, form.vectors, form.dimensions), 0.1)
-        items = torch.full((count, 2, form.dimensions), 0.1)
-        batch = Batch(torch.zeros(count), vectors, items, torch.ones(count, 2, dtype=torch.bool))
+        vectors = torch.full((count, form.vectors, form.dimensions), 0.1, requires_grad=True)
+        items = torch.full((count, 2, form.dimensions), 0.1, requires_grad=True)
+        wide, present = torch.zeros(count, requires_grad=True), torch.ones(count, 2).bool()
         try:
-            answer = module(batch)
+            answer = module(Batch(wide, vectors, items, present))
         except Exception as error:
             expected = f"a module that can be called with a Batch of {count} examples"
             raise UnfitModule(name, expected, repr(error)) from error
@@ -115,3 +115,9 @@ def check_module(name: str, module: nn.Module, form: Form) -> None:
             raise UnfitModule(name, f"log-odds of shape ({count},)", str(found))
         if not bool(torch.isfinite(answer).all()):
             raise UnfitModule(name, "finite log-odds of ordinary inputs", str(answer.tolist()))
+        try:
+            leaves = [wide, vectors, items, *module.parameters()]
+            torch.autograd.grad(answer.sum(), leaves, allow_unused=True)
+        except Exception as error:
+            expected = "log-odds that have a gradient by inputs and parameters"
+            raise UnfitModule(name, expected, repr(error)) from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.autograd.function import once_differentiable
 
 from ingest.compiled import kernel, part
 from learner.lanes import LANES, eight, put, take
@@ -46,6 +47,7 @@ class _SumOfPairs(torch.autograd.Function):
         return torch.from_numpy(pairs), vectors.flatten(1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *slopes: Tensor) -> Tensor:
         (rows,), by_pairs = ctx.saved_tensors, slopes[0].contiguous().numpy()
         others = slopes[1].contiguous().view_as(rows).numpy()

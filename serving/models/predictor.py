@@ -2,10 +2,10 @@
 
 Pure: the rows and the time come from the caller. Rows may be folded by another thread meanwhile.
 That is safe without a lock, and so no request ever waits for one: a table's arrays never shrink or
-move under a reader (when it grows or is compacted, new arrays are filled aside and take their place
-at once), and a slot never points beyond them. What a reader can see is a row that one log entry has
-half reached, which differs from the row before or after by a fraction of one step: the same as
-asking a millisecond earlier or later.
+move under a reader (when it grows or is compacted, new arrays, or a new index alone, are filled
+aside and take their place at once), and a slot never points beyond them. What a reader can see is a
+row that one log entry has half reached, which differs from the row before or after by a fraction of
+one step: the same as asking a millisecond earlier or later.
 """
 
 from __future__ import annotations

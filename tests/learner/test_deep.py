@@ -225,6 +225,24 @@ class Dropping(Own):
         self.drop = torch.nn.Dropout(0.5)
 
 
+class InPlace(Own):
+    """Changes what it is given."""
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        """Return what would be log-odds, if torch could tell their gradient."""
+        total = batch.wide
+        total += batch.vectors.sum((1, 2))
+        return total
+
+
+class Detached(Own):
+    """Cuts the way back."""
+
+    def forward(self, batch):  # type: ignore[no-untyped-def]
+        """Return log-odds without a gradient."""
+        return super().forward(batch).detach()  # type: ignore[no-untyped-call]
+
+
 def _own_spec(name: str) -> ModelSpec:
     random = np.random.default_rng(11)
     return _spec(random, "module", form=f'module = "{name}"\n')
@@ -276,6 +294,8 @@ def test_a_prediction_has_the_layers_of_its_moment() -> None:
         ("tests.learner.test_deep:Squeezed", "shape (2,)"),
         ("tests.learner.test_deep:Double", "torch.float32"),
         ("tests.learner.test_deep:Dropping", "no dropout"),
+        ("tests.learner.test_deep:InPlace", "called with a Batch"),
+        ("tests.learner.test_deep:Detached", "have a gradient"),
     ],
 )
 def test_a_module_that_is_unfit_is_refused_saying_why(name: str, expected: str) -> None:

@@ -98,6 +98,16 @@ def test_what_are_no_neighbours_cannot_be_taken_together() -> None:
 
 
 @kernel
+def _widen(x, made):  # type: ignore[no-untyped-def]
+    put(made, 0, eight(0), take(x, 0, eight(0)) * 0.5)
+
+
+def test_a_number_of_another_type_is_not_narrowed() -> None:
+    with pytest.raises(TypingError, match="mul"):
+        _widen(np.zeros(8, np.float32), np.zeros(8, np.float32))
+
+
+@kernel
 def _step_one_by_one(values, more, group, shrink, gradients, gained):  # type: ignore[no-untyped-def]
     row, more_row = row_of(values, 1), row_of(more, 1)
     parts = begin_step(row, more_row, group)
@@ -134,6 +144,26 @@ def test_optimizers_step_eight_coordinates_as_they_step_each(name: str, coordina
     assert tables[0][0, 1, 3:-2].any()
     assert not tables[0][0, 1, :3].any()
     assert not tables[0][0, 1, -2:].any()
+
+
+@pytest.mark.parametrize("name", [SGD, ADAGRAD, FTRL, ADAM, COIN])
+@pytest.mark.parametrize("spoiled", [0, 7, 8, 10])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_no_number_is_seen_in_what_is_pending(
+    name: str, spoiled: int, bad: float
+) -> None:
+    """By who looks at gains before a push; and only there where it was."""
+    if name == COIN and bad == np.inf:
+        pytest.skip("a bet is no larger than it may be, however steep the loss")
+    group, coordinates = group_of(Optimizer(name), 0, 11), 11
+    table = np.zeros((3, 2, floats(Optimizer(name), coordinates)), np.float32)
+    gradients = np.full(coordinates, 0.5, np.float32)
+    gradients[spoiled] = bad
+    one = np.float32(1.0)
+    _step_all(table[0], table[1], group, one, gradients, table[2, 1, :coordinates])
+    components = table[1, 1][: coordinates * (table.shape[2] // coordinates)]
+    finite = np.isfinite(components.reshape(-1, coordinates)).all(axis=0)
+    assert np.flatnonzero(~finite).tolist() == [spoiled]
 
 
 def _random(seed: int) -> np.random.Generator:

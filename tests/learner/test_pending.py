@@ -41,3 +41,26 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     assert gains.first_seen.tolist() == [3, 5, 7]
     assert len(pending) == 0
     assert not pending.gaining.touched.any()
+
+
+def test_what_is_pending_goes_along_when_the_view_grows() -> None:
+    view = RowTable(1)
+    pending = Pending(view, SHAPE)
+    for first in range(0, 5000, 500):
+        ids = np.arange(first + 1, first + 501, dtype=np.uint64)
+        view.reserve(500)
+        gaining = pending.reserve()
+        places = view.find_or_add(ids)
+        for place, row_id in zip(places.tolist(), ids.tolist(), strict=True):
+            gaining.order[gaining.count[0]] = place
+            gaining.count[0] += 1
+            gaining.touched[place] = True
+            gaining.shows[place] = gaining.clicks[place] = row_id
+            gaining.first_seen[place] = gaining.last_seen[place] = row_id
+            gaining.values[place] = row_id
+    gains = pending.take([0])[0]
+    expected = np.arange(1, 5001)
+    for column in (gains.ids, gains.shows, gains.clicks, gains.first_seen, gains.last_seen):
+        np.testing.assert_array_equal(column, expected)
+    np.testing.assert_array_equal(gains.values[:, 0], expected)
+    assert len(pending) == 0

@@ -1,0 +1,88 @@
+"""A table grows: what moves, what stays, and who reads on meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pserver import columns
+from pserver.columns import FEW, own_memory
+from pserver.gains import Gains
+from pserver.table import RowTable, find
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def _gains(first: int, count: int) -> Gains:
+    ids = np.arange(first, first + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    ones = np.ones(count, np.uint32)
+    values = np.arange(first, first + 3 * count, dtype=np.float32)[: 3 * count].reshape(count, 3)
+    return Gains(ids, ones, ones, ones, ones, values)
+
+
+def _grown(rows: int) -> tuple[RowTable, list[int], npt.NDArray[np.float32]]:
+    """Return a table of so many rows, at which of these its rows moved, and their values."""
+    table, moved, values = RowTable(3), [], []
+    for first in range(0, rows, 100):
+        before = table.columns.ids
+        gains = _gains(first, min(100, rows - first))
+        table.add(gains)
+        values.append(gains.values)
+        if table.columns.ids is not before:
+            moved.append(first)
+    return table, moved, np.concatenate(values)
+
+
+def test_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
+    rows = 10 * FEW
+    table, moved, values = _grown(rows)
+    assert moved == [1000]
+    assert rows <= table.room <= 4 * rows
+    ids = _gains(0, rows).ids
+    assert table.find(ids).tolist() == list(range(rows))
+    np.testing.assert_array_equal(table.take(table.find(ids)).values, values)
+    assert (table.find(_gains(rows, 50).ids) < 0).all()
+
+
+def test_who_reads_the_old_index_reads_on_while_rows_are_added_under_a_new_one() -> None:
+    table = RowTable(3)
+    known = _gains(0, 2 * FEW)
+    table.add(known)
+    old = table.columns
+    table.add(_gains(2 * FEW, table.room))
+    assert table.columns.slots is not old.slots
+    assert table.columns.ids is old.ids, "the rows stayed where they were"
+    assert [find(old.slots, old.ids, row_id) for row_id in known.ids] == list(range(2 * FEW))
+
+
+def test_where_the_system_promises_no_more_than_it_has_there_is_no_room_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stingy(size: int) -> npt.NDArray[np.uint8]:
+        if size > 200_000:
+            raise MemoryError(size)
+        return own_memory(size)
+
+    monkeypatch.setattr(columns, "own_memory", stingy)
+    table, moved, values = _grown(3 * FEW)
+    assert moved == [1000, 2000]
+    found = table.take(table.find(_gains(0, 3 * FEW).ids))
+    np.testing.assert_array_equal(found.values, values)
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 1 << 20, (3 << 20) + 5])
+def test_own_memory_is_zeros_at_the_beginning_of_a_line(size: int) -> None:
+    memory = own_memory(size)
+    assert memory.shape == (size,)
+    assert memory.ctypes.data % 64 == 0
+    assert not memory.any()
+    memory[:] = 1
+    assert memory.all()
+
+
+def test_memory_that_there_is_not_is_an_error_that_says_how_much() -> None:
+    with pytest.raises(MemoryError, match=f"expected {1 << 60} bytes"):
+        own_memory(1 << 60)
