@@ -40,7 +40,8 @@ _COUNTERS: dict[str, tuple[Any, ...]] = {
     "first_seen": (np.uint32,),
     "last_seen": (np.uint32,),
     "touched": (np.bool_,),
-    "padding": (np.uint8, (3,)),  # floats begin where floats may
+    "padding": (np.uint8,),  # floats begin where floats may
+    "more_padding": (np.uint16,),
 }
 
 
@@ -259,5 +260,5 @@ def _make(view: RowTable) -> Gaining:
         columns, order = lay_out(capacity, row, multiple=32), own_memory(8 * capacity)
     except MemoryError:
         columns, order = lay_out(view.room, row, multiple=32), own_memory(8 * view.room)
-    del columns["padding"]
+    del columns["padding"], columns["more_padding"]
     return Gaining(order=order.view(np.int64), count=np.zeros(1, np.int64), **columns)
