@@ -20,7 +20,7 @@ import numpy as np
 
 from ingest.examples import unpack
 from learner.agreement import difference
-from learner.models.deep_kernels import DENSE_NUMBER
+from learner.models.layer_kernels import DENSE_NUMBER
 from pserver.errors import WrongModel
 
 if TYPE_CHECKING:

@@ -222,6 +222,7 @@ class DeepModel(ModelOfRows):
             self._turn_of,
             np.empty(rows, np.int64),
             np.empty(rows, np.bool_),
+            np.empty(rows, np.bool_),
             weight,
             vector,
             np.empty(rows, np.float32),

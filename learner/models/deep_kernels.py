@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
-from learner.initial import initial, origin
 from learner.inputs import (
     BLOCK,
-    bucket_at,
     counts_of,
     find_asked,
     find_block,
@@ -32,13 +30,11 @@ from learner.inputs import (
 )
 from learner.label_loss import slope_of
 from learner.lanes import LANES, add, eight, put, take
-from learner.optimizers import gained_at, shrink_of, step_row
+from learner.optimizers import shrink_of, step_row
 from learner.row_counters import count_row
 from learner.row_values import read_id, read_vector, read_weight
-from learner.statistics import mix
-from pserver.prefetch import prefetch_row
+from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import row_of
-from pserver.table import AHEAD, fetch, find, find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,16 +42,9 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
     Integers = npt.NDArray[np.int64]
 
-DENSE_NUMBER = 1001
-"""Field number of the rows that hold layers."""
-
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_STEPPED = np.int32(-2)
-"""In `Turns.turn_of`: of a row that is named by somebody who counts in it."""
-_DENSE = np.uint64(DENSE_NUMBER)
-_NUMBERS = np.uint64(1023)
-_LAYERS = np.uint64(0x2545F4914F6CDD1D)
-"""An arbitrary constant: what the ids of chunks are drawn from."""
+_ROWS_AHEAD = 8
+"""Rows of a mini-batch asked for before they are stepped: torch's matrices are in the caches."""
 
 
 class Gathered(NamedTuple):
@@ -82,6 +71,7 @@ class Turns(NamedTuple):
     turn_of: npt.NDArray[np.int32]  # (room,) by place in the view, -1 where not named
     places: Integers  # (rows,)
     read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector are here
+    stepped: npt.NDArray[np.bool_]  # (rows,) whether somebody names it who counts in it
     weight: Floats  # (rows, 1) as they stood before the mini-batch
     vector: Floats  # (rows, d)
     weight_shrink: Floats  # (rows,) what decay left of what they had gained
@@ -109,7 +99,7 @@ def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-
     turns.count[0] += 1
     turns.turn_of[place] = np.int32(turn)
     turns.places[turn] = place
-    turns.read[turn] = False
+    turns.read[turn] = turns.stepped[turn] = False
     last_seen = columns.last_seen[place]
     turns.weight_shrink[turn] = shrink_of(parameters.weights, last_seen, now_s)
     turns.vector_shrink[turn] = shrink_of(parameters.vectors, last_seen, now_s)
@@ -118,6 +108,14 @@ def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-
     for f in range(gradient.shape[0]):
         gradient[f] = _ZERO
     return np.int64(turn)
+
+
+@part
+def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
+    """Ask for the turns of the rows of one example."""
+    places = scratch.places[row]
+    for k in range(scratch.counts[row]):
+        prefetch(turn_of, max(places[k], 0))
 
 
 @part
@@ -224,6 +222,8 @@ def gather(  # type: ignore[no-untyped-def]
     for begin in range(span.begin, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
         find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
+        for row in range(end - begin):
+            _fetch_turns(turns.turn_of, scratch, row)
         for i in range(begin, end):
             row = i - begin
             items = scratch.counts[row] - span.fixed
@@ -257,7 +257,7 @@ def slopes(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def
 
 @part
 def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-def]
-    turns.turn_of[turns.places[turn]] = _STEPPED
+    turns.stepped[turn] = True
     turns.weight_gradient[turn, 0] += weight_gradient * x
 
 
@@ -291,15 +291,19 @@ def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):
         if turn >= 0:
             _add_gradient(turns, turn, x, gradients.item_weights[k])
             _add_vector_gradient(turns, turn, x, gradients.item_vectors, k)
-    for turn in range(turns.count[0]):
-        place = turns.places[turn]
-        if turns.turn_of[place] == _STEPPED:
+    places, turn_of, last = turns.places, turns.turn_of, turns.count[0] - 1
+    for turn in range(last + 1):
+        place, ahead = places[turn], places[min(turn + _ROWS_AHEAD, last)]
+        prefetch_row(columns.values, ahead)
+        prefetch_row(gaining.values, ahead)
+        prefetch(turn_of, ahead)
+        if turns.stepped[turn]:
             whole = columns.values, gaining.values, place
             shrink, gradient = turns.weight_shrink[turn], row_of(turns.weight_gradient, turn)
             step_row(*whole, parameters.weights, shrink, gradient)
             shrink, gradient = turns.vector_shrink[turn], row_of(turns.vector_gradient, turn)
             step_row(*whole, parameters.vectors, shrink, gradient)
-        turns.turn_of[place] = -1
+        turn_of[place] = -1
     turns.count[0] = 0
 
 
@@ -330,67 +334,3 @@ def look_up(  # type: ignore[no-untyped-def]
             read_vector(columns.values, parameters, place, row_id, shrink, vector)
             _times(vector, x, vector)
         item_position += items
-
-
-@kernel
-def begin_layers(seed, bounds, ids, begun):  # type: ignore[no-untyped-def]
-    """Write the ids of the chunks, and add to `begun` what each coordinate begins with.
-
-    bounds, begun: (chunks, coordinates); what begins with zero, or one, has a bound of 0.
-    """
-    start = origin(_LAYERS, seed)
-    for i in range(ids.shape[0]):
-        ids[i] = (mix(_LAYERS + np.uint64(i)) & ~_NUMBERS) | _DENSE
-        for k in range(bounds.shape[1]):
-            begun[i, k] += initial(start, i * bounds.shape[1] + k, bounds[i, k])
-
-
-@part
-def _read_layer(row, group, shrink, start, layer):  # type: ignore[no-untyped-def]
-    count = layer.shape[0]
-    whole = count - count % LANES
-    for k in range(0, whole, LANES):
-        at = eight(k)
-        put(layer, 0, at, gained_at(row, group, shrink, at) + take(start, 0, at))
-    for k in range(whole, count):
-        layer[k] = gained_at(row, group, shrink, k) + start[k]
-
-
-@kernel
-def read_layers(columns, group, ids, begun, now_s, places, shrinks, layers):  # type: ignore[no-untyped-def]
-    """Write the value of every coordinate of every chunk to `layers`, (chunks, coordinates).
-
-    And to `places` where the rows are, -1 where there is none.
-    """
-    for begin in range(0, ids.shape[0], AHEAD):
-        end = min(begin + AHEAD, ids.shape[0])
-        fetch(columns.slots, columns.ids, ids, begin, end)
-        for i in range(begin, end):
-            places[i] = find(columns.slots, columns.ids, ids[i])
-            prefetch_row(columns.values, max(places[i], 0))
-        for i in range(begin, end):
-            place, layer, start = places[i], row_of(layers, i), row_of(begun, i)
-            shrinks[i] = _ONE
-            if place < 0:
-                for k in range(layer.shape[0]):
-                    layer[k] = start[k]
-                continue
-            shrinks[i] = shrink_of(group, columns.last_seen[place], now_s)
-            _read_layer(row_of(columns.values, place), group, shrinks[i], start, layer)
-
-
-@kernel
-def step_layers(  # type: ignore[no-untyped-def]
-    columns, gaining, active, group, ids, places, shrinks, gradients, shows, clicks, now_s
-):
-    """Step every chunk whose bucket lacks the mini-batch, and count its examples there."""
-    shift, last = shift_of(active.shape[0]), ids.shape[0] - 1
-    for i in range(ids.shape[0]):
-        ahead = max(places[min(i + AHEAD, last)], 0)
-        prefetch_row(columns.values, ahead)
-        prefetch_row(gaining.values, ahead)
-        if active[bucket_at(ids[i], shift)]:
-            place = places[i] if places[i] >= 0 else find_or_add(columns, ids[i])
-            gradient = row_of(gradients, i)
-            step_row(columns.values, gaining.values, place, group, shrinks[i], gradient)
-            count_row(columns, gaining, place, shows, clicks, now_s)

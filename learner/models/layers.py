@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from learner.models.deep_kernels import begin_layers, read_layers, step_layers
+from learner.models.layer_kernels import begin_layers, read_layers, step_layers
 from learner.optimizer_spec import Optimizer
 from learner.optimizers import floats, group_of
 

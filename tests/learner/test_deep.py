@@ -16,7 +16,7 @@ import torch
 from learner.errors import UnfitModule
 from learner.models import open_model
 from learner.models.deep import DeepModel, _Module
-from learner.models.deep_kernels import DENSE_NUMBER
+from learner.models.layer_kernels import DENSE_NUMBER
 from learner.models.network import make_module
 from tests.learner.streams import (
     BUCKETS,

@@ -12,7 +12,7 @@ import pytest
 
 from ingest.examples import pack
 from ingest.stream import Record, Source
-from learner.models.deep_kernels import DENSE_NUMBER
+from learner.models.layer_kernels import DENSE_NUMBER
 from learner.spec import ModelSpec, parse_spec
 from learner.warm_start import check_larger, first_after
 from pserver.errors import WrongModel
