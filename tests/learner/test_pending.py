@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.pending import Pending
+from ingest.compiled import kernel
+from learner.pending import Pending, pending_record
+from learner.row_counters import count_in, count_row
+from pserver.columns import row_record
 from pserver.gains import Gains
 from pserver.store import Shape
 from pserver.table import RowTable
@@ -64,3 +67,27 @@ def test_what_is_pending_goes_along_when_the_view_grows() -> None:
         np.testing.assert_array_equal(column, expected)
     np.testing.assert_array_equal(gains.values[:, 0], expected)
     assert len(pending) == 0
+
+
+ROW_AT, PENDING_AT = row_record("z", "n"), pending_record("z", "n")
+
+
+@kernel
+def _count_twice(columns, gaining):  # type: ignore[no-untyped-def]
+    count_row(columns, gaining, 0, 1, 0, np.uint32(5))
+    row, pending = ROW_AT(columns.shows, 0), PENDING_AT(gaining.shows, 0)
+    count_in(row, pending, gaining, 0, 1, 1, np.uint32(7))
+
+
+def test_an_example_is_counted_alike_with_records_that_hold_floats_and_without() -> None:
+    """Both in one process: numba warns where one kind of record could be taken for the other."""
+    view = RowTable(2)
+    pending = Pending(view, SHAPE)
+    view.find_or_add(np.array([17], np.uint64))
+    _count_twice(view.columns, pending.reserve())
+    seen = view.everything()
+    assert (seen.shows[0], seen.clicks[0], seen.first_seen[0], seen.last_seen[0]) == (2, 1, 5, 7)
+    gains = pending.take([0])[0]
+    found = gains.shows[0], gains.clicks[0], gains.first_seen[0], gains.last_seen[0]
+    assert found == (2, 1, 5, 7)
+    assert len(gains.ids) == 1
