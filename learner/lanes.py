@@ -145,7 +145,6 @@ for _symbol, _floats, _integers in (
     (operator.add, "fadd", "add"),
     (operator.iadd, "fadd", "add"),
     (operator.sub, "fsub", "sub"),
-    (operator.isub, "fsub", "sub"),
     (operator.mul, "fmul", "mul"),
     (operator.imul, "fmul", "mul"),
     (operator.truediv, "fdiv", ""),

@@ -18,7 +18,7 @@ import numpy as np
 
 from ingest.compiled import kernel, part
 from learner.inputs import bucket_at, shift_of
-from pserver.columns import lay_out, own_memory
+from pserver.columns import lay_out, own_memory, whole_rows
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import record_of, row_of
@@ -50,7 +50,7 @@ def pending_record(*names: str) -> Any:
 
     What is returned takes `Gaining.shows` and a place. For use inside kernels.
     """
-    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
+    return record_of(_COUNTERS, *names)
 
 
 pending_at = pending_record()
@@ -67,19 +67,6 @@ class Gaining(NamedTuple):
     first_seen: npt.NDArray[np.uint32]  # (capacity,) of what is touched; else without meaning
     last_seen: npt.NDArray[np.uint32]  # (capacity,)
     values: npt.NDArray[np.float32]  # (capacity, width)
-
-
-@kernel
-def _copy(old, new, count):  # type: ignore[no-untyped-def]
-    """Copy what is pending of the first rows."""
-    old_shows, new_shows, old_values, new_values = old.shows, new.shows, old.values, new.values
-    for place in range(count):
-        to, copied = pending_at(new_shows, place), pending_at(old_shows, place)
-        to.shows, to.clicks, to.touched = copied.shows, copied.clicks, copied.touched
-        to.first_seen, to.last_seen = copied.first_seen, copied.last_seen
-        row, copied_row = row_of(new_values, place), row_of(old_values, place)
-        for k in range(row.shape[0]):
-            row[k] = copied_row[k]
 
 
 @kernel
@@ -188,7 +175,8 @@ class Pending:
         before, count = self.gaining, len(self)
         if self._view.room > before.touched.shape[0]:
             grown = _make(self._view)
-            _copy(before, grown, min(len(self._view), before.touched.shape[0]))
+            rows = min(len(self._view), before.touched.shape[0])
+            whole_rows(grown.shows)[:rows] = whole_rows(before.shows)[:rows]
             grown.order[:count] = before.order[:count]
             grown.count[0] = count
             self.gaining = grown
@@ -210,9 +198,7 @@ class Pending:
         moved = self._view.compact(touched if keep is None else touched | keep[: touched.shape[0]])
         kept = np.flatnonzero(moved >= 0)
         self.gaining = _make(self._view)
-        for name in Gaining._fields:
-            if name not in ("count", "order"):
-                getattr(self.gaining, name)[moved[kept]] = getattr(before, name)[kept]
+        whole_rows(self.gaining.shows)[moved[kept]] = whole_rows(before.shows)[kept]
         self.gaining.order[:count] = moved[before.order[:count]]
         self.gaining.count[0] = count
         return moved

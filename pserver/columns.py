@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from pserver.row_view import record_of
 
@@ -50,7 +51,7 @@ def row_record(*names: str) -> Any:
 
     What is returned takes `Columns.shows` and a place. For use inside kernels.
     """
-    return record_of({**_COUNTERS, **dict.fromkeys(names, (np.float32,))})
+    return record_of(_COUNTERS, *names)
 
 
 counters_at = row_record()
@@ -104,10 +105,15 @@ def own_memory(size: int) -> npt.NDArray[np.uint8]:
         raise MemoryError(
             f"expected {size} bytes for rows, the system has none: {error}"
         ) from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel that has no large pages
-            mapped.madvise(mmap.MADV_HUGEPAGE)
+    ask_for_large_pages(mapped)
     return np.frombuffer(mapped, np.uint8)
+
+
+def ask_for_large_pages(mapped: mmap.mmap) -> None:
+    """Ask for pages of 2 MiB, which spare walks to where pages are, if the system has them."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # it has none, or none for files
+            mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def lay_out(
@@ -121,6 +127,15 @@ def lay_out(
     row = _row_type(columns, multiple)
     rows = own_memory(capacity * row.itemsize).view(row)
     return {name: rows[name] for name in columns}
+
+
+def whole_rows(first: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return all that rows hold, (rows, words), given their first column: to copy them as they are.
+
+    first: (rows,), laid out by `lay_out`. Column by column takes twice the time.
+    """
+    words = first.strides[0] // first.itemsize
+    return as_strided(first, (first.shape[0], words), (first.strides[0], first.itemsize))
 
 
 def columns_size(capacity: int, width: int) -> int:

@@ -48,13 +48,15 @@ row_of: Any = intrinsic(_row_of)
 """Return `values[place]`, (width,), of values (rows, width). Compiled; for use inside kernels."""
 
 
-def record_of(columns: dict[str, tuple[Any, ...]]) -> Any:
+def record_of(columns: dict[str, tuple[Any, ...]], *floats: str) -> Any:
     """Return what gives these neighbouring columns of one row, as a record to read and to write.
 
-    columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst. What
+    columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst;
+    floats: names for the first of the floats that follow them. What
     is returned takes the first of these columns, (rows,), and a place. For use inside kernels.
     """
-    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
+    named = columns | dict.fromkeys(floats, (np.float32,))
+    plain = np.dtype([(name, *kind) for name, kind in named.items()])
     made: Any = numpy_support.from_dtype(plain)
 
     def record(typing_context, column, place):  # type: ignore[no-untyped-def]  # noqa: ARG001

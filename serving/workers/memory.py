@@ -29,6 +29,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from pserver.columns import ask_for_large_pages
 from pserver.errors import StoreError
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ class Files:
             memory = mmap.mmap(file, size)
         finally:
             os.close(file)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # where the system does not do that for files
-                memory.madvise(mmap.MADV_HUGEPAGE)
+        ask_for_large_pages(memory)
         self.newest = name
         return np.frombuffer(memory, np.uint8)
 
@@ -140,9 +139,7 @@ def read_file(file: Path) -> npt.NDArray[np.uint8]:
     """Return another's memory, to be read only. Raises FileNotFoundError if it was removed."""
     with file.open("rb") as opened:
         memory = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+    ask_for_large_pages(memory)
     return np.asarray(_Mapped(np.frombuffer(memory, np.uint8)))
 
 
