@@ -8,7 +8,7 @@ to slice by) is not taken out of the messages here: the core copies it from wher
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -63,6 +63,9 @@ class Arrays(NamedTuple):
     hashes: npt.NDArray[np.uint64]  # (n,) of the impression id
 
 
+ColumnsT = TypeVar("ColumnsT", Rows, Arrays)
+
+
 class Chunk(NamedTuple):
     """Consecutive messages of one source."""
 
@@ -106,8 +109,10 @@ class ChunkReader:
             side,
             int(block.offsets[-1]) + 1,
             block.offsets,
-            Arrays(roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID)),
-            rows,
+            only_read(
+                Arrays(roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID))
+            ),
+            only_read(rows),
             block,
             refused,
         )
@@ -137,15 +142,29 @@ class ChunkReader:
         )
 
 
+def only_read(columns: ColumnsT) -> ColumnsT:
+    """Return arrays of the same content that cannot be written.
+
+    Some of those decoded are views of messages and cannot be anyway, which ones depends on the
+    fields. To a compiler that is another type: it would take ten seconds again for each such mix.
+    """
+    views = [column.view() for column in columns]
+    for view in views:
+        view.flags.writeable = False
+    return type(columns)._make(views)
+
+
 def no_rows() -> Rows:
     """Return rows of no columns."""
-    return Rows(
-        np.zeros((0, 0), np.uint64),
-        np.zeros((0, 0), np.float32),
-        np.zeros((0, 0), np.int64),
-        np.zeros((0, 0), np.int32),
-        np.frombuffer(b"", np.uint8),
-        np.zeros(1, np.int32),
-        np.zeros(0, np.uint8),
-        np.zeros(1, np.int64),
+    return only_read(
+        Rows(
+            np.zeros((0, 0), np.uint64),
+            np.zeros((0, 0), np.float32),
+            np.zeros((0, 0), np.int64),
+            np.zeros((0, 0), np.int32),
+            np.zeros(0, np.uint8),
+            np.zeros(1, np.int32),
+            np.zeros(0, np.uint8),
+            np.zeros(1, np.int64),
+        )
     )

@@ -21,7 +21,7 @@ import numpy as np
 
 from ingest import join_rules as rules
 from ingest.checkpoint import Checkpoint, Counters, Reading
-from ingest.chunks import Arrays, Chunk, Side, no_rows
+from ingest.chunks import Arrays, Chunk, Side, no_rows, only_read
 from ingest.events import Reason
 from ingest.examples import Examples, concatenate
 from ingest.fields import Policy
@@ -363,5 +363,5 @@ def _make(limit: int) -> Made:
 
 def _no_chunk(side: Side) -> Chunk:
     none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    arrays = Arrays(none, times, times, np.zeros(0, np.uint64))
+    arrays = only_read(Arrays(none, times, times, np.zeros(0, np.uint64)))
     return Chunk(side, 0, times, arrays, no_rows(), None, {})

@@ -15,12 +15,14 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import typeof
 
 from ingest.chunks import Chunk, ChunkReader, Role, Side
 from ingest.decode import Decoder
 from ingest.encode import Encoder
 from ingest.events import IMPRESSION_ID, REQUEST_ID, TIME, Reason, is_tick, read_event
 from ingest.fields import FieldSet, SpecText, parse_fields
+from ingest.join import _no_chunk
 from ingest.scan import ODD
 from ingest.stream import Block, Record, Source
 from ingest.values import hash_values, texts
@@ -289,3 +291,35 @@ def test_the_numbers_of_plain_decimals_are_exact() -> None:
     found = Decoder(FIELDS).decode(values, np.full(len(values), NOW_MS))
     assert found.reals("amount").tolist() == [float(text) for text in written]
     assert not any(map(math.isnan, found.reals("amount")))
+
+
+_ONE_ID = """
+[fields.word]
+number = 1
+transform = "id"
+"""
+_ONE_NUMBER = """
+[fields.plain]
+number = 1
+transform = "number"
+"""
+_WEIGHED = """
+[examples]
+weight = "amount"
+[fields.plain]
+number = 1
+transform = "number"
+"""
+
+
+def test_kernels_see_the_same_types_whatever_the_fields_and_the_events() -> None:
+    block_of_one = block([b'{"impression_id":"a","timestamp_ms":1,"amount":2,"tags":["b"]}'])
+    block_of_none = block([b"[]"])
+    chunks = [_no_chunk(side) for side in Side]
+    for text in (_SPEC, _ONE_ID, _ONE_NUMBER, _WEIGHED):
+        where = SpecText("test.toml", text)
+        reader = ChunkReader(parse_fields(where.tables(), where))
+        for side in Side:
+            chunks += [reader.read(side, each) for each in (block_of_one, block_of_none)]
+    kinds: set[object] = {typeof((chunk.arrays, chunk.rows)) for chunk in chunks}  # type: ignore[no-untyped-call]
+    assert len(kinds) == 1
