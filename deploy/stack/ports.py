@@ -5,10 +5,19 @@ A port is taken below the kernel's ephemeral range (from 32768 on Linux, 49152 o
 any outgoing connection may sit on it between the check and the start, or while a killed server is
 down and about to be started again on the same port. Drawn at random, so that several stacks that
 start at the same moment do not try the same ones in the same order.
+
+A server may start to listen a minute after its port was chosen, and one that was killed comes back
+to its own. So a port is kept from other processes for as long as the one lives that was given it,
+by a lock on one byte of a file that all of a user's processes share.
 """
 
+import fcntl
+import functools
+import os
 import secrets
 import socket
+import tempfile
+from pathlib import Path
 
 HOST = "127.0.0.1"
 LOWEST_PORT = 20_000
@@ -19,16 +28,36 @@ _given: set[int] = set()  # a port not yet bound by its server must not be given
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 nobody listens on, given out once in the life of this process."""
+    """A port of 127.0.0.1 nobody listens on, given out once in the life of this process.
+
+    No other process of this user is given it in that time.
+    """
     for _ in range(TRIES):
         port = LOWEST_PORT + secrets.randbelow(PAST_HIGHEST_PORT - LOWEST_PORT)
-        if port not in _given and is_free(port):
+        if port not in _given and _is_ours(port) and is_free(port):
             _given.add(port)
             return port
     raise OSError(
         f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of {HOST}, "
         f"found none in {TRIES} tries"
     )
+
+
+def _is_ours(port: int) -> bool:
+    """Lock a port against other processes; return whether that worked."""
+    try:
+        fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):  # which of them, the system chooses
+        return False
+    return True
+
+
+@functools.cache
+def _locks() -> int:
+    """Open the file of locks, never to be closed: that would give back all of them."""
+    name = f"headrace-ports-{os.getuid()}"
+    path = Path(tempfile.gettempdir()) / name
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def is_free(port: int, host: str = HOST) -> bool:

@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from deploy.stack import ports
 from deploy.stack.errors import DidNotStart, StackError
 from deploy.stack.jars import kafka_jars
 from deploy.stack.kafka import KafkaNode
@@ -183,7 +186,38 @@ def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
 
 
 def test_a_free_port_is_given_out_once() -> None:
-    ports = {free_port() for _ in range(50)}
+    given = {free_port() for _ in range(50)}
 
-    assert len(ports) == 50
-    assert all(map(is_free, ports))
+    assert len(given) == 50
+    assert all(map(is_free, given))
+
+
+_GIVING = """
+import sys
+from deploy.stack import ports
+ports.LOWEST_PORT, ports.PAST_HIGHEST_PORT = map(int, sys.argv[1:3])
+print(*(ports.free_port() for _ in range(int(sys.argv[3]))), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_port_is_not_given_to_another_process_before_a_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some, each = 40, 15  # by chance alone no two would be the same once in ten thousand runs
+    first = max(free_port(), ports.LOWEST_PORT + some) - some
+    monkeypatch.setattr(ports, "LOWEST_PORT", first)
+    monkeypatch.setattr(ports, "PAST_HIGHEST_PORT", first + some)
+    arguments = [sys.executable, "-c", _GIVING, str(first), str(first + some), str(each)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        ours = {free_port() for _ in range(each)}
+        other.stdin.close()
+
+    assert len(theirs) == each
+    assert len(ours) == each
+    assert not ours & theirs
