@@ -24,7 +24,7 @@ from deploy.demo_players import UPHEAVAL_SHARE, playing
 from deploy.demo_view import Counted, Served, Summary, View, line, summary, table
 from deploy.event_log import check_log, first_impressions
 from deploy.live_stream import LiveStream
-from deploy.observer import Observer, Rate, ask_server, copy_rows, curl_of
+from deploy.observer import Observer, Rate, ask_caught_up, ask_server, copied, copy_rows, curl_of
 from deploy.report import count_rows
 from deploy.road import Road, RoadSettings
 from deploy.served import served_beside_learned
@@ -250,8 +250,9 @@ class _Demo:
     def _sum_up(self, shown_s: float) -> None:
         road, part_s = self._road, self._settings.part_s
         state = read_state(road.kafka, road.spec)
-        rows = count_rows(copy_rows(road.store), road.spec.fields)
-        server = ask_server(road.address, road.spec.name) or self._server
+        followed = copied(road.store)
+        rows = count_rows(followed.table, road.spec.fields)
+        server = ask_caught_up(road.address, road.spec.name, followed) or self._server
         player = self._player
         if isinstance(player, LiveStream):
             impressions, clicks = player.impressions, player.clicks

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from deploy.errors import BadOption
 from deploy.race import Race
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pserver.table import RowTable
 
 RATE_OVER_S = 3.0
+CATCH_UP_S = 5.0
 
 
 class ServerStatus(NamedTuple):
@@ -46,6 +48,8 @@ class ServerStatus(NamedTuple):
     p99_ms: float | None
     clicks: int
     """How many clicks the percentiles were taken of, since the server started."""
+    version: int
+    """Sum of the versions of the buckets that it has."""
 
 
 def ask_server(address: str, model: str, timeout_s: float = 0.5) -> ServerStatus | None:
@@ -57,7 +61,25 @@ def ask_server(address: str, model: str, timeout_s: float = 0.5) -> ServerStatus
     except (OSError, urllib.error.HTTPError, orjson.JSONDecodeError):
         return None
     freshness = said["freshness"]
-    return ServerStatus(said["rows"], freshness["p50_ms"], freshness["p99_ms"], freshness["count"])
+    return ServerStatus(
+        *(said["rows"], freshness["p50_ms"], freshness["p99_ms"], freshness["count"]),
+        said["version"],
+    )
+
+
+def ask_caught_up(address: str, model: str, rows: Replica) -> ServerStatus | None:
+    """Return what the server says once it has what these rows have; after 5 s, what it says then.
+
+    It follows the same logs at its own pace: on a busy machine a moment behind.
+    """
+    version = sum(rows.position(bucket).version for bucket in rows.buckets)
+    patient: Retrying = Retrying(
+        retry=retry_if_result(lambda said: said is None or said.version < version),
+        stop=stop_after_delay(CATCH_UP_S),
+        wait=wait_fixed(0.02),
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )
+    return patient(ask_server, address, model, CATCH_UP_S)
 
 
 def copied(store: Store, within_s: float = 60.0) -> Replica:

@@ -16,7 +16,7 @@ from rich.console import Console
 from deploy.arrival import Patience
 from deploy.event_log import check_log, first_impressions
 from deploy.log_replay import LogReplay
-from deploy.observer import ask_server, copy_rows, curl_of
+from deploy.observer import ask_caught_up, copied, curl_of
 from deploy.replay_view import watch_replay
 from deploy.report import Freshness, count_rows, make_report, read_outcomes, write_report
 from deploy.road import Road, RoadSettings
@@ -83,12 +83,13 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
 
 
 def _report(road: Road, settings: RunSettings, seconds: float) -> dict[str, Any]:
-    server = ask_server(road.address, road.spec.name, timeout_s=5.0)
+    rows = copied(road.store)
+    server = ask_caught_up(road.address, road.spec.name, rows)
     return make_report(
         state=read_state(road.kafka, road.spec),
         outcomes=read_outcomes(road.kafka, road.spec),
         data=settings.data,
-        rows=count_rows(copy_rows(road.store), road.spec.fields),
+        rows=count_rows(rows.table, road.spec.fields),
         freshness=Freshness(server.p50_ms, server.p99_ms) if server else Freshness(None, None),
         seconds=seconds,
     )

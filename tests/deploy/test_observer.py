@@ -1,0 +1,66 @@
+"""The server is asked what it says of its model once it has what the rows have, or in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from deploy import observer
+from deploy.observer import ServerStatus, ask_caught_up, copied
+from pserver.store import Shape
+from tests.pserver.entries import WIDTH, Pusher
+from tests.pserver.test_replica import new_store
+
+if TYPE_CHECKING:
+    from pserver.replica import Replica
+
+BUCKETS = 2
+PUSHES = 3
+
+
+@pytest.fixture(scope="module")
+def rows() -> Replica:
+    """Of two buckets, after three pushes to one of them."""
+    store, pusher = new_store(), Pusher(0, BUCKETS)
+    assert store.shape() == Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
+    for _ in range(PUSHES):
+        store.push([pusher.next(1)])
+    return copied(store)
+
+
+def status_at(version: int) -> ServerStatus:
+    return ServerStatus(rows=1, p50_ms=2.0, p99_ms=3.0, clicks=4, version=version)
+
+
+def saying(
+    monkeypatch: pytest.MonkeyPatch, *said: ServerStatus | None
+) -> list[ServerStatus | None]:
+    """A server that says this, one after another, the last for ever; returns what it said."""
+    heard: list[ServerStatus | None] = []
+
+    def ask(_address: str, _model: str, _timeout_s: float) -> ServerStatus | None:
+        heard.append(said[min(len(heard), len(said) - 1)])
+        return heard[-1]
+
+    monkeypatch.setattr(observer, "ask_server", ask)
+    return heard
+
+
+def test_a_server_that_is_behind_is_asked_again(
+    rows: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind, caught_up = status_at(PUSHES - 1), status_at(PUSHES)
+    heard = saying(monkeypatch, behind, None, caught_up)
+
+    assert ask_caught_up("http://server", "m", rows) is caught_up
+    assert heard == [behind, None, caught_up]
+
+
+def test_one_that_stays_behind_or_away_is_taken_at_its_word(
+    rows: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "CATCH_UP_S", 0.05)
+    for said in (status_at(0), None):
+        saying(monkeypatch, said)
+        assert ask_caught_up("http://server", "m", rows) is said
