@@ -198,7 +198,7 @@ class Bounded:
         if count + more <= most:
             return
         may_go = self._used[:count] != self._batch
-        may_go &= ~self._pending.reserve().touched[:count]
+        may_go &= ~self._pending.touched()
         for ids in (self._rows.asked.always, self._pushes.flying_ids()):
             places = self._view.find(ids)
             may_go[places[places >= 0]] = False

@@ -44,7 +44,8 @@ import numpy as np
 from ingest.compiled import kernel, part, quotient_part
 from ingest.examples import Kind
 from ingest.spec_text import one_of
-from learner.inputs import bucket_at, counts_of, shift_of, weight_of
+from learner.finding import bucket_at, shift_of
+from learner.inputs import counts_of, weight_of
 from learner.label_loss import probability_of
 from learner.row_counters import count_row
 from learner.spec_tables import only, real, shown

@@ -4,10 +4,9 @@ The inputs are the intercept, an id for each single-valued field, a weight times
 plain number, an id for each item of each bag, and the statistics of rows. All of them are rows,
 found by id.
 
-Finding a row is a walk through memory that no cache holds. So the rows of a block of examples are
-found before the first of them is learned (places do not move), in stages that overlap the walks:
-ask for the slots of the whole block, then for the rows they name, then look. Statistics alone wait
-for their example, since they depend on what the one before it counted.
+The rows of a block of examples are found before the first of them is learned (`finding`): places
+do not move. Statistics alone wait for their example, since they depend on what the one before it
+counted.
 
 What numba is to make fast is written so that it can: every attribute of a named tuple that a loop
 uses is named before it, for taking it inside would count a reference each time, atomically.
@@ -21,10 +20,21 @@ import numpy as np
 
 from ingest.compiled import part
 from ingest.examples import Kind
+from learner.finding import (
+    add_rows,
+    bucket_at,
+    fetch_ids,
+    fetch_next,
+    fetch_rest,
+    fetch_slots,
+    find_fetched,
+    find_rows,
+    longer_than_a_line,
+    shift_of,
+)
 from learner.rare_rows import fetch_admission, list_reads, list_strangers, place_strangers
 from learner.statistics import keep, recall, statistic_id, take_levels
-from pserver.prefetch import prefetch, prefetch_at, prefetch_row
-from pserver.table import find, find_or_add, home
+from pserver.table import find, find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,11 +44,9 @@ INTERCEPT = 0x9AE16A3B2F90404F & ~1023
 
 BLOCK = 8
 """Examples whose rows are found ahead: enough walks to overlap, few enough to stay in cache."""
-_IDS_A_LINE = 8
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _INTERCEPT = np.uint64(INTERCEPT)
-_NUMBER = np.uint64(1023)
 _ONE = np.float32(1.0)
 
 
@@ -139,103 +147,6 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
 
 
 @part
-def _fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for the ids of examples [begin, end), of those that there are."""
-    ids = features.ids
-    for i in range(begin, min(end, ids.shape[0])):
-        for k in range(0, ids.shape[1], _IDS_A_LINE):
-            prefetch_at(ids, i, k)
-
-
-@part
-def _fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for where the index will be looked up, and note where that is."""
-    slots, ids, places = columns.slots, scratch.ids[row], scratch.places[row]
-    for i in range(begin, end):
-        k = np.uint64(i)  # unsigned: never from the end
-        slot = home(slots, ids[k])
-        places[k] = slot
-        prefetch(slots, slot)
-
-
-@part
-def _fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for the rows that the index names, which nearly always are the ones wanted."""
-    slots, row_ids, places = columns.slots, columns.ids, scratch.places[row]
-    for i in range(begin, end):
-        k = np.uint64(i)
-        place = slots[np.uint64(places[k])]
-        places[k] = place
-        prefetch(row_ids, max(place, 0))
-
-
-@part
-def _find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Find the rows of inputs [begin, end), asked for before; return how many are to be added."""
-    slots, row_ids = columns.slots, columns.ids
-    ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
-    missing = 0
-    for i in range(begin, end):
-        k = np.uint64(i)
-        row_id, place = ids[k], places[k]
-        live[k] = active[bucket_at(row_id, shift)]
-        if place < 0 or row_ids[np.uint64(place)] != row_id:
-            # an example before this one may have added it since the index was looked up
-            places[k] = place = find(slots, row_ids, row_id)
-            missing += 1 if place < 0 and live[k] else 0
-    return missing
-
-
-@part
-def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Find the rows of inputs [begin, end); return how many are to be added."""
-    slots, row_ids = columns.slots, columns.ids
-    ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
-    missing = 0
-    for k in range(begin, end):
-        live[k] = active[bucket_at(ids[k], shift)]
-        places[k] = find(slots, row_ids, ids[k])
-        if places[k] < 0 and live[k]:
-            missing += 1
-    return missing
-
-
-@part
-def _fetch_gains(columns, gaining, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for what the step of an example will change."""
-    places, values, more_values = scratch.places[row], columns.values, gaining.values
-    for i in range(begin, end):
-        place = max(places[np.uint64(i)], 0)
-        prefetch_row(values, place)
-        prefetch_row(more_values, place)
-
-
-@part
-def add_rows(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Add the rows of inputs [begin, end) that are to be added."""
-    # apart from `find_rows`, quick as long as nothing in its loop is handed the whole table
-    for k in range(begin, end):
-        row_id = scratch.ids[row, k]
-        if scratch.places[row, k] < 0 and scratch.live[row, k] and not guarded[row_id & _NUMBER]:
-            scratch.places[row, k] = find_or_add(columns, row_id)
-
-
-@part
-def shift_of(buckets):  # type: ignore[no-untyped-def]
-    """Return by how much half an id is shifted to give its bucket (by 64 at once is undefined)."""
-    shift = 63
-    while (1 << (63 - shift)) < buckets:
-        shift -= 1
-    return np.uint64(shift)
-
-
-@part
-def bucket_at(row_id, shift):  # type: ignore[no-untyped-def]
-    """Return the bucket that a row is in; shift: `shift_of` how many there are."""
-    return (row_id >> np.uint64(1)) >> shift
-
-
-@part
 def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles):  # type: ignore[no-untyped-def]
     """Leave the levels of example i in the scratch: as they were kept, else from the rows."""
     kind = labelled.kinds[i]
@@ -256,32 +167,34 @@ def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, 
 
 
 @part
-def find_block(columns, gaining, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
+def find_block(columns, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
     """Find the rows of all inputs of a block but its statistics; ask for what is next.
 
     After `find_common`.
     """
     counts, singles = scratch.counts, 1 + features.ids.shape[1]
     items = singles + features.number_ids.shape[0]
-    _fetch_next(features, end, end + BLOCK)
+    beyond = longer_than_a_line(columns)
+    fetch_next(features, end, end + BLOCK)
     for i in range(begin, end):
         row = i - begin
         counts[row] = _list_own(features, i, scratch, row)
-        _fetch_slots(columns, scratch, row, 1, singles)
-        _fetch_slots(columns, scratch, row, items, counts[row])
+        fetch_slots(columns, scratch, row, 1, singles)
+        fetch_slots(columns, scratch, row, items, counts[row])
     for row in range(end - begin):
-        _fetch_ids(columns, scratch, row, 1, singles)
-        _fetch_ids(columns, scratch, row, items, counts[row])
+        fetch_ids(columns, scratch, row, 1, singles)
+        fetch_ids(columns, scratch, row, items, counts[row])
     for row in range(end - begin):
         count = counts[row]
-        missing = _find_fetched(columns, active, shift, scratch, row, 1, singles)
-        missing += _find_fetched(columns, active, shift, scratch, row, items, count)
+        missing = find_fetched(columns, active, shift, scratch, row, 1, singles)
+        missing += find_fetched(columns, active, shift, scratch, row, items, count)
         if missing:
             add_rows(columns, gate.guarded, scratch, row, 0, count)
         if gate.on:
             fetch_admission(columns, gate, scratch, row, count)
-        _fetch_gains(columns, gaining, scratch, row, 1, singles)
-        _fetch_gains(columns, gaining, scratch, row, items, count)
+        if beyond:
+            fetch_rest(columns, scratch, row, 1, singles)
+            fetch_rest(columns, scratch, row, items, count)
 
 
 @part

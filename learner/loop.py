@@ -29,14 +29,13 @@ from learner.cursors import Cursors
 from learner.errors import NotPulled
 from learner.hot_rows import HotRows
 from learner.intake import Intake
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.pushes import Progress, Pushes
 from learner.scores import Scores
 from learner.scores import pack as pack_scores
 from learner.staleness import AT_EASE
 from pserver.errors import Unreachable
 from pserver.replica import Copied, Deleted, Folded
-from pserver.table import RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,7 +107,7 @@ class Learner:
         self._pace, self._now_ms, self._rest = pace, now_ms, rest
         self._guard, self._dead_letters = guard, dead_letters
         self._shape = replica.shape
-        self.view = RowTable(self._shape.width)
+        self.view = view_of(self._shape.width)
         self._pending = Pending(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()

@@ -1,8 +1,8 @@
 """What the learner's rows gained and the parameter server has not yet acknowledged.
 
 The learner's view of a row is what its replica holds plus what is in flight plus what is pending.
-The pending part lies in columns parallel to the view's, so that a kernel which learns adds to both
-at the same place, and in a list of the places touched, so that a push costs what it carries and not
+The pending part lies in the view's rows, beside what is seen, so that a kernel which learns adds to
+both in one walk, and in a list of the places touched, so that a push costs what it carries and not
 what the table holds.
 
 The view is kept by adding; float additions in another order round otherwise. So whenever the
@@ -17,32 +17,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
-from learner.inputs import bucket_at, shift_of
-from pserver.columns import lay_out, own_memory, whole_rows
+from learner.finding import bucket_at, shift_of
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
 from pserver.row_view import record_of, row_of
-from pserver.table import AHEAD, fetch, find
+from pserver.table import AHEAD, RowTable, fetch, find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from pserver.columns import Kinds
     from pserver.store import Shape
-    from pserver.table import Places, RowTable
+    from pserver.table import Places
 
 _NEVER = np.uint32(NEVER)
+_ONE = np.uint32(1)
 _WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-_COUNTERS: dict[str, tuple[Any, ...]] = {
+_COUNTERS: Kinds = {
     "shows": (np.uint32,),
     "clicks": (np.uint32,),
-    "first_seen": (np.uint32,),
+    "since": (np.uint32,),
     "last_seen": (np.uint32,),
-    "touched": (np.bool_,),
-    "padding": (np.uint8,),  # floats begin where floats may
-    "more_padding": (np.uint16,),
 }
+_PREFIX = "pending "
+"""Of the names of what lies beside a view's rows: some are those of the rows' own."""
 
 
 def pending_record(*names: str) -> Any:
@@ -57,16 +57,30 @@ pending_at = pending_record()
 
 
 class Gaining(NamedTuple):
-    """Pending gains, parallel to the columns of the view: same places, room for as many or more."""
+    """Pending gains, at the same places as the view's rows; all zeros of a row that has none."""
 
-    touched: npt.NDArray[np.bool_]  # (capacity,)
-    order: npt.NDArray[np.int64]  # (capacity,) places touched since the last push, as they came
+    order: npt.NDArray[np.int64]  # (room,) places touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
-    first_seen: npt.NDArray[np.uint32]  # (capacity,) of what is touched; else without meaning
+    since: npt.NDArray[np.uint32]  # (capacity,) seconds from when first seen until `NEVER`
     last_seen: npt.NDArray[np.uint32]  # (capacity,)
     values: npt.NDArray[np.float32]  # (capacity, width)
+
+
+def view_of(width: int) -> RowTable:
+    """Return a view without a row, that has room in its rows for what is pending of them."""
+    beside = _COUNTERS | {"values": (np.float32, (width,))}
+    return RowTable(width, beside={_PREFIX + name: kind for name, kind in beside.items()})
+
+
+@part
+def since(second):  # type: ignore[no-untyped-def]
+    """Return the seconds from this one until `NEVER`: never 0, which says that nothing is pending.
+
+    And the earlier of two has the greater.
+    """
+    return max(_NEVER - np.uint32(second), _ONE)
 
 
 @kernel
@@ -86,7 +100,7 @@ def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untype
 def _refresh_one(view, folded, gaining, place, to):  # type: ignore[no-untyped-def]
     view.shows[to] = gaining.shows[to]
     view.clicks[to] = gaining.clicks[to]
-    view.first_seen[to] = gaining.first_seen[to] if gaining.touched[to] else _NEVER
+    view.first_seen[to] = _NEVER - gaining.since[to]
     view.last_seen[to] = gaining.last_seen[to]
     seen, pending = row_of(view.values, to), row_of(gaining.values, to)
     if place < 0:
@@ -146,12 +160,12 @@ def _take_out(view_ids, gaining, order, of_row, next_of, gains):  # type: ignore
         gains.ids[i] = view_ids[place]
         gains.shows[i] = gaining.shows[place]
         gains.clicks[i] = gaining.clicks[place]
-        gains.first_seen[i] = gaining.first_seen[place]
+        gains.first_seen[i] = _NEVER - gaining.since[place]
         gains.last_seen[i] = gaining.last_seen[place]
         gaining.shows[place] = 0
         gaining.clicks[place] = 0
+        gaining.since[place] = 0
         gaining.last_seen[place] = 0
-        gaining.touched[place] = False
         row, pending = row_of(gains.values, i), row_of(gaining.values, place)
         for f in range(row.shape[0]):
             row[f] = pending[f]
@@ -163,24 +177,29 @@ class Pending:
     """The pending gains of a view's rows, taken out bucket by bucket."""
 
     def __init__(self, view: RowTable, shape: Shape) -> None:
+        """`view`: made by `view_of`."""
         self._view = view
         self._shape = shape
-        self.gaining = _make(view)
+        self._beside = view.beside
+        self.gaining = self._gaining(np.empty(view.room, np.int64), np.zeros(1, np.int64))
 
     def __len__(self) -> int:
         return int(self.gaining.count[0])
 
     def reserve(self) -> Gaining:
         """Have room for the rows that the view has room for; return the columns, perhaps new."""
-        before, count = self.gaining, len(self)
-        if self._view.room > before.touched.shape[0]:
-            grown = _make(self._view)
-            rows = min(len(self._view), before.touched.shape[0])
-            whole_rows(grown.shows)[:rows] = whole_rows(before.shows)[:rows]
-            grown.order[:count] = before.order[:count]
-            grown.count[0] = count
-            self.gaining = grown
+        order, count = self.gaining.order, len(self)
+        if self._view.room > order.shape[0]:
+            order = np.empty(self._view.room, np.int64)
+            order[:count] = self.gaining.order[:count]
+        if order is not self.gaining.order or self._beside is not self._view.beside:
+            self.gaining = self._gaining(order, self.gaining.count)
         return self.gaining
+
+    def _gaining(self, order: Places, count: npt.NDArray[np.int64]) -> Gaining:
+        self._beside = beside = self._view.beside
+        columns = {name.removeprefix(_PREFIX): column for name, column in beside.items()}
+        return Gaining(order=order, count=count, **columns)
 
     def largest(self) -> float:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
@@ -193,15 +212,15 @@ class Pending:
 
         `keep` and what is returned are RowTable.compact's.
         """
-        before, count = self.reserve(), len(self)
-        touched = before.touched[: len(self._view)]
-        moved = self._view.compact(touched if keep is None else touched | keep[: touched.shape[0]])
-        kept = np.flatnonzero(moved >= 0)
-        self.gaining = _make(self._view)
-        whole_rows(self.gaining.shows)[moved[kept]] = whole_rows(before.shows)[kept]
-        self.gaining.order[:count] = moved[before.order[:count]]
-        self.gaining.count[0] = count
+        stays, order = self.touched(), self.reserve().order[: len(self)]
+        moved = self._view.compact(stays if keep is None else stays | keep[: stays.shape[0]])
+        order[:] = moved[order]
+        self.reserve()
         return moved
+
+    def touched(self) -> npt.NDArray[np.bool_]:
+        """Return of which of the view's rows something is pending; shape (len(view),)."""
+        return self.reserve().since[: len(self._view)] > 0
 
     def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
         """Take out what these buckets' rows gained; every bucket asked for is in the answer.
@@ -236,15 +255,3 @@ def _empty_gains(count: int, width: int) -> Gains:
     shows, clicks, first_seen, last_seen = (np.empty(count, np.uint32) for _ in range(4))
     values = np.empty((count, width), np.float32)
     return Gains(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)
-
-
-def _make(view: RowTable) -> Gaining:
-    """Return room for what a view's rows gain: ahead as the view has it, if there are addresses."""
-    row = {**_COUNTERS, "values": (np.float32, (view.width,))}
-    try:
-        capacity = view.columns.ids.shape[0]
-        columns, order = lay_out(capacity, row, multiple=32), own_memory(8 * capacity)
-    except MemoryError:
-        columns, order = lay_out(view.room, row, multiple=32), own_memory(8 * view.room)
-    del columns["padding"], columns["more_padding"]
-    return Gaining(order=order.view(np.int64), count=np.zeros(1, np.int64), **columns)

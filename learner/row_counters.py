@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import part
-from learner.pending import pending_at
+from learner.pending import pending_at, since
 from pserver.columns import counters_at
 
 
 def _count(row, pending, gaining, place, shows, clicks, second):  # type: ignore[no-untyped-def]
     row.shows += np.uint64(shows)
     row.last_seen = max(row.last_seen, second)
-    if not pending.touched:
-        pending.touched = True
-        pending.first_seen = second
+    if not pending.since:
         gaining.order[gaining.count[0]] = place
         gaining.count[0] += 1
+    pending.since = max(pending.since, since(second))
     pending.shows += np.uint32(shows)
     pending.last_seen = max(pending.last_seen, second)
     # rare, so that to look costs less than to write what is there already
@@ -25,8 +24,6 @@ def _count(row, pending, gaining, place, shows, clicks, second):  # type: ignore
         pending.clicks += np.uint32(clicks)
     if second < row.first_seen:
         row.first_seen = second
-    if second < pending.first_seen:
-        pending.first_seen = second
 
 
 # compiled apart: of two kinds of records in one function numba may take the longer for the shorter

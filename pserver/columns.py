@@ -9,6 +9,9 @@ took the longer the larger it was, with everybody waiting. Where a system promis
 than it has, there is no room ahead. Memory that is handed in holds just the rows it was asked for,
 slots and count beside them in one piece: other processes read a table that lies in memory they
 share (`columns_in`).
+
+Whoever keeps more of each row than a table does (a learner, what it has gained) has it lie in the
+row, too: it is one walk for both.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Memory = Callable[[int], npt.NDArray[np.uint8]]
+    Arrays = dict[str, npt.NDArray[Any]]
+    Kinds = dict[str, tuple[Any, ...]]
 
 _LINE = 64
 """Bytes that memory gives at a time."""
@@ -38,7 +43,7 @@ FEW = 1024
 _MAPPED = 1 << 20
 """Bytes from which on memory is the system's, not the allocator's: untouched, it takes nothing."""
 
-_COUNTERS: dict[str, tuple[Any, ...]] = {
+_COUNTERS: Kinds = {
     "shows": (np.uint64,),
     "clicks": (np.uint64,),
     "first_seen": (np.uint32,),
@@ -71,18 +76,26 @@ class Columns(NamedTuple):
     values: npt.NDArray[np.float32]  # (capacity, width)
 
 
-def make_columns(rows: int, width: int, memory: Memory | None) -> Columns:
-    """Return columns without a row, that have room for so many or more; see above for `memory`."""
+def make_columns(
+    rows: int, width: int, memory: Memory | None, beside: Kinds
+) -> tuple[Columns, Arrays]:
+    """Return columns without a row, that have room for so many or more; see above for `memory`.
+
+    beside: type, and shape if it is no single number, of further columns that lie in the rows. They
+    are returned, too, zeros all; memory that is handed in has none.
+    """
     if memory is not None:
         made = columns_in(memory(columns_size(rows, width)), rows, width)
         made.slots.fill(-1)
-        return made
-    slots, count = empty_slots(rows), np.zeros(2, np.int64)
+        return made, {}
+    ahead = rows if rows <= FEW else _TIMES * rows
+    kinds = _columns(width) | beside
     try:
-        ahead = rows if rows <= FEW else _TIMES * rows
-        return Columns(slots, count, **lay_out(ahead, _columns(width)))
+        laid = lay_out(ahead, kinds, in_lines=bool(beside))
     except MemoryError:  # the system promises no more than it has
-        return Columns(slots, count, **lay_out(rows, _columns(width)))
+        laid = lay_out(rows, kinds, in_lines=bool(beside))
+    apart = {name: laid.pop(name) for name in beside}
+    return Columns(empty_slots(rows), np.zeros(2, np.int64), **laid), apart
 
 
 def empty_slots(rows: int) -> npt.NDArray[np.int32]:
@@ -116,15 +129,17 @@ def ask_for_large_pages(mapped: mmap.mmap) -> None:
             mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
-def lay_out(
-    capacity: int, columns: dict[str, tuple[Any, ...]], multiple: int = 8
-) -> dict[str, npt.NDArray[Any]]:
+def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
     """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
 
-    columns: type, and shape if it is no single number, of each. A row takes a `multiple` of bytes,
-    and if that divides 64, and the row is no longer, no row lies across two lines of a cache.
+    columns: type, and shape if it is no single number, of each. in_lines: let each row begin with a
+    line of a cache, unless that took a third more memory.
     """
-    row = _row_type(columns, multiple)
+    row = _row_type(columns)
+    if in_lines:
+        lines = -(-row.itemsize // _LINE)
+        if 3 * _LINE * lines <= 4 * row.itemsize:
+            row = _row_type(columns, _LINE * lines)
     rows = own_memory(capacity * row.itemsize).view(row)
     return {name: rows[name] for name in columns}
 
@@ -163,7 +178,7 @@ def _slots(capacity: int) -> int:
     return 1 << max(1, (2 * capacity - 1).bit_length())
 
 
-def _columns(width: int) -> dict[str, tuple[Any, ...]]:
+def _columns(width: int) -> Kinds:
     return {
         "ids": (np.uint64,),
         **_COUNTERS,
@@ -171,13 +186,14 @@ def _columns(width: int) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _row_type(columns: dict[str, tuple[Any, ...]], multiple: int = 8) -> np.dtype[np.void]:
+def _row_type(columns: Kinds, size: int = 0) -> np.dtype[np.void]:
+    """Return the type of rows with these columns, of `size` bytes (0: as few, a multiple of 8)."""
     plain = np.dtype([(name, *kind) for name, kind in columns.items()])
     return np.dtype(
         {
             "names": list(columns),
             "formats": [plain[name] for name in columns],
             "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
-            "itemsize": -(-plain.itemsize // multiple) * multiple,
+            "itemsize": size or -(-plain.itemsize // 8) * 8,
         }
     )

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 _point_to: Any = cgutils.get_item_pointer
-_FLOATS_A_LINE, _FEW = 16, 4
+FLOATS_A_LINE, _FEW = 16, 4
 _READ_AND_WRITE, _KEEP_IN_ALL_CACHES, _DATA = 1, 3, 1
 
 
@@ -60,6 +60,6 @@ def prefetch_row(values, place):  # type: ignore[no-untyped-def]
     prefetch(values, place)
     width = values.shape[1]
     if width > _FEW:  # each hint costs, and of few floats the last is rarely in another line
-        for k in range(_FLOATS_A_LINE, width, _FLOATS_A_LINE):
+        for k in range(FLOATS_A_LINE, width, FLOATS_A_LINE):
             prefetch_at(values, place, k)
         prefetch_at(values, place, width - 1)

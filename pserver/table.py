@@ -27,7 +27,7 @@ from pserver.rows import Rows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pserver.columns import Memory
+    from pserver.columns import Arrays, Kinds, Memory
     from pserver.gains import Deletions, Gains
 
     Ids = npt.NDArray[np.uint64]
@@ -144,12 +144,24 @@ class RowTable:
     """Rows of one model, all of `width` floats, found by id."""
 
     def __init__(
-        self, width: int, memory: Memory | None = None, columns: Columns | None = None
+        self,
+        width: int,
+        memory: Memory | None = None,
+        columns: Columns | None = None,
+        beside: Kinds | None = None,
     ) -> None:
-        """`memory` makes the room for rows (None: this process's own); `columns` are there yet."""
+        """`memory` makes the room for rows (None: this process's own); `columns` are there yet.
+
+        beside: what else lies in each row, by names of the caller's choice: see `beside`.
+        """
         self.width = width
-        self._memory = memory
-        self.columns = make_columns(FEW, width, memory) if columns is None else columns
+        self._memory, self._kinds = memory, beside or {}
+        self.beside: Arrays = {}
+        """What the maker of the table keeps in its rows, (capacity, ...) by name: zeros in a new
+        row, and it goes where the row goes. New arrays whenever the columns are."""
+        if columns is None:
+            columns, self.beside = make_columns(FEW, width, memory, self._kinds)
+        self.columns = columns
         self._cleared = 0  # since the columns were made; some may have come back
 
     def __len__(self) -> int:
@@ -181,20 +193,20 @@ class RowTable:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
         if needed > self.room:
-            self.columns = self._with_room(needed)
+            self._make_room(needed)
         return self.columns
 
-    def _with_room(self, needed: int) -> Columns:
-        """Return columns for so many rows or more; who reads those that there are reads on."""
-        old, count, rows = self.columns, len(self), max(needed, 2 * self.room)
+    def _make_room(self, needed: int) -> None:
+        """Have room for so many rows or more; who reads the columns that there are reads on."""
+        old, beside, count, rows = self.columns, self.beside, len(self), max(needed, 2 * self.room)
         if needed > old.ids.shape[0]:
-            new = make_columns(rows, self.width, self._memory)
+            new, beside = make_columns(rows, self.width, self._memory, self._kinds)
             new.count[:] = old.count
             whole_rows(new.ids)[:count] = whole_rows(old.ids)[:count]
         else:
             new = old._replace(slots=empty_slots(rows))
         _index(new.slots, new.ids, count)
-        return new
+        self.columns, self.beside = new, beside
 
     def find(self, ids: Ids) -> Places:
         """Return the place of each id, -1 where there is no row; shape (n,)."""
@@ -260,11 +272,11 @@ class RowTable:
             stays |= keep[:count]
         kept = np.flatnonzero(stays)
         capacity = max(FEW, kept.shape[0] + kept.shape[0] // 4)
-        new = make_columns(capacity, self.width, self._memory)
+        new, beside = make_columns(capacity, self.width, self._memory, self._kinds)
         new.count[:] = kept.shape[0], self.changes
         whole_rows(new.ids)[: kept.shape[0]] = whole_rows(self.columns.ids)[kept]
         _index(new.slots, new.ids, kept.shape[0])
-        self.columns = new
+        self.columns, self.beside = new, beside
         self._cleared = 0
         moved = np.full(count, -1, np.int64)
         moved[kept] = np.arange(kept.shape[0])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part
+from learner.finding import shift_of
 from learner.inputs import (
     BLOCK,
     counts_of,
@@ -25,7 +26,6 @@ from learner.inputs import (
     find_common,
     find_example,
     settle_strangers,
-    shift_of,
     weight_of,
 )
 from learner.label_loss import slope_of
@@ -221,7 +221,7 @@ def gather(  # type: ignore[no-untyped-def]
         find_common(columns, active, shift, features, scratch)
     for begin in range(span.begin, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
-        find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
+        find_block(columns, active, shift, gate, features, begin, end, scratch)
         for row in range(end - begin):
             _fetch_turns(turns.turn_of, scratch, row)
         for i in range(begin, end):

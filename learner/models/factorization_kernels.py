@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ingest.compiled import kernel, part, quotient_part
+from learner.finding import shift_of
 from learner.initial import origin
 from learner.inputs import (
     BLOCK,
@@ -22,7 +23,6 @@ from learner.inputs import (
     find_common,
     find_example,
     settle_strangers,
-    shift_of,
     weight_of,
 )
 from learner.label_loss import probability_of, slope_of
@@ -150,7 +150,7 @@ def learn(  # type: ignore[no-untyped-def]
         find_common(columns, active, shift, features, scratch)
     for begin in range(begin_at(first), examples, BLOCK):
         end = min(begin + BLOCK, examples)
-        find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
+        find_block(columns, active, shift, gate, features, begin, end, scratch)
         for i in range(begin, end):
             row, kind = i - begin, labelled.kinds[i]
             count, strangers = find_example(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import kernel, part
+from learner.finding import bucket_at, shift_of
 from learner.initial import initial, origin
-from learner.inputs import bucket_at, shift_of
 from learner.lanes import LANES, eight, put, take
 from learner.optimizers import gained_at, shrink_of, step_row
 from learner.row_counters import count_row

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ingest.compiled import kernel, part, quotient_part
+from learner.finding import shift_of
 from learner.ftrl import step, weight
 from learner.inputs import (
     BLOCK,
@@ -18,7 +19,6 @@ from learner.inputs import (
     find_common,
     find_example,
     settle_strangers,
-    shift_of,
     weight_of,
 )
 from learner.label_loss import probability_of, slope_of
@@ -183,7 +183,7 @@ def learn(  # type: ignore[no-untyped-def]
     learned = examples
     for begin in range(begin_at(first), examples, BLOCK):
         end = min(begin + BLOCK, examples)
-        find_block(columns, gaining, active, shift, gate, features, begin, end, scratch)
+        find_block(columns, active, shift, gate, features, begin, end, scratch)
         for i in range(begin, end):
             row, kind = i - begin, labelled.kinds[i]
             count, strangers = find_example(

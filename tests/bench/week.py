@@ -34,16 +34,17 @@ from ingest.examples import Encoded, Examples, Kind
 from ingest.fields import Policy
 from ingest.values import hash_strings
 from learner.models import open_model
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.progressive import Progressive, progressive
 from learner.spec import ModelSpec, load_spec
 from pserver.store import Shape
-from pserver.table import RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+
+    from pserver.table import RowTable
 
     Integers = npt.NDArray[np.int64]
 
@@ -126,7 +127,7 @@ def learn(
     which, kinds, labels, times = join(spec, events)
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
-    model, view = open_model(spec, _BUCKETS), RowTable(spec.width)
+    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)
@@ -162,7 +163,7 @@ def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> Progressive:
     """
     encoded = Encoder(spec.fields).encode(events.impressions)
     which, kinds, labels, times = join(spec, events)
-    model, view = open_model(spec, _BUCKETS), RowTable(spec.width)
+    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)

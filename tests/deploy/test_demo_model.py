@@ -19,7 +19,7 @@ from deploy.synthetic import SyntheticStream, World
 from ingest.encode import Encoder
 from ingest.examples import Examples, Kind
 from learner.models.logistic import LogisticRegression
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.scores import Scores
 from learner.spec import load_spec
 from pserver.gains import Gains
@@ -43,7 +43,7 @@ class _Learning:
         self.spec = load_spec(path_of("demo"))
         self.encoder = Encoder(self.spec.fields)
         self.model = LogisticRegression(self.spec)
-        self.view = RowTable(self.spec.width)
+        self.view = view_of(self.spec.width)
         shape = Shape("demo", 1, self.spec.width, self.spec.fingerprint, self.spec.text)
         self.pending = Pending(self.view, shape)
         self.shown: dict[str, Event] = {}

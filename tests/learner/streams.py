@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from ingest.encode import Encoder
 from ingest.examples import Encoded, Examples, Kind
 from learner.models import open_model
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.spec import ModelSpec, parse_spec
 from pserver.gains import Gains
 from pserver.store import Shape
-from pserver.table import RowTable
+
+if TYPE_CHECKING:
+    from pserver.table import RowTable
 
 START_MS = 1_700_000_000_000
 BUCKETS = 16
@@ -219,7 +223,7 @@ class Bench:
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.model = open_model(spec, BUCKETS)
-        self.view = RowTable(spec.width)
+        self.view = view_of(spec.width)
         self.shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, "")
         self.pending = Pending(self.view, self.shape)
 

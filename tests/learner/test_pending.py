@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ingest.compiled import kernel
-from learner.pending import Pending, pending_record
+from learner.pending import Pending, pending_record, view_of
 from learner.row_counters import count_in, count_row
 from pserver.columns import row_record
-from pserver.gains import Gains
+from pserver.gains import NEVER, Gains
 from pserver.store import Shape
 from pserver.table import RowTable
 
@@ -16,7 +17,7 @@ SHAPE = Shape("m", 1, 2, "f", "s")
 
 
 def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
-    view, folded = RowTable(2), RowTable(2)
+    view, folded = view_of(2), RowTable(2)
     ids = np.arange(1, 5001, dtype=np.uint64)
     ones = np.ones(5000, np.uint32)
     folded.add(Gains(ids, ones, ones, ones, ones, np.ones((5000, 2), np.float32)))
@@ -25,11 +26,10 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     gaining = pending.reserve()
     for row_id, gained in ((4000, 3), (17, 5), (2500, 7)):
         [place] = view.find(np.array([row_id], np.uint64))
-        gaining.touched[place] = True
         gaining.order[gaining.count[0]] = place
         gaining.count[0] += 1
         gaining.shows[place] = gained
-        gaining.first_seen[place] = gaining.last_seen[place] = gained
+        gaining.since[place], gaining.last_seen[place] = NEVER - gained, gained
     kept = np.array([4000, 4999], np.uint64)
     folded.clear(folded.find(np.setdiff1d(ids, kept)))
     pending.refresh(folded, ids, None)
@@ -37,17 +37,19 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     assert sorted(view.ids.tolist()) == [17, 2500, 4000, 4999]
     shows = {int(i): int(view.columns.shows[p]) for p, i in enumerate(view.ids)}
     assert shows == {17: 5, 2500: 7, 4000: 4, 4999: 1}
-    assert pending.gaining.touched.shape == view.columns.ids.shape
+    assert np.flatnonzero(pending.touched()).tolist() == sorted(
+        view.find(np.array([17, 2500, 4000], np.uint64)).tolist()
+    )
     gains = pending.take([0])[0]
     assert gains.ids.tolist() == [4000, 17, 2500], "as they were touched"
     assert gains.shows.tolist() == [3, 5, 7]
     assert gains.first_seen.tolist() == [3, 5, 7]
     assert len(pending) == 0
-    assert not pending.gaining.touched.any()
+    assert not pending.touched().any()
 
 
 def test_what_is_pending_goes_along_when_the_view_grows() -> None:
-    view = RowTable(1)
+    view = view_of(1)
     pending = Pending(view, SHAPE)
     for first in range(0, 5000, 500):
         ids = np.arange(first + 1, first + 501, dtype=np.uint64)
@@ -57,9 +59,8 @@ def test_what_is_pending_goes_along_when_the_view_grows() -> None:
         for place, row_id in zip(places.tolist(), ids.tolist(), strict=True):
             gaining.order[gaining.count[0]] = place
             gaining.count[0] += 1
-            gaining.touched[place] = True
             gaining.shows[place] = gaining.clicks[place] = row_id
-            gaining.first_seen[place] = gaining.last_seen[place] = row_id
+            gaining.since[place], gaining.last_seen[place] = NEVER - row_id, row_id
             gaining.values[place] = row_id
     gains = pending.take([0])[0]
     expected = np.arange(1, 5001)
@@ -81,7 +82,7 @@ def _count_twice(columns, gaining):  # type: ignore[no-untyped-def]
 
 def test_an_example_is_counted_alike_with_records_that_hold_floats_and_without() -> None:
     """Both in one process: numba warns where one kind of record could be taken for the other."""
-    view = RowTable(2)
+    view = view_of(2)
     pending = Pending(view, SHAPE)
     view.find_or_add(np.array([17], np.uint64))
     _count_twice(view.columns, pending.reserve())
@@ -91,3 +92,26 @@ def test_an_example_is_counted_alike_with_records_that_hold_floats_and_without()
     found = gains.shows[0], gains.clicks[0], gains.first_seen[0], gains.last_seen[0]
     assert found == (2, 1, 5, 7)
     assert len(gains.ids) == 1
+
+
+@kernel
+def _count_at(columns, gaining, seconds):  # type: ignore[no-untyped-def]
+    for i in range(seconds.shape[0]):
+        count_row(columns, gaining, 0, 1, 0, seconds[i])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first"), [((0, 5), 0), ((9, 4, 7), 4), ((NEVER, NEVER), NEVER - 1)]
+)
+def test_a_row_is_listed_once_whatever_the_seconds_in_which_it_is_counted(
+    seconds: tuple[int, ...], first: int
+) -> None:
+    view = view_of(2)
+    pending = Pending(view, SHAPE)
+    view.find_or_add(np.array([17], np.uint64))
+    _count_at(view.columns, pending.reserve(), np.array(seconds, np.uint32))
+    assert len(pending) == 1
+    gains = pending.take([0])[0]
+    assert gains.first_seen.tolist() == [first]
+    assert gains.last_seen.tolist() == [max(seconds)]
+    assert gains.shows.tolist() == [len(seconds)]

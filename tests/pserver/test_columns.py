@@ -58,6 +58,41 @@ def test_who_reads_the_old_index_reads_on_while_rows_are_added_under_a_new_one()
     assert [find(old.slots, old.ids, row_id) for row_id in known.ids] == list(range(2 * FEW))
 
 
+def test_what_is_kept_beside_rows_goes_where_they_go_and_is_zeros_in_new_ones() -> None:
+    kinds = {"mark": (np.uint32,), "more": (np.float32, (3,))}
+    table = RowTable(3, beside=kinds)
+    marked = np.zeros(0, np.int64)
+    for first in range(0, 20 * FEW, FEW):
+        places = table.add(_gains(first, FEW))
+        beside = table.beside
+        assert not beside["mark"][places].any()
+        assert not beside["more"][places].any()
+        beside["mark"][places] = places + 1
+        beside["more"][places] = places[:, np.newaxis]
+        marked = np.concatenate([marked, places])
+        assert beside["mark"][marked].tolist() == (marked + 1).tolist()
+    gone = marked[marked % 3 > 0]
+    table.clear(gone)
+    moved = table.compact()
+    stayed = np.flatnonzero(moved >= 0)
+    assert stayed.tolist() == marked[marked % 3 == 0].tolist()
+    assert table.beside["mark"][moved[stayed]].tolist() == (stayed + 1).tolist()
+    assert (table.beside["more"][moved[stayed]] == stayed[:, np.newaxis]).all()
+    assert not table.beside["mark"][table.find_or_add(_gains(0, 3).ids)[1:]].any()
+
+
+@pytest.mark.parametrize(
+    ("floats", "size"), [(0, 64), (1, 64), (2, 64), (3, 72), (5, 88), (6, 128), (34, 320)]
+)
+def test_rows_with_something_beside_begin_with_a_line_unless_that_took_a_third_more(
+    floats: int, size: int
+) -> None:
+    pending = {"counters": (np.uint32, (4,)), "gained": (np.float32, (floats,))}
+    table = RowTable(floats, beside=pending)
+    assert table.columns.ids.strides == (size,)
+    assert table.columns.ids.ctypes.data % 64 == 0
+
+
 def test_where_the_system_promises_no_more_than_it_has_there_is_no_room_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,10 +8,9 @@ import pyarrow as pa
 from ingest.encode import Encoder
 from ingest.examples import Examples, Kind
 from learner.models.logistic import LogisticRegression
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.spec import parse_spec
 from pserver.store import Shape
-from pserver.table import RowTable
 from serving.models.candidates import EventCandidates
 from serving.models.predictor import Predictor, TableRows
 
@@ -74,7 +73,7 @@ class Trained:
         self.spec = parse_spec(SPEC, "source.toml")
         self.encoder = Encoder(self.spec.fields)
         self.model, self.served = LogisticRegression(self.spec), LogisticRegression(self.spec)
-        self.view = RowTable(self.spec.width)
+        self.view = view_of(self.spec.width)
         self.pending = Pending(
             self.view, Shape("source", 1, self.spec.width, self.spec.fingerprint, "")
         )

@@ -156,20 +156,20 @@ class CountingModel:
                 if not active[int(row_id) >> below]:
                     continue
                 place = find_or_add(columns, row_id)
-                if not gaining.touched[place]:
-                    gaining.touched[place] = True
-                    gaining.first_seen[place] = event_ms // 1000
+                if not gaining.since[place]:
                     gaining.order[gaining.count[0]] = place
                     gaining.count[0] += 1
+                second = event_ms // 1000
+                columns.first_seen[place] = min(int(columns.first_seen[place]), second)
+                gaining.since[place] = max(int(gaining.since[place]), NEVER - second)
                 for side in (columns, gaining):
-                    _count(side, place, kind == Kind.SHOWN, event_ms // 1000, int(row_id))
+                    _count(side, place, kind == Kind.SHOWN, second, int(row_id))
         return scores
 
 
 def _count(side: object, place: int, shown: bool, second: int, row_id: int) -> None:
     (side.shows if shown else side.clicks)[place] += 1  # type: ignore[attr-defined]
-    first, last = side.first_seen, side.last_seen  # type: ignore[attr-defined]
-    first[place] = min(int(first[place]), second)
+    last = side.last_seen  # type: ignore[attr-defined]
     last[place] = max(int(last[place]), second)
     values = side.values  # type: ignore[attr-defined]
     values[place, 0] += np.float32(step_of(row_id))

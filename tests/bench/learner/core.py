@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from learner.models import open_model
-from learner.pending import Pending
+from learner.pending import Pending, view_of
 from learner.spec import parse_spec
 from pserver.store import Shape
-from pserver.table import RowTable
 from tests.bench.learner.alone import Learned
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
 
@@ -38,7 +37,7 @@ class Core:
     """A model and its rows, as a learner holds them."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.model, self.view = open_model(spec, _BUCKETS), RowTable(spec.width)
+        self.model, self.view = open_model(spec, _BUCKETS), view_of(spec.width)
         self.pending = Pending(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
         self.active = np.ones(_BUCKETS, np.bool_)
 
