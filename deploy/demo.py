@@ -252,7 +252,8 @@ class _Demo:
         state = read_state(road.kafka, road.spec)
         followed = copied(road.store)
         rows = count_rows(followed.table, road.spec.fields)
-        server = ask_caught_up(road.address, road.spec.name, followed) or self._server
+        server = ask_caught_up(road.address, road.spec.name, followed, self._stop)
+        server = server or self._server
         player = self._player
         if isinstance(player, LiveStream):
             impressions, clicks = player.impressions, player.clicks

@@ -15,7 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
-from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import (
+    Retrying,
+    retry_if_result,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_fixed,
+)
 
 from deploy.errors import BadOption
 from deploy.race import Race
@@ -28,6 +35,7 @@ from learner.scores import unpack as unpack_scores
 from pserver.replica import Replica, Stale
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Sequence
 
     from deploy.race import Floats
@@ -67,19 +75,23 @@ def ask_server(address: str, model: str, timeout_s: float = 0.5) -> ServerStatus
     )
 
 
-def ask_caught_up(address: str, model: str, rows: Replica) -> ServerStatus | None:
-    """Return what the server says once it has what these rows have; after 5 s, what it says then.
+def ask_caught_up(
+    address: str, model: str, rows: Replica, stop: threading.Event
+) -> ServerStatus | None:
+    """Return what the server says once it is as far as these rows are, by the sum of versions.
 
-    It follows the same logs at its own pace: on a busy machine a moment behind.
+    It follows the same logs at its own pace: on a busy machine a moment behind. After 5 s, or when
+    `stop` is set, what it said last.
     """
     version = sum(rows.position(bucket).version for bucket in rows.buckets)
     patient: Retrying = Retrying(
         retry=retry_if_result(lambda said: said is None or said.version < version),
-        stop=stop_after_delay(CATCH_UP_S),
-        wait=wait_fixed(0.02),
+        stop=stop_after_delay(CATCH_UP_S) | stop_when_event_set(stop),
+        wait=wait_fixed(0.1),
+        sleep=sleep_using_event(stop),
         retry_error_callback=lambda state: state.outcome and state.outcome.result(),
     )
-    return patient(ask_server, address, model, CATCH_UP_S)
+    return patient(ask_server, address, model, 1.0)
 
 
 def copied(store: Store, within_s: float = 60.0) -> Replica:

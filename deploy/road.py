@@ -10,7 +10,6 @@ Whoever uses the road sends events into Kafka, and looks at it from outside like
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from deploy.arrival import Arrival
 from deploy.commands.building import kafka_settings, open_store
 from deploy.errors import PartFailed
 from deploy.stack.one_machine import OneMachine
-from deploy.stack.ports import free_port
+from deploy.stack.ports import free_port, take_port
 from deploy.supervise import Part, Supervisor
 from deploy.warming import warm
 from ingest.kafka import ensure_topics, topics_for
@@ -225,14 +224,10 @@ class Road:
 
 
 def _port(settings: RoadSettings) -> int:
-    if settings.port and settings.port_may_differ:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((settings.host, settings.port))
-            except OSError:
-                return free_port()
-    return settings.port or free_port()
+    wanted, differs = settings.port, settings.port_may_differ
+    if wanted and (not differs or take_port(wanted, settings.host)):
+        return wanted
+    return free_port()
 
 
 def _answers(url: str, said: bytes) -> bool:

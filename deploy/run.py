@@ -71,7 +71,7 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
             if not road.arrival.wait(stop, Patience(), tell):
                 return
         seconds = time.monotonic() - replaying.began_s
-        report = _report(road, settings, seconds)
+        report = _report(road, settings, seconds, stop)
         if settings.report is not None:
             write_report(settings.report, report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
@@ -82,9 +82,11 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
                 road.check()
 
 
-def _report(road: Road, settings: RunSettings, seconds: float) -> dict[str, Any]:
+def _report(
+    road: Road, settings: RunSettings, seconds: float, stop: threading.Event
+) -> dict[str, Any]:
     rows = copied(road.store)
-    server = ask_caught_up(road.address, road.spec.name, rows)
+    server = ask_caught_up(road.address, road.spec.name, rows, stop)
     return make_report(
         state=read_state(road.kafka, road.spec),
         outcomes=read_outcomes(road.kafka, road.spec),

@@ -121,6 +121,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         rest=time.sleep,
         guard=Guard(),
     )
+    learner.view.reserve(learner.view.room + 1)  # so that making an index is compiled, too
     for _ in range(8):
         learner.step(0.0)
     learner.finish(_now_ms() + 1000)

@@ -8,7 +8,8 @@ start at the same moment do not try the same ones in the same order.
 
 A server may start to listen a minute after its port was chosen, and one that was killed comes back
 to its own. So a port is kept from other processes for as long as the one lives that was given it,
-by a lock on one byte of a file that all of a user's processes share.
+by a lock on one byte of a file that a user's processes share, in the directory of temporary files.
+Where that file cannot be had, nobody is kept from anything.
 """
 
 import fcntl
@@ -34,8 +35,7 @@ def free_port() -> int:
     """
     for _ in range(TRIES):
         port = LOWEST_PORT + secrets.randbelow(PAST_HIGHEST_PORT - LOWEST_PORT)
-        if port not in _given and _is_ours(port) and is_free(port):
-            _given.add(port)
+        if take_port(port):
             return port
     raise OSError(
         f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of {HOST}, "
@@ -43,21 +43,35 @@ def free_port() -> int:
     )
 
 
-def _is_ours(port: int) -> bool:
-    """Lock a port against other processes; return whether that worked."""
-    try:
-        fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except (BlockingIOError, PermissionError):  # which of them, the system chooses
+def take_port(port: int, host: str = HOST) -> bool:
+    """Give out this very port, if nobody was given it or listens on it; return whether it was."""
+    if port in _given or not _lock(port) or not is_free(port, host):
         return False
+    _given.add(port)
+    return True
+
+
+def _lock(port: int) -> bool:
+    """Lock a port against other processes; return False if another has it."""
+    file = _locks()
+    if file is not None:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except (BlockingIOError, PermissionError):  # which of them, the system chooses
+            return False
+        except OSError:  # there are no locks on this file system
+            return True
     return True
 
 
 @functools.cache
-def _locks() -> int:
+def _locks() -> int | None:
     """Open the file of locks, never to be closed: that would give back all of them."""
-    name = f"headrace-ports-{os.getuid()}"
-    path = Path(tempfile.gettempdir()) / name
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    path = Path(tempfile.gettempdir()) / f"headrace-ports-{os.getuid()}"
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:
+        return None
 
 
 def is_free(port: int, host: str = HOST) -> bool:

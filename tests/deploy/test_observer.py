@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
     from pserver.replica import Replica
 
 BUCKETS = 2
-PUSHES = 3
+PUSHES = 5
 
 
 @pytest.fixture(scope="module")
 def rows() -> Replica:
-    """Of two buckets, after three pushes to one of them."""
-    store, pusher = new_store(), Pusher(0, BUCKETS)
+    """Of two buckets, after three pushes to one of them and two to the other."""
+    store, pushers = new_store(), [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
     assert store.shape() == Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
-    for _ in range(PUSHES):
-        store.push([pusher.next(1)])
+    for number in range(PUSHES):
+        store.push([pushers[number % BUCKETS].next(1)])
     return copied(store)
 
 
@@ -53,7 +54,7 @@ def test_a_server_that_is_behind_is_asked_again(
     behind, caught_up = status_at(PUSHES - 1), status_at(PUSHES)
     heard = saying(monkeypatch, behind, None, caught_up)
 
-    assert ask_caught_up("http://server", "m", rows) is caught_up
+    assert ask_caught_up("http://server", "m", rows, threading.Event()) is caught_up
     assert heard == [behind, None, caught_up]
 
 
@@ -63,4 +64,15 @@ def test_one_that_stays_behind_or_away_is_taken_at_its_word(
     monkeypatch.setattr(observer, "CATCH_UP_S", 0.05)
     for said in (status_at(0), None):
         saying(monkeypatch, said)
-        assert ask_caught_up("http://server", "m", rows) is said
+        assert ask_caught_up("http://server", "m", rows, threading.Event()) is said
+
+
+def test_nobody_waits_for_it_who_was_told_to_stop(
+    rows: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind, stop = status_at(0), threading.Event()
+    heard = saying(monkeypatch, behind)
+    stop.set()
+
+    assert ask_caught_up("http://server", "m", rows, stop) is behind
+    assert len(heard) == 1

@@ -1,9 +1,12 @@
 """The stack comes up, comes up again with what it had, and leaves nothing behind."""
 
+import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from deploy.stack.errors import DidNotStart, StackError
 from deploy.stack.jars import kafka_jars
 from deploy.stack.kafka import KafkaNode
 from deploy.stack.one_machine import OneMachine
-from deploy.stack.ports import free_port, is_free
+from deploy.stack.ports import HOST, free_port, is_free, take_port
 from deploy.stack.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
 from deploy.stack.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_running
@@ -221,3 +224,29 @@ def test_a_port_is_not_given_to_another_process_before_a_server_listens(
     assert len(theirs) == each
     assert len(ours) == each
     assert not ours & theirs
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "no place"])
+def test_ports_are_found_where_the_file_of_locks_cannot_be_had(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"headrace-ports-{os.getuid()}"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    place = tmp_path / "gone" if kind == "no place" else tmp_path
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(ports, "_locks", functools.cache(ports._locks.__wrapped__))
+
+    assert is_free(free_port())
+    assert ports._locks() is None
+
+
+def test_a_wanted_port_is_given_out_once_too() -> None:
+    port = free_port()
+    assert not take_port(port)
+    with socket.socket() as server:
+        server.bind((HOST, 0))
+        server.listen()
+        assert not take_port(server.getsockname()[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,10 @@ from deploy.models import path_of
 from deploy.warming import warm
 from learner import pending
 from learner.spec import load_spec
+from pserver import table
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @pytest.mark.parametrize("name", ["demo", "news", "news_ids", "news_window"])
@@ -19,14 +23,17 @@ def test_every_field_and_statistic_of_the_event_becomes_a_row(name: str) -> None
     assert warm(spec) == intercept + len(spec.fields.singles) + len(spec.statistics)
 
 
-def test_what_looks_at_gains_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = []
+@pytest.mark.parametrize(("module", "name"), [(pending, "_largest"), (table, "_index")])
+def test_what_looks_at_gains_and_makes_an_index_is_compiled_too(
+    module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+    kernel = getattr(module, name)
 
     def noted(*arguments: Any) -> Any:
-        looked.append(len(arguments))
-        return largest(*arguments)
+        called.append(len(arguments))
+        return kernel(*arguments)
 
-    largest = pending._largest
-    monkeypatch.setattr(pending, "_largest", noted)
+    monkeypatch.setattr(module, name, noted)
     warm(load_spec(path_of("demo")))
-    assert looked
+    assert called

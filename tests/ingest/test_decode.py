@@ -313,13 +313,13 @@ transform = "number"
 
 
 def test_kernels_see_the_same_types_whatever_the_fields_and_the_events() -> None:
-    block_of_one = block([b'{"impression_id":"a","timestamp_ms":1,"amount":2,"tags":["b"]}'])
-    block_of_none = block([b"[]"])
+    event = b'{"impression_id":"a","timestamp_ms":1,"amount":2,"tags":["b"]}'
+    blocks = [block([event] * 3), block([event]), block([b"[]"])]
     chunks = [_no_chunk(side) for side in Side]
     for text in (_SPEC, _ONE_ID, _ONE_NUMBER, _WEIGHED):
         where = SpecText("test.toml", text)
         reader = ChunkReader(parse_fields(where.tables(), where))
         for side in Side:
-            chunks += [reader.read(side, each) for each in (block_of_one, block_of_none)]
+            chunks += [reader.read(side, each) for each in blocks]
     kinds: set[object] = {typeof((chunk.arrays, chunk.rows)) for chunk in chunks}  # type: ignore[no-untyped-call]
     assert len(kinds) == 1

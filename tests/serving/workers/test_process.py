@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from deploy.stack.ports import free_port
+from deploy.stack.ports import free_port, take_port
 from learner.spec import ModelSpec, parse_spec
 from pserver.redis_store import open_store
 from pserver.store import Shape
@@ -188,11 +187,8 @@ def _lose_the_follower(served: Running, url: str, name: str, asking: Asking) -> 
 def free_ports(count: int) -> int:
     """Return the first of so many ports in a row that nobody has."""
     while True:
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            first = free_port()
-            for each in range(count):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", first + each))
+        first = free_port()
+        if all(take_port(first + each) for each in range(1, count)):
             return first
 
 
