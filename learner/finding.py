@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import part
+from pserver.columns import FLOATS_BEFORE
 from pserver.prefetch import FLOATS_A_LINE, prefetch, prefetch_at
 from pserver.table import find, find_or_add, home
 
 _IDS_A_LINE = 8
-_FLOATS_BEFORE = 8
-"""That a row's id and counters take the place of."""
 _NUMBER = np.uint64(1023)
 
 
@@ -96,9 +95,12 @@ def longer_than_a_line(columns):  # type: ignore[no-untyped-def]
 
 @part
 def fetch_rest(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for what the step of an example will change beyond the line that a row begins with."""
+    """Ask for what the step of an example will change beyond the line that a row begins with.
+
+    Where rows do not all begin with a line, one line of some rows is not asked for.
+    """
     places, values, floats = scratch.places[row], columns.values, _floats_a_row(columns)
-    last = floats - _FLOATS_BEFORE - 1
+    last = floats - FLOATS_BEFORE - 1
     for i in range(begin, end):
         place = max(places[np.uint64(i)], 0)
         for k in range(FLOATS_A_LINE, floats, FLOATS_A_LINE):

@@ -12,7 +12,7 @@ drift from what the parameter server holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ingest.compiled import kernel, part
 from learner.finding import bucket_at, shift_of
 from pserver.gains import NEVER, Gains
 from pserver.prefetch import prefetch, prefetch_row
-from pserver.row_view import record_of, row_of
+from pserver.row_view import row_of
 from pserver.table import AHEAD, RowTable, fetch, find
 
 if TYPE_CHECKING:
@@ -45,21 +45,10 @@ _PREFIX = "pending "
 """Of the names of what lies beside a view's rows: some are those of the rows' own."""
 
 
-def pending_record(*names: str) -> Any:
-    """Return what gives what is pending of a row: counters, and floats by these names.
-
-    What is returned takes `Gaining.shows` and a place. For use inside kernels.
-    """
-    return record_of(_COUNTERS, *names)
-
-
-pending_at = pending_record()
-
-
 class Gaining(NamedTuple):
     """Pending gains, at the same places as the view's rows; all zeros of a row that has none."""
 
-    order: npt.NDArray[np.int64]  # (room,) places touched since the last push, as they came
+    order: npt.NDArray[np.int64]  # (room or more,) places touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
     shows: npt.NDArray[np.uint32]  # (capacity,)
     clicks: npt.NDArray[np.uint32]  # (capacity,)
@@ -187,7 +176,11 @@ class Pending:
         return int(self.gaining.count[0])
 
     def reserve(self) -> Gaining:
-        """Have room for the rows that the view has room for; return the columns, perhaps new."""
+        """Have room for the rows that the view has room for; return the columns as they are now.
+
+        Whoever makes the view grow has to ask again: what was returned before may lie where the
+        rows were.
+        """
         order, count = self.gaining.order, len(self)
         if self._view.room > order.shape[0]:
             order = np.empty(self._view.room, np.int64)
@@ -203,7 +196,7 @@ class Pending:
 
     def largest(self) -> float:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
-        gaining = self.gaining
+        gaining = self.reserve()
         bits = _largest(gaining.order, len(self), gaining.values.view(np.uint32))
         return float(np.uint32(bits).view(np.float32))
 
@@ -227,7 +220,7 @@ class Pending:
 
         Rows are in the order in which they were first touched.
         """
-        gaining, ids = self.gaining, self._view.columns.ids
+        gaining, ids = self.reserve(), self._view.columns.ids
         order = gaining.order[: len(self)]
         of_row = np.empty(order.shape[0], np.uint16)
         counts = np.zeros(self._shape.buckets, np.int64)

@@ -62,6 +62,31 @@ def row_record(*names: str) -> Any:
 counters_at = row_record()
 
 
+def _columns(width: int) -> Kinds:
+    return {
+        "ids": (np.uint64,),
+        **_COUNTERS,
+        "values": (np.float32, (width,)),
+    }
+
+
+def _row_type(columns: Kinds, size: int = 0) -> np.dtype[np.void]:
+    """Return the type of rows with these columns, of `size` bytes (0: as few, a multiple of 8)."""
+    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
+    return np.dtype(
+        {
+            "names": list(columns),
+            "formats": [plain[name] for name in columns],
+            "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
+            "itemsize": size or -(-plain.itemsize // 8) * 8,
+        }
+    )
+
+
+FLOATS_BEFORE = _row_type(_columns(0)).itemsize // 4
+"""That the columns of a row before its values take the place of."""
+
+
 class Columns(NamedTuple):
     """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
     changed `count[1]` times."""
@@ -82,9 +107,11 @@ def make_columns(
     """Return columns without a row, that have room for so many or more; see above for `memory`.
 
     beside: type, and shape if it is no single number, of further columns that lie in the rows. They
-    are returned, too, zeros all; memory that is handed in has none.
+    are returned, too, zeros all. Raises ValueError if there are to be any in memory handed in.
     """
     if memory is not None:
+        if beside:
+            raise ValueError(f"expected columns of a table alone in memory of others, got {beside}")
         made = columns_in(memory(columns_size(rows, width)), rows, width)
         made.slots.fill(-1)
         return made, {}
@@ -133,7 +160,7 @@ def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
     """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
 
     columns: type, and shape if it is no single number, of each. in_lines: let each row begin with a
-    line of a cache, unless that took a third more memory.
+    line of a cache, unless that took more than a third more memory.
     """
     row = _row_type(columns)
     if in_lines:
@@ -144,7 +171,19 @@ def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
     return {name: rows[name] for name in columns}
 
 
-def whole_rows(first: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def copy_rows(old: Columns, new: Columns, places: npt.NDArray[np.int64]) -> None:
+    """Copy the rows at these places to the first ones of new columns, with all that is beside."""
+    # clipped, for else numpy makes a copy beforehand, lest a place is bad
+    first = _whole_rows(new.ids)[: places.shape[0]]
+    np.take(_whole_rows(old.ids), places, axis=0, out=first, mode="clip")
+
+
+def copy_first_rows(old: Columns, new: Columns, count: int) -> None:
+    """Copy so many rows to the same places of new columns, with all that is beside."""
+    _whole_rows(new.ids)[:count] = _whole_rows(old.ids)[:count]
+
+
+def _whole_rows(first: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return all that rows hold, (rows, words), given their first column: to copy them as they are.
 
     first: (rows,), laid out by `lay_out`. Column by column takes twice the time.
@@ -176,24 +215,3 @@ def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Colu
 
 def _slots(capacity: int) -> int:
     return 1 << max(1, (2 * capacity - 1).bit_length())
-
-
-def _columns(width: int) -> Kinds:
-    return {
-        "ids": (np.uint64,),
-        **_COUNTERS,
-        "values": (np.float32, (width,)),
-    }
-
-
-def _row_type(columns: Kinds, size: int = 0) -> np.dtype[np.void]:
-    """Return the type of rows with these columns, of `size` bytes (0: as few, a multiple of 8)."""
-    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
-    return np.dtype(
-        {
-            "names": list(columns),
-            "formats": [plain[name] for name in columns],
-            "offsets": [plain.fields[name][1] for name in columns] if plain.fields else [],
-            "itemsize": size or -(-plain.itemsize // 8) * 8,
-        }
-    )

@@ -52,8 +52,8 @@ def record_of(columns: dict[str, tuple[Any, ...]], *floats: str) -> Any:
     """Return what gives these neighbouring columns of one row, as a record to read and to write.
 
     columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst;
-    floats: names for the first of the floats that follow them. What
-    is returned takes the first of these columns, (rows,), and a place. For use inside kernels.
+    floats: names for the first of the floats that follow them. What is returned takes the first of
+    these columns, (rows,), and a place. For use inside kernels.
     """
     named = columns | dict.fromkeys(floats, (np.float32,))
     plain = np.dtype([(name, *kind) for name, kind in named.items()])

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from pserver.columns import FEW, Columns, empty_slots, make_columns, whole_rows
+from pserver.columns import (
+    FEW,
+    Columns,
+    copy_first_rows,
+    copy_rows,
+    empty_slots,
+    make_columns,
+)
 from pserver.gains import NEVER
 from pserver.prefetch import prefetch
 from pserver.row_view import row_of
@@ -152,13 +159,17 @@ class RowTable:
     ) -> None:
         """`memory` makes the room for rows (None: this process's own); `columns` are there yet.
 
-        beside: what else lies in each row, by names of the caller's choice: see `beside`.
+        beside: what else lies in each row, by names of the caller's choice: see `beside`. For
+        memory or columns that are handed in, there is none: ValueError.
         """
+        if beside and columns is not None:
+            raise ValueError(f"expected columns that are there to be all, got {beside} beside them")
         self.width = width
         self._memory, self._kinds = memory, beside or {}
         self.beside: Arrays = {}
         """What the maker of the table keeps in its rows, (capacity, ...) by name: zeros in a new
-        row, and it goes where the row goes. New arrays whenever the columns are."""
+        row, and it goes where the row goes, or with it: `clear` leaves it as it is, so the maker
+        has a row kept that still has something. New arrays whenever the columns are."""
         if columns is None:
             columns, self.beside = make_columns(FEW, width, memory, self._kinds)
         self.columns = columns
@@ -202,7 +213,7 @@ class RowTable:
         if needed > old.ids.shape[0]:
             new, beside = make_columns(rows, self.width, self._memory, self._kinds)
             new.count[:] = old.count
-            whole_rows(new.ids)[:count] = whole_rows(old.ids)[:count]
+            copy_first_rows(old, new, count)
         else:
             new = old._replace(slots=empty_slots(rows))
         _index(new.slots, new.ids, count)
@@ -274,7 +285,7 @@ class RowTable:
         capacity = max(FEW, kept.shape[0] + kept.shape[0] // 4)
         new, beside = make_columns(capacity, self.width, self._memory, self._kinds)
         new.count[:] = kept.shape[0], self.changes
-        whole_rows(new.ids)[: kept.shape[0]] = whole_rows(self.columns.ids)[kept]
+        copy_rows(self.columns, new, kept)
         _index(new.slots, new.ids, kept.shape[0])
         self.columns, self.beside = new, beside
         self._cleared = 0

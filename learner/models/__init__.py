@@ -41,7 +41,7 @@ class Learning(Protocol):
     ) -> npt.NDArray[np.float64]:
         """Score, then learn; return the scores, shape (n,), NaN where an example is not scored.
 
-        The caller reserved room for `rows_needed` in `view`, and `gaining` has its capacity.
+        The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
         active: (buckets,) False where the bucket already has these examples: an id there changes
         neither view nor gains.
         """

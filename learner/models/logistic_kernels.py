@@ -22,12 +22,11 @@ from learner.inputs import (
     weight_of,
 )
 from learner.label_loss import probability_of, slope_of
-from learner.pending import pending_record
-from learner.row_counters import count_in, count_row
+from learner.neighbours import add_two
+from learner.row_counters import count_row
 from pserver.columns import row_record
 
-_row_at, _pending_at = row_record("z", "n"), pending_record("z", "n")
-"""One row as it is seen, and what is pending of it: one address each, whatever is wanted there."""
+_row_at = row_record("z", "n")
 
 
 @part
@@ -76,20 +75,16 @@ def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
 @part
 def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Add what inputs [begin, end) gained to their rows, and count the example in these."""
-    rows, pending = columns.shows, gaining.shows
+    seen, pending = columns.values, gaining.values
     places, live, zs, squares = scratch.places[row], scratch.live[row], scratch.zs, scratch.squares
     shows, clicks, second = counted
     for i in range(begin, end):
         k = np.uint64(i)
-        if not live[k]:
-            continue
-        place, z_gain, n_gain = places[k], zs[k], squares[k]
-        seen, more = _row_at(rows, place), _pending_at(pending, place)
-        seen.z += z_gain
-        seen.n += n_gain
-        more.z += z_gain
-        more.n += n_gain
-        count_in(seen, more, gaining, place, shows, clicks, second)
+        if live[k]:
+            place, z_gain, n_gain = places[k], zs[k], squares[k]
+            add_two(seen, place, z_gain, n_gain)
+            add_two(pending, place, z_gain, n_gain)
+            count_row(columns, gaining, place, shows, clicks, second)
 
 
 @part

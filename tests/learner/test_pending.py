@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from ingest.compiled import kernel
-from learner.pending import Pending, pending_record, view_of
-from learner.row_counters import count_in, count_row
-from pserver.columns import row_record
+from learner.pending import Pending, view_of
+from learner.row_counters import count_row
 from pserver.gains import NEVER, Gains
 from pserver.store import Shape
 from pserver.table import RowTable
 
 SHAPE = Shape("m", 1, 2, "f", "s")
+
+
+@kernel
+def _count_at(columns, gaining, seconds):  # type: ignore[no-untyped-def]
+    for i in range(seconds.shape[0]):
+        count_row(columns, gaining, 0, 1, 0, seconds[i])
 
 
 def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
@@ -37,15 +42,27 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     assert sorted(view.ids.tolist()) == [17, 2500, 4000, 4999]
     shows = {int(i): int(view.columns.shows[p]) for p, i in enumerate(view.ids)}
     assert shows == {17: 5, 2500: 7, 4000: 4, 4999: 1}
-    assert np.flatnonzero(pending.touched()).tolist() == sorted(
-        view.find(np.array([17, 2500, 4000], np.uint64)).tolist()
-    )
     gains = pending.take([0])[0]
     assert gains.ids.tolist() == [4000, 17, 2500], "as they were touched"
     assert gains.shows.tolist() == [3, 5, 7]
     assert gains.first_seen.tolist() == [3, 5, 7]
     assert len(pending) == 0
     assert not pending.touched().any()
+
+
+def test_what_a_view_gained_that_somebody_made_grow_is_taken_out_once() -> None:
+    view = view_of(2)
+    pending = Pending(view, SHAPE)
+    [place] = view.find_or_add(np.array([17], np.uint64))
+    _count_at(view.columns, pending.reserve(), np.array([5], np.uint32))
+    pending.gaining.values[place] = 0.5, -2.0
+    view.reserve(50 * view.room)
+    assert pending.largest() == 2.0
+    assert pending.take([0])[0].values.tolist() == [[0.5, -2.0]]
+    assert not pending.touched().any()
+    assert not pending.reserve().values.any()
+    _count_at(view.columns, pending.reserve(), np.array([6], np.uint32))
+    assert pending.take([0])[0].first_seen.tolist() == [6], "listed again"
 
 
 def test_what_is_pending_goes_along_when_the_view_grows() -> None:
@@ -70,38 +87,9 @@ def test_what_is_pending_goes_along_when_the_view_grows() -> None:
     assert len(pending) == 0
 
 
-ROW_AT, PENDING_AT = row_record("z", "n"), pending_record("z", "n")
-
-
-@kernel
-def _count_twice(columns, gaining):  # type: ignore[no-untyped-def]
-    count_row(columns, gaining, 0, 1, 0, np.uint32(5))
-    row, pending = ROW_AT(columns.shows, 0), PENDING_AT(gaining.shows, 0)
-    count_in(row, pending, gaining, 0, 1, 1, np.uint32(7))
-
-
-def test_an_example_is_counted_alike_with_records_that_hold_floats_and_without() -> None:
-    """Both in one process: numba warns where one kind of record could be taken for the other."""
-    view = view_of(2)
-    pending = Pending(view, SHAPE)
-    view.find_or_add(np.array([17], np.uint64))
-    _count_twice(view.columns, pending.reserve())
-    seen = view.everything()
-    assert (seen.shows[0], seen.clicks[0], seen.first_seen[0], seen.last_seen[0]) == (2, 1, 5, 7)
-    gains = pending.take([0])[0]
-    found = gains.shows[0], gains.clicks[0], gains.first_seen[0], gains.last_seen[0]
-    assert found == (2, 1, 5, 7)
-    assert len(gains.ids) == 1
-
-
-@kernel
-def _count_at(columns, gaining, seconds):  # type: ignore[no-untyped-def]
-    for i in range(seconds.shape[0]):
-        count_row(columns, gaining, 0, 1, 0, seconds[i])
-
-
 @pytest.mark.parametrize(
-    ("seconds", "first"), [((0, 5), 0), ((9, 4, 7), 4), ((NEVER, NEVER), NEVER - 1)]
+    ("seconds", "first"),
+    [((0, 5), 0), ((9, 4, 7), 4), ((NEVER - 1, 2**31), 2**31), ((NEVER, NEVER), NEVER - 1)],
 )
 def test_a_row_is_listed_once_whatever_the_seconds_in_which_it_is_counted(
     seconds: tuple[int, ...], first: int
@@ -115,3 +103,7 @@ def test_a_row_is_listed_once_whatever_the_seconds_in_which_it_is_counted(
     assert gains.first_seen.tolist() == [first]
     assert gains.last_seen.tolist() == [max(seconds)]
     assert gains.shows.tolist() == [len(seconds)]
+    assert gains.clicks.tolist() == [0]
+    seen = view.everything()
+    found = seen.shows[0], seen.clicks[0], seen.first_seen[0], seen.last_seen[0]
+    assert found == (len(seconds), 0, min(seconds), max(seconds))

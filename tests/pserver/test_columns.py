@@ -81,6 +81,14 @@ def test_what_is_kept_beside_rows_goes_where_they_go_and_is_zeros_in_new_ones() 
     assert not table.beside["mark"][table.find_or_add(_gains(0, 3).ids)[1:]].any()
 
 
+def test_memory_of_others_has_nothing_beside() -> None:
+    kinds = {"mark": (np.uint32,)}
+    with pytest.raises(ValueError, match="mark"):
+        RowTable(3, memory=own_memory, beside=kinds)
+    with pytest.raises(ValueError, match="mark"):
+        RowTable(3, columns=RowTable(3).columns, beside=kinds)
+
+
 @pytest.mark.parametrize(
     ("floats", "size"), [(0, 64), (1, 64), (2, 64), (3, 72), (5, 88), (6, 128), (34, 320)]
 )
