@@ -85,7 +85,8 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
     console = Console()
     with ShownSteps(console) as steps, Road(settings.road, steps) as road:
         console.print(
-            f"the page: {road.address}/ (as soon as everything has started, in some ten seconds)",
+            f"the page: {road.address}/ (as soon as everything has started: in some ten seconds, "
+            "in a minute the first time, when all is compiled)",
             soft_wrap=True,
         )
         if not road.start(stop):
