@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from ingest.chunks import Chunk, ChunkReader, Side
+from ingest.chunks import Chunk, ChunkReader, Side, only_read
 from ingest.fields import Policy
 from ingest.join import PartitionJoiner
 from ingest.stream import Block, Source
@@ -53,9 +53,9 @@ def _fill(fields: FieldSet, some: Chunk, pending: int) -> int:
         offsets = taken + step
         taken += _CHUNK
         hashes = dice.integers(0, 1 << 64, _CHUNK, np.uint64)
-        arrays = some.arrays._replace(
-            event_ms=event_ms, append_ms=event_ms + _DELAY_MS, hashes=hashes
-        )
+        append_ms = event_ms + _DELAY_MS
+        arrays = some.arrays._replace(event_ms=event_ms, append_ms=append_ms, hashes=hashes)
+        arrays = only_read(arrays)
         joiner.offer(Chunk(some.side, taken, offsets, arrays, some.rows, some.block, {}))
         joiner.ended(Side.IMPRESSIONS)
         while joiner.queued(Side.IMPRESSIONS):
