@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from ingest.compiled import read_only
 from ingest.decode import Decoded, Decoder
 from ingest.encode import Encoder
 from ingest.events import IMPRESSION_ID, REQUEST_ID, Reason
@@ -148,10 +149,7 @@ def only_read(columns: ColumnsT) -> ColumnsT:
     Some of those decoded are views of messages and cannot be anyway, which ones depends on the
     fields. To a compiler that is another type: it would take ten seconds again for each such mix.
     """
-    views = [column.view() for column in columns]
-    for view in views:
-        view.flags.writeable = False
-    return type(columns)._make(views)
+    return type(columns)._make(read_only(column, column.dtype.type) for column in columns)
 
 
 def no_rows() -> Rows:

@@ -16,11 +16,14 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     Function = Callable[..., Any]
 
@@ -56,6 +59,23 @@ def _part(function: Function, **options: object) -> Any:
     compiled = njit(forceinline=True, no_cpython_wrapper=True, **_BARE, **options)(function)  # type: ignore[call-overload]
     compiled.__class__ = _Part
     return compiled
+
+
+def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
+    """Return the array in the one type that kernels are compiled for.
+
+    What comes from a message is read-only and perhaps unaligned, what a test or a server made is
+    not.
+    """
+    flags = array.flags
+    if array.dtype is np.dtype(dtype) and flags.c_contiguous and flags.aligned:
+        if not flags.writeable:
+            return array
+        plain = array.view()
+    else:
+        plain = np.require(array, dtype, ["C", "A"]).view()
+    plain.flags.writeable = False
+    return plain
 
 
 class Settled:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.compiled import kernel
-from learner.input_rows import read_only
+from ingest.compiled import kernel, read_only
 from learner.inputs import INTERCEPT, find_asked
 from learner.rare_rows import rare_id
 

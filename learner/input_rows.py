@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ingest.compiled import read_only
 from ingest.examples import Kind
 from ingest.values import hash_strings
 from learner.admission import Admissions, counting, gate_of
@@ -164,20 +165,3 @@ class InputRows:
         if self._admission.kind == COUNT and not self.gate.filter.counters.shape[0]:
             # who only predicts never needs the memory
             self.gate = counting(self.gate, self._admission)
-
-
-def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
-    """Return the array in the one type that kernels are compiled for.
-
-    What comes from a message is read-only and perhaps unaligned, what a test or a server made is
-    not.
-    """
-    flags = array.flags
-    if array.dtype is np.dtype(dtype) and flags.c_contiguous and flags.aligned:
-        if not flags.writeable:
-            return array
-        plain = array.view()
-    else:
-        plain = np.require(array, dtype, ["C", "A"]).view()
-    plain.flags.writeable = False
-    return plain

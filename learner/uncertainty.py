@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ingest.compiled import kernel
+from ingest.compiled import kernel, read_only
 from learner.errors import NoUncertainty
-from learner.input_rows import read_only
 from learner.inputs import find_asked
 from learner.optimizer_spec import ADAGRAD, FTRL
 

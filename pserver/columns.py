@@ -56,7 +56,7 @@ def row_record(*names: str) -> Any:
 
     What is returned takes `Columns.shows` and a place. For use inside kernels.
     """
-    return record_of(_COUNTERS, *names)
+    return record_of(_COUNTERS | dict.fromkeys(names, (np.float32,)))
 
 
 counters_at = row_record()

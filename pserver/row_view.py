@@ -48,15 +48,13 @@ row_of: Any = intrinsic(_row_of)
 """Return `values[place]`, (width,), of values (rows, width). Compiled; for use inside kernels."""
 
 
-def record_of(columns: dict[str, tuple[Any, ...]], *floats: str) -> Any:
+def record_of(columns: dict[str, tuple[Any, ...]]) -> Any:
     """Return what gives these neighbouring columns of one row, as a record to read and to write.
 
-    columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst;
-    floats: names for the first of the floats that follow them. What is returned takes the first of
-    these columns, (rows,), and a place. For use inside kernels.
+    columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst. What
+    is returned takes the first of these columns, (rows,), and a place. For use inside kernels.
     """
-    named = columns | dict.fromkeys(floats, (np.float32,))
-    plain = np.dtype([(name, *kind) for name, kind in named.items()])
+    plain = np.dtype([(name, *kind) for name, kind in columns.items()])
     made: Any = numpy_support.from_dtype(plain)
 
     def record(typing_context, column, place):  # type: ignore[no-untyped-def]  # noqa: ARG001

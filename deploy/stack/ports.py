@@ -54,13 +54,14 @@ def take_port(port: int, host: str = HOST) -> bool:
 def _lock(port: int) -> bool:
     """Lock a port against other processes; return False if another has it."""
     file = _locks()
-    if file is not None:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-        except (BlockingIOError, PermissionError):  # which of them, the system chooses
-            return False
-        except OSError:  # there are no locks on this file system
-            return True
+    if file is None:
+        return True
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):  # which of them, the system chooses
+        return False
+    except OSError:  # there are no locks on this file system
+        pass
     return True
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from ingest.compiled import read_only
 from ingest.examples import Kind
-from learner.input_rows import read_only
 from learner.inputs import BLOCK
 from learner.models.deep_kernels import (
     Gathered,

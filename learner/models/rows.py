@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingest.compiled import Settled
+from ingest.compiled import Settled, read_only
 from ingest.examples import Kind
 from learner.asked_rows import AskedRows
 from learner.calibration import ISOTONIC, Calibrated
-from learner.input_rows import InputRows, read_only
+from learner.input_rows import InputRows
 from learner.inputs import BLOCK
 from learner.isotonic import Isotonic
 from learner.uncertainty import rates_of, uncertainty
