@@ -34,6 +34,7 @@ from learner.spec import parse_spec
 from pserver.keeper import Keeper, Keeping
 from pserver.memory_store import MemoryStore
 from pserver.replica import Replica
+from pserver.rows import sub_hashes_for
 from pserver.snapshots.listing import find_snapshot, list_snapshots
 from pserver.snapshots.restoring import restore
 from pserver.snapshots.writing import Facts, write_snapshot
@@ -81,8 +82,6 @@ class RebuildSettings:
     """Name of the model whose examples are read; its own, if empty."""
     buckets: int = 64
     """For a model that begins with nothing."""
-    sub_hashes: int = 256
-    """Likewise: of each bucket, once it is restored into a store."""
 
 
 class Replayed(NamedTuple):
@@ -213,7 +212,7 @@ def rebuild(
         return None
     facts = Facts(
         headrace=headrace,
-        sub_hashes=settings.sub_hashes if manifest is None else manifest.sub_hashes,
+        sub_hashes=sub_hashes_for(settings.buckets) if manifest is None else manifest.sub_hashes,
         as_of_ms=settings.as_of_ms,
     )
     return write_snapshot(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pserver.errors import StoreError, Unreachable
 from pserver.nodes import Call
+from pserver.rows import MOST_SUB_HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pserver.nodes import Nodes
-
-
-MOST_SUB_HASHES = 4096
-"""Of a bucket: their keys are arguments of one call."""
 
 
 def _framed(word: str) -> str:

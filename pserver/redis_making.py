@@ -18,8 +18,9 @@ import numpy as np
 
 from pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
 from pserver.nodes import Call
-from pserver.redis_calls import MOST_SUB_HASHES, names_of_all
+from pserver.redis_calls import names_of_all
 from pserver.redis_rows import Layout, written
+from pserver.rows import MOST_SUB_HASHES, sub_hashes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,8 +55,12 @@ class Kept(msgspec.Struct):
 class Making:
     """Makes, fills and removes one model."""
 
-    def __init__(self, calls: Calls, sub_hashes: int, draw_nonce: Callable[[], bytes]) -> None:
-        if sub_hashes & (sub_hashes - 1) or not 1 <= sub_hashes <= MOST_SUB_HASHES:
+    def __init__(
+        self, calls: Calls, sub_hashes: int | None, draw_nonce: Callable[[], bytes]
+    ) -> None:
+        """`sub_hashes` of each bucket of a model that is to be made, None: what suits it."""
+        wanted = 1 if sub_hashes is None else sub_hashes
+        if wanted & (wanted - 1) or not 1 <= wanted <= MOST_SUB_HASHES:
             raise ValueError(
                 f"expected a power of two up to {MOST_SUB_HASHES} of sub-hashes, found {sub_hashes}"
             )
@@ -111,7 +116,8 @@ class Making:
         if kept is None:
             fields = asdict(shape)
             del fields["model"]
-            kept = Kept(FORMAT, sub_hashes=self._sub_hashes, complete=False, **fields)
+            sub_hashes = self._sub_hashes or sub_hashes_for(shape.buckets)
+            kept = Kept(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
             key = self._calls.shape_key
             self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
             kept = self._begun()  # of whoever was first

@@ -37,11 +37,12 @@ class StoreSettings:
     """What may differ between processes that use one store."""
 
     waiting: Waiting = field(default_factory=Waiting)
-    sub_hashes: int = 256
-    """Of each bucket, a power of two; counts at creation only, and is kept with the model. So many
-    that each holds few enough rows to stay flat in the server's memory (512 where nothing else is
-    configured, `hash-max-listpack-entries`): 6 million rows with 64 buckets. Beyond that a row
-    costs some 40 bytes more: take 1024 for up to 25 million. More than needed make folds dearer."""
+    sub_hashes: int | None = None
+    """Of each bucket, a power of two; counts at creation only, and is kept with the model. None: as
+    many as suit the number of buckets (`sub_hashes_for`). So many that each holds few enough rows
+    to stay flat in the server's memory (512 where nothing else is configured,
+    `hash-max-listpack-entries`): 6 million rows with 64 buckets. Beyond that a row costs some 40
+    bytes more: take 1024 for up to 25 million. More than needed make folds dearer."""
     read_only: bool = False
     """Whether all this process does is read: then it needs no functions on the servers, does not
     load them, and a user that may not write will do."""
@@ -65,7 +66,7 @@ class RedisStore:
         self,
         nodes: Nodes,
         model: str,
-        sub_hashes: int = 256,
+        sub_hashes: int | None = None,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(8),
     ) -> None:
         """`nonces` draws 8 bytes for each new bucket."""

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_SUB_HASHES = 16_384  # of a model with few buckets: 60 rows each with a million of them
+MOST_SUB_HASHES = 4096
+"""Of a bucket: their keys are arguments of one call."""
+
+
 class Rows(NamedTuple):
     """Everything these rows ever gained."""
 
@@ -121,6 +126,13 @@ def sub_hash_of(
     if below == 64:
         return np.zeros(ids.shape[0], np.int64)
     return ((ids >> np.uint64(below)) & np.uint64(sub_hashes - 1)).astype(np.int64)
+
+
+def sub_hashes_for(buckets: int) -> int:
+    """Return how many sub-hashes each bucket gets where nobody chose: 16,384 shared by the buckets,
+    yet 256 to 4,096 each.
+    """
+    return min(MOST_SUB_HASHES, max(256, _SUB_HASHES // buckets))
 
 
 def _layout(width: int) -> np.dtype[np.void]:

@@ -21,7 +21,15 @@ from pserver.gains import (
     unpack,
     unpack_entry,
 )
-from pserver.rows import Rows, pack_rows, row_bytes, sub_hash_of, unpack_rows
+from pserver.rows import (
+    MOST_SUB_HASHES,
+    Rows,
+    pack_rows,
+    row_bytes,
+    sub_hash_of,
+    sub_hashes_for,
+    unpack_rows,
+)
 from pserver.store import Shape
 from pserver.table import RowTable
 
@@ -125,6 +133,15 @@ def test_sub_hashes_are_the_bits_below_those_of_the_bucket(
     shape = Shape("m", buckets, 1, "", "")
     both = shape.bucket_of(array) * sub_hashes + sub_hash_of(array, buckets, sub_hashes)
     assert both.tolist() == [row_id >> (64 - sum(bits)) if sum(bits) else 0 for row_id in ids]
+
+
+@given(bits=st.integers(0, 20))
+def test_a_model_of_few_buckets_has_as_many_sub_hashes_as_one_of_many(bits: int) -> None:
+    found = sub_hashes_for(1 << bits)
+    assert found & (found - 1) == 0
+    assert 256 <= found <= MOST_SUB_HASHES
+    expected = {1: 4096, 4: 4096, 8: 2048, 16: 1024, 64: 256, 1024: 256}
+    assert found == expected.get(1 << bits, found)
 
 
 def test_a_table_adds_like_a_dictionary() -> None:

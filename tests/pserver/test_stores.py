@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,3 +86,19 @@ class TestCluster(StoreLaws):
         world = RedisWorld(valkey, fresh_name("laws"))
         yield world
         world.store.close()
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, 2048), (8, 8)])
+def test_a_model_keeps_its_number_of_sub_hashes_whoever_opens_it(
+    valkey_node: str, fresh_name: Callable[[str], str], chosen: int | None, expected: int
+) -> None:
+    shape = Shape(fresh_name("sub-hashes"), 8, WIDTH, "fingerprint", "spec")
+    with closing(open_store(valkey_node, shape.model, StoreSettings(sub_hashes=chosen))) as store:
+        store.create(shape)
+    for wanted in (None, 64):
+        settings = StoreSettings(sub_hashes=wanted)
+        with closing(open_store(valkey_node, shape.model, settings)) as store:
+            store.create(shape)
+            assert store.sub_hashes == expected
+    with closing(open_store(valkey_node, shape.model)) as store:
+        store.drop()

@@ -8,9 +8,11 @@ kill of anything loses nothing.
 
 `burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and both
 go by shorter logs than by default: it keeps `STEADY_KEEP_BYTES` of a bucket's, and the learner
-waits at `STEADY_LOG_BYTES`. Measuring begins when logs are that long, or, if the examples end
-before it was held up for long, when there is something to trim, which makes the rate a lower bound.
-It is that of folding: what was applied from then on, less what the logs grew by (`log_growth_mb`).
+waits at `STEADY_LOG_BYTES`. Measuring begins and ends when logs are that long, since a push carries
+tens of thousands of examples: between two looks at any time there would be one more or one fewer.
+If the examples end before, it begins when there is something to trim, which makes the rate a lower
+bound. It is that of folding: what was applied from then on, less what the logs grew by
+(`log_growth_mb`).
 """
 
 from __future__ import annotations
@@ -212,28 +214,23 @@ def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
 
 
 def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
-    """Return the looks between which the learner was held up, None if it has not been for long."""
-    full = _first_with(looks, 0.9 * STEADY_LOG_BYTES)
-    if full is None or looks[-1].at_s - full.at_s < steady_s:
-        return None
-    return full, looks[-1]
+    """Return the first and the last look at logs so long that the learner was held up; None if they
+    are not that far apart.
+    """
+    full = [each for each in looks if each.log_bytes >= 0.9 * STEADY_LOG_BYTES * BUCKETS]
+    return (full[0], full[-1]) if full and full[-1].at_s - full[0].at_s >= steady_s else None
 
 
 def _steady(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look]:
     """Return the looks to measure between: while the learner was held up, else, if it was not for
-    long before the examples ended, from where there was something to trim.
+    half as long before the examples ended, from where there was something to trim.
     """
-    kept = _first_with(looks, STEADY_KEEP_BYTES)
+    kept = next((each for each in looks if each.log_bytes >= STEADY_KEEP_BYTES * BUCKETS), None)
     if kept is None:
         raise ValueError(f"expected more examples, found {looks[-1]}: nothing had to be trimmed")
-    first, last = _window(looks, steady_s) or (kept, looks[-1])
+    first, last = _window(looks, steady_s / 2) or (kept, looks[-1])
     # nothing was trimmed until there was as much as is kept: so an example takes so many bytes
     return replace(first, bytes_an_example=kept.log_bytes / kept.examples), last
-
-
-def _first_with(looks: list[_Look], log_bytes: float) -> _Look | None:
-    """Return the first look at logs of so many bytes a bucket."""
-    return next((each for each in looks if each.log_bytes >= log_bytes * BUCKETS), None)
 
 
 def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
