@@ -46,10 +46,10 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
     original's spec was found. Raises WrongModel naming the sections that differ, and the lines.
     """
     pairs = {
-        "[model] architecture": (copy.architecture, original.architecture),
+        "[model]": (_form(copy), _form(original)),
         "[fields], [label] or [examples]": (copy.fields.fingerprint, original.fields.fingerprint),
         "[statistics]": (copy.statistics, original.statistics),
-        "[optimizer]": (copy.optimizer, original.optimizer),
+        "[optimizer]": (copy.optimizers.agreed(), original.optimizers.agreed()),
         "[calibration]": (copy.calibration, original.calibration),
     }
     differing = [section for section, (one, other) in pairs.items() if one != other]
@@ -58,6 +58,11 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
             f'expected "{copy.name}" to be "{original.name}" under another name, found that they '
             f"differ in {', '.join(differing)}:\n{difference(original.text, copy.text, where)}"
         )
+
+
+def _form(spec: ModelSpec) -> dict[str, object]:
+    """Return the section but for the name: what rows begin with, too, is reckoned from it."""
+    return {"architecture": spec.architecture} | spec.structure.agreed()
 
 
 def difference(stored: str, here: str, where: str) -> str:

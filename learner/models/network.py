@@ -2,20 +2,18 @@
 
 A module is made with `Form` and called with `Batch`; it returns the log-odds of a click, (n,). That
 is all the contract there is, and a module of one's own that keeps it (`architecture = "module"`,
-`module = "package.file:Class"`) is trained and served as those here are. Its parameters live in
-rows of the parameter server: what it keeps anywhere else would never reach a server.
+`module = "package.file:Class"`) is trained and served as those here are (`own_module` sees to it).
+Its parameters live in rows of the parameter server: what it keeps anywhere else would never reach a
+server.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from learner.architecture import DCN_V2, DEEPFM, DIN, FIELD_WEIGHTED_FM, MODULE, WIDE_AND_DEEP
-from learner.errors import UnfitModule
 
 if TYPE_CHECKING:
     from learner.spec import ModelSpec
@@ -51,9 +49,11 @@ class Batch(NamedTuple):
 
 def make_module(spec: ModelSpec, form: Form) -> nn.Module:
     """Return the module that a spec declares. Raises UnfitModule, saying why."""
-    if spec.architecture == MODULE:
-        return _own(spec.structure.module, form)
     # each file of its own, loaded when its model is
+    if spec.architecture == MODULE:
+        from learner.models.own_module import make_own
+
+        return make_own(spec.structure.module, form)
     from learner.models import dcn, deepfm, din, field_weighted, wide_and_deep
 
     return {
@@ -72,52 +72,3 @@ def hidden_layers(width: int, layers: tuple[int, ...]) -> nn.Sequential:
         made += [nn.Linear(width, each), nn.ReLU()]
         width = each
     return nn.Sequential(*made)
-
-
-def _own(name: str, form: Form) -> nn.Module:
-    where, _, class_name = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(where), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnfitModule(name, "a class that can be imported", str(error)) from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise UnfitModule(name, "a class derived from torch.nn.Module", repr(found))
-    try:
-        module = found(form)
-    except Exception as error:
-        raise UnfitModule(name, f"a constructor that takes {form}", repr(error)) from error
-    check_module(name, module, form)
-    return module
-
-
-def check_module(name: str, module: nn.Module, form: Form) -> None:
-    """Raise UnfitModule if the module is not what a deep model can train and serve."""
-    buffers = [each for each, _ in module.named_buffers()]
-    if buffers:
-        expected = "no buffers, which would never reach a server (batch norm has some)"
-        raise UnfitModule(name, expected, ", ".join(buffers))
-    for each, parameter in module.named_parameters():
-        if parameter.dtype != torch.float32:
-            raise UnfitModule(name, "parameters of torch.float32", f"{each} of {parameter.dtype}")
-    if any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules()):  # noqa: SLF001
-        raise UnfitModule(name, "no dropout: an example is learned once", "a dropout layer")
-    for count in (2, 3):
-        vectors = torch.full((count, form.vectors, form.dimensions), 0.1, requires_grad=True)
-        items = torch.full((count, 2, form.dimensions), 0.1, requires_grad=True)
-        wide, present = torch.zeros(count, requires_grad=True), torch.ones(count, 2).bool()
-        try:
-            answer = module(Batch(wide, vectors, items, present))
-        except Exception as error:
-            expected = f"a module that can be called with a Batch of {count} examples"
-            raise UnfitModule(name, expected, repr(error)) from error
-        if not isinstance(answer, Tensor) or answer.shape != (count,):
-            found = tuple(answer.shape) if isinstance(answer, Tensor) else repr(answer)
-            raise UnfitModule(name, f"log-odds of shape ({count},)", str(found))
-        if not bool(torch.isfinite(answer).all()):
-            raise UnfitModule(name, "finite log-odds of ordinary inputs", str(answer.tolist()))
-        try:
-            leaves = [wide, vectors, items, *module.parameters()]
-            torch.autograd.grad(answer.sum(), leaves, allow_unused=True)
-        except Exception as error:
-            expected = "log-odds that have a gradient by inputs and parameters"
-            raise UnfitModule(name, expected, repr(error)) from error

@@ -87,6 +87,51 @@ def test_a_copy_under_another_name_may_differ_in_nothing_that_is_learned(
     assert any(line.startswith("+") and after.splitlines()[0] in line for line in lines)
 
 
+DEEP = """\
+[model]
+name = "news"
+architecture = "deepfm"
+dimensions = 4
+seed = 1
+layers = [8, 4]
+
+[fields.article]
+number = 1
+transform = "id"
+
+[optimizer.embeddings]
+name = "ftrl"
+alpha = 0.1
+
+[optimizer.dense]
+name = "adagrad"
+alpha = 0.02
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "section"),
+    [
+        ('"deepfm"', '"wide_and_deep"', "[model]"),
+        ("dimensions = 4", "dimensions = 8", "[model]"),
+        ("seed = 1", "seed = 2", "[model]"),  # what vectors and layers begin with is not stored
+        ("seed = 1", "seed = 1\ninit_scale = 0.1", "[model]"),
+        ("layers = [8, 4]", "layers = [8, 8]", "[model]"),
+        ("alpha = 0.1", "alpha = 0.2", "[optimizer]"),
+        ("alpha = 0.02", "alpha = 0.01", "[optimizer]"),
+    ],
+)
+def test_a_copy_of_a_deep_model_may_not_read_its_rows_otherwise(
+    before: str, after: str, section: str
+) -> None:
+    original, renamed = parse_spec(DEEP, "news.toml"), DEEP.replace('"news"', '"copy"')
+    check_copy(parse_spec(renamed, "copy.toml"), original, "snapshot x")
+    assert before in renamed
+    with pytest.raises(WrongModel) as refused:
+        check_copy(parse_spec(renamed.replace(before, after), "copy.toml"), original, "snapshot x")
+    assert str(refused.value).splitlines()[0].endswith(f"differ in {section}:")
+
+
 def test_a_copy_may_grow_otherwise_than_its_original() -> None:
     text = SPEC.replace('"news"', '"copy"') + "\n[expiry]\nmost_rows = 1000000\n"
     check_copy(parse_spec(text, "copy.toml"), parse_spec(SPEC, "news.toml"), "snapshot x")

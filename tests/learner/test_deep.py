@@ -291,7 +291,7 @@ def test_a_prediction_has_the_layers_of_its_moment() -> None:
         ("tests.learner.test_deep", "imported"),
         ("tests.learner.test_deep:NoModule", "torch.nn.Module"),
         ("tests.learner.test_deep:Buffered", "no buffers"),
-        ("tests.learner.test_deep:Squeezed", "shape (2,)"),
+        ("tests.learner.test_deep:Squeezed", "shape (3,)"),
         ("tests.learner.test_deep:Double", "torch.float32"),
         ("tests.learner.test_deep:Dropping", "no dropout"),
         ("tests.learner.test_deep:InPlace", "called with a Batch"),
