@@ -92,7 +92,7 @@ def make_report(
     freshness: Freshness,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the report as it is written: see the README for its fields."""
+    """Return the report as it is written: one JSON object."""
     by_data = []
     for directory in data:
         of_it = outcomes.only(impression_ids_of(directory))

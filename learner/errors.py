@@ -106,14 +106,3 @@ class NoUncertainty(ValueError):
 
 class NotPulled(LearnerError):
     """Rows that a batch needs could not be had: it is let go of, and read again."""
-
-
-class Unbounded(LearnerError):
-    """The model has to have all its rows in memory while it learns."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f'model "{name}" is of layers (torch) and has statistics of rows: which rows a '
-            "mini-batch needs is only known while it is gathered. Expected all rows in memory: "
-            "leave out --most-rows / HEADRACE_LEARNER_MOST_ROWS, or the statistics"
-        )

@@ -131,6 +131,11 @@ class InputRows:
             kept = self._own.scratch = self._scratch(inputs, block)
         return kept
 
+    def lacking(self, scratch: Scratch, row: int) -> npt.NDArray[np.uint64]:
+        """Return the ids of the statistics of an example that a kernel stopped before; a copy."""
+        fixed = scratch.counts[row]
+        return scratch.ids[row, fixed : fixed + self.statistics].copy()
+
     def _scratch(self, inputs: int, block: int) -> Scratch:
         return Scratch(
             np.empty((block, inputs), np.uint64),

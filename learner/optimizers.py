@@ -8,7 +8,9 @@ d coordinates lies in its components, d floats each.
     ftrl      z, n      McMahan et al., KDD 2013 (learner.ftrl): w is computed from them
     adam      w, m, v, and t once    Kingma and Ba, "Adam", ICLR 2015, Algorithm 1
     coin      z, g, r   Orabona and Tommasi, "Training Deep Networks without Learning Rates Through
-              Coin Betting", NIPS 2017, Algorithm 1, with their betting fraction z / (beta + g)
+              Coin Betting", NIPS 2017, Algorithm 2 (its betting fraction is linear, that of
+              Algorithm 1 a sigmoid), with a bound on gradients that is given and not the largest
+              seen: a maximum is no sum
 
 A step computes what each of these gains from one gradient and adds it, in the view and in what is
 pending alike; so additions of several learners commute and nobody's step is overwritten. For all

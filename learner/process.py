@@ -22,13 +22,12 @@ from ingest.status import instance_name, telling
 from ingest.topics import EventTopics, examples_topic, scores_topic
 from learner.admission import described
 from learner.agreement import check_agreement
-from learner.errors import NoGroup, Unbounded, WrongExamples
+from learner.errors import NoGroup, WrongExamples
 from learner.guard import Guard, Limits
 from learner.hot_rows import HotRows
 from learner.loop import Learner
 from learner.metrics import LearnerCollector
 from learner.models import open_model
-from learner.models.rows import ExampleByExample
 from learner.pace import Pace
 from pserver.replica import Replica
 
@@ -107,13 +106,6 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
-def check_bound(most_rows: int | None, spec: ModelSpec, model: Model) -> None:
-    """Raise Unbounded if the model needs all its rows in memory, and may not have them."""
-    stops = isinstance(model, ExampleByExample)
-    if most_rows is not None and model.asked_rows.statistics and not stops:
-        raise Unbounded(spec.name)
-
-
 def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
     """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
@@ -161,7 +153,6 @@ def run_learner(
     shape = store.shape()
     check_agreement(spec, shape)
     model = open_model(spec, shape.buckets)
-    check_bound(settings.most_rows, spec, model)
     replica = _complete_replica(store, shape, stop, model, settings.most_rows)
     rounds = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)

@@ -70,6 +70,7 @@ class _Whole(NamedTuple):
     labelled: Labelled
     features: Features
     scratch: Scratch
+    examples: Examples
 
 
 class DeepModel(ModelOfRows):
@@ -146,14 +147,16 @@ class DeepModel(ModelOfRows):
         labelled: Labelled,
     ) -> npt.NDArray[np.float64]:
         """Learn mini-batch by mini-batch."""
-        if self._turn_of.shape[0] < view.room:
-            self._turn_of = np.full(view.room, -1, np.int32)
         inputs, features = self._inputs, examples.features
         scratch = inputs.scratch(features, BLOCK)
-        whole = _Whole(view, gaining, active, labelled, inputs.features(features), scratch)
+        whole = _Whole(
+            view, gaining, active, labelled, inputs.features(features), scratch, examples
+        )
         scores, begins = np.empty(len(examples)), range(0, len(examples), self._mini_batch)
         for begin, counted in zip(begins, _counts(examples, begins), strict=True):
             end = min(begin + self._mini_batch, len(examples))
+            if inputs.pulling is not None:
+                whole = whole._replace(gaining=inputs.pulling.gaining)
             scores[begin:end] = self._learn_some(whole, begin, end, counted)
         return scores
 
@@ -161,28 +164,12 @@ class DeepModel(ModelOfRows):
         self, whole: _Whole, begin: int, end: int, counted: tuple[int, int, int]
     ) -> npt.NDArray[np.float64]:
         """Learn a mini-batch; return its scores. counted: see `_counts`."""
-        view, gaining, active = whole.view, whole.gaining, whole.active
-        inputs, count = self._inputs, end - begin
+        view, inputs, count = whole.view, self._inputs, end - begin
         offsets = whole.features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
         offsets = (offsets - offsets[0]).astype(np.int64)
         gathered = self._gathered(count, int(offsets[-1]))
-        turns = self._turns(gathered.targets.shape[0])
-        gather(
-            view.columns,
-            gaining,
-            active,
-            self._parameters,
-            inputs.program,
-            inputs.memory,
-            inputs.window_ms,
-            inputs.gate,
-            whole.features,
-            whole.labelled,
-            Span(begin, end, inputs.fixed),
-            whole.scratch,
-            turns,
-            gathered,
-        )
+        whole, turns = self._gather(whole, begin, end, gathered)
+        gaining, active = whole.gaining, whole.active
         own = self._of_thread()
         standing = own.read(self._layers, view, counted[2])
         parts = self._arrange.parts(gathered, offsets, count)
@@ -199,6 +186,47 @@ class DeepModel(ModelOfRows):
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
+    def _gather(
+        self, whole: _Whole, begin: int, end: int, gathered: Gathered
+    ) -> tuple[_Whole, Turns]:
+        """Fill `gathered` with a mini-batch, and stop for rows of statistics where there is a need.
+
+        Return what to learn it into now, and the rows that it names.
+        """
+        inputs, view = self._inputs, whole.view
+        pulling, turns = inputs.pulling, self._turns(view.room, gathered.targets.shape[0])
+        first = None if pulling is None else begin
+        while True:
+            done = gather(
+                view.columns,
+                whole.gaining,
+                whole.active,
+                self._parameters,
+                inputs.program,
+                inputs.memory,
+                inputs.window_ms,
+                inputs.gate,
+                whole.features,
+                whole.labelled,
+                Span(begin, end, inputs.fixed),
+                whole.scratch,
+                turns,
+                gathered,
+                first,
+            )
+            if pulling is None or first is None or done == end:
+                return whole, turns
+            lacking = inputs.lacking(whole.scratch, (done - first) % BLOCK)
+            named = turns.places[: turns.count[0]]
+            ids = view.ids[named]
+            turns.turn_of[named] = -1  # places change when rows go; and nothing may come
+            pulling.pull_statistics(lacking, whole.examples, done)
+            view.reserve(self.rows_needed(whole.examples))
+            turns = turns._replace(turn_of=self._room_for_turns(view.room))
+            named[:] = view.find(ids)
+            turns.turn_of[named] = np.arange(ids.shape[0], dtype=np.int32)
+            whole, first = whole._replace(gaining=pulling.gaining), done
+
     def _of_thread(self) -> _Module:
         if not hasattr(self._own, "module"):
             self._own.module = _Module(copy.deepcopy(self._module), self._layers)
@@ -214,19 +242,23 @@ class DeepModel(ModelOfRows):
             np.empty(positions, np.int64),
         )
 
-    def _turns(self, positions: int) -> Turns:
+    def _room_for_turns(self, room: int) -> npt.NDArray[np.int32]:
+        if self._turn_of.shape[0] < room:
+            self._turn_of = np.full(room, -1, np.int32)
+        return self._turn_of
+
+    def _turns(self, room: int, positions: int) -> Turns:
         rows = 2 * positions  # what is read and what is stepped, where these differ
         weight, weight_gradient = (np.empty((rows, 1), np.float32) for _ in range(2))
         vector, vector_gradient = (np.empty((rows, self._dimensions), np.float32) for _ in range(2))
         return Turns(
-            self._turn_of,
+            self._room_for_turns(room),
             np.empty(rows, np.int64),
             np.empty(rows, np.bool_),
             np.empty(rows, np.bool_),
             weight,
             vector,
-            np.empty(rows, np.float32),
-            np.empty(rows, np.float32),
+            np.empty(rows, np.uint32),
             weight_gradient,
             vector_gradient,
             np.zeros(1, np.int64),

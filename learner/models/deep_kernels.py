@@ -74,8 +74,7 @@ class Turns(NamedTuple):
     stepped: npt.NDArray[np.bool_]  # (rows,) whether somebody names it who counts in it
     weight: Floats  # (rows, 1) as they stood before the mini-batch
     vector: Floats  # (rows, d)
-    weight_shrink: Floats  # (rows,) what decay left of what they had gained
-    vector_shrink: Floats  # (rows,)
+    last_seen: npt.NDArray[np.uint32]  # (rows,) before the mini-batch: decay is due from then on
     weight_gradient: Floats  # (rows, 1)
     vector_gradient: Floats  # (rows, d)
     count: Integers  # type: ignore[assignment]  # (1,)
@@ -90,7 +89,7 @@ class Span(NamedTuple):
 
 
 @part
-def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-def]
+def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
     """Return the turn of the row at `place`, giving it one if it is named for the first time."""
     turn = turns.turn_of[place]
     if turn >= 0:
@@ -100,9 +99,7 @@ def _turn(columns, parameters, turns, place, now_s):  # type: ignore[no-untyped-
     turns.turn_of[place] = np.int32(turn)
     turns.places[turn] = place
     turns.read[turn] = turns.stepped[turn] = False
-    last_seen = columns.last_seen[place]
-    turns.weight_shrink[turn] = shrink_of(parameters.weights, last_seen, now_s)
-    turns.vector_shrink[turn] = shrink_of(parameters.vectors, last_seen, now_s)
+    turns.last_seen[turn] = columns.last_seen[place]
     turns.weight_gradient[turn, 0] = _ZERO
     gradient = row_of(turns.vector_gradient, turn)
     for f in range(gradient.shape[0]):
@@ -134,12 +131,13 @@ def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[n
 
 
 @part
-def _read_row(columns, parameters, turns, turn, place):  # type: ignore[no-untyped-def]
+def _read_row(columns, parameters, turns, turn, place, now_s):  # type: ignore[no-untyped-def]
     """Read weight and vector of a row that is named for the first time."""
     turns.read[turn] = True
-    values, shrink = columns.values, turns.weight_shrink[turn]
+    values, last_seen = columns.values, turns.last_seen[turn]
+    shrink = shrink_of(parameters.weights, last_seen, now_s)
     turns.weight[turn, 0] = read_weight(values, parameters, place, shrink)
-    vector, shrink = row_of(turns.vector, turn), turns.vector_shrink[turn]
+    vector, shrink = row_of(turns.vector, turn), shrink_of(parameters.vectors, last_seen, now_s)
     read_vector(values, parameters, place, columns.ids[place], shrink, vector)
 
 
@@ -170,9 +168,9 @@ def _read_inputs(  # type: ignore[no-untyped-def]
                 read_vector(columns.values, parameters, place, row_id, _ONE, vector)
                 _times(vector, x, vector)
             continue
-        turn = _turn(columns, parameters, turns, place, second)
+        turn = _turn(columns, turns, place)
         if not turns.read[turn]:
-            _read_row(columns, parameters, turns, turn, place)
+            _read_row(columns, parameters, turns, turn, place, second)
         gathered.weights[at] = turns.weight[turn, 0] * x
         if k:
             _times(row_of(turns.vector, turn), x, row_of(gathered.vectors, vector_at))
@@ -180,7 +178,7 @@ def _read_inputs(  # type: ignore[no-untyped-def]
 
 @part
 def _count_inputs(  # type: ignore[no-untyped-def]
-    columns, gaining, parameters, counted, scratch, turns, gathered, row, count, where
+    columns, gaining, counted, scratch, turns, gathered, row, count, where
 ):
     """Count one example in its rows, and write which rows are to be stepped."""
     shows, clicks, second = counted
@@ -189,7 +187,7 @@ def _count_inputs(  # type: ignore[no-untyped-def]
         gathered.targets[at] = -1
         if scratch.live[row, k]:
             place = scratch.places[row, k]
-            gathered.targets[at] = _turn(columns, parameters, turns, place, second)
+            gathered.targets[at] = _turn(columns, turns, place)
             count_row(columns, gaining, place, shows, clicks, second)
 
 
@@ -209,17 +207,21 @@ def gather(  # type: ignore[no-untyped-def]
     scratch,
     turns,
     gathered,
+    first=None,
 ):
     """Write what the network needs of examples [begin, end), and count them in their rows.
 
-    The caller made room.
+    The caller made room. `first`, if not None: the example to begin with, as those before it are
+    gathered already. Then it stops before an example for which the row of a statistic is lacking;
+    that one's ids are in the scratch. Returns the example it stopped before, or the end.
     """
     each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
     examples = span.end - span.begin
-    item_position = examples * each
+    start = span.begin if first is None else first
+    item_position = examples * each + _items_between(features, span.begin, start)
     if examples:
         find_common(columns, active, shift, features, scratch)
-    for begin in range(span.begin, span.end, BLOCK):
+    for begin in range(start, span.end, BLOCK):
         end = min(begin + BLOCK, span.end)
         find_block(columns, active, shift, gate, features, begin, end, scratch)
         for row in range(end - begin):
@@ -229,8 +231,10 @@ def gather(  # type: ignore[no-untyped-def]
             items = scratch.counts[row] - span.fixed
             count, strangers = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
-                *(features, labelled, i, scratch, row),
+                *(features, labelled, i, scratch, row, first),
             )
+            if first is not None and count < 0:
+                return i
             reads = scratch.reads if strangers else scratch.places[row]
             counted = counts_of(labelled, i)
             where = (i - span.begin, span.fixed, items, each, item_position, examples)
@@ -240,10 +244,16 @@ def gather(  # type: ignore[no-untyped-def]
             )
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            _count_inputs(
-                columns, gaining, parameters, counted, scratch, turns, gathered, row, count, where
-            )
+            _count_inputs(columns, gaining, counted, scratch, turns, gathered, row, count, where)
             item_position += items
+    return span.end
+
+
+@part
+def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
+    """Return how many items the bags of examples [begin, end) have."""
+    bags = (features.bag_offsets.shape[0] - 1) // max(1, features.ids.shape[0])
+    return features.bag_offsets[end * bags] - features.bag_offsets[begin * bags]
 
 
 @kernel
@@ -274,7 +284,11 @@ def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-unty
 
 @kernel
 def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
-    """Step every row that was named, by the sum of its gradients, each row once."""
+    """Step every row that was named, by the sum of its gradients, each row once.
+
+    What decay is due since it was last seen before the mini-batch is caught up to the last example
+    that names it: its seconds between two of them would else be lost with every mini-batch.
+    """
     targets, values = gathered.targets, gathered.x
     fixed = gradients.weights.shape[0]
     each = fixed // examples
@@ -299,10 +313,11 @@ def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):
         prefetch(turn_of, ahead)
         if turns.stepped[turn]:
             whole = columns.values, gaining.values, place
-            shrink, gradient = turns.weight_shrink[turn], row_of(turns.weight_gradient, turn)
-            step_row(*whole, parameters.weights, shrink, gradient)
-            shrink, gradient = turns.vector_shrink[turn], row_of(turns.vector_gradient, turn)
-            step_row(*whole, parameters.vectors, shrink, gradient)
+            before, now_s = turns.last_seen[turn], columns.last_seen[place]
+            shrink = shrink_of(parameters.weights, before, now_s)
+            step_row(*whole, parameters.weights, shrink, row_of(turns.weight_gradient, turn))
+            shrink = shrink_of(parameters.vectors, before, now_s)
+            step_row(*whole, parameters.vectors, shrink, row_of(turns.vector_gradient, turn))
         turn_of[place] = -1
     turns.count[0] = 0
 

@@ -211,9 +211,7 @@ class ExampleByExample(ModelOfRows):
             )
             if pulling is None or first is None or done == len(examples):
                 return scores
-            row = (done - first) % BLOCK
-            fixed = scratch.counts[row]
-            lacking = scratch.ids[row, fixed : fixed + inputs.statistics].copy()
+            lacking = inputs.lacking(scratch, (done - first) % BLOCK)
             pulling.pull_statistics(lacking, examples, done)
             view.reserve(inputs.rows_needed(examples))
             gaining, first = pulling.gaining, done

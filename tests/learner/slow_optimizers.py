@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from learner.optimizer_spec import Optimizer
 
 DAY_S = 86_400
+KEPT = {"sgd": "w", "adagrad": "wn", "ftrl": "zn", "adam": "wmvt", "coin": "mnv"}
+"""What a row holds of a group, one after the other; t is held once, the others per coordinate."""
+
+
+def kept(group: list[Coordinate]) -> list[float]:
+    """Return what a row holds of coordinates that one optimizer moves."""
+    names = KEPT[group[0].optimizer.name]
+    found = [float(getattr(each, name)) for name in names.replace("t", "") for each in group]
+    return [*found, float(group[0].t)] if "t" in names else found
 
 
 @dataclass
@@ -67,7 +76,7 @@ class Coordinate:
         self.w -= o.alpha * m_hat / (math.sqrt(v_hat) + o.epsilon)
 
     def _coin(self, g: float) -> None:
-        # Orabona and Tommasi 2017, Algorithm 1: bet, see the coin, keep what was won. Here n sums
+        # Orabona and Tommasi 2017, Algorithm 2: bet, see the coin, keep what was won. Here n sums
         # the sizes, m the gradients taken away, v is the wealth beyond what it began with
         o = self.optimizer
         coin = -min(max(g, -o.beta), o.beta)

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from ingest.examples import Kind
-from learner.errors import NotPulled, Unbounded
+from learner.errors import NotPulled
 from learner.hot_rows import HotRows
-from learner.models import open_model
-from learner.process import check_bound
 from pserver.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
 
     from ingest.examples import Examples
     from learner.loop import Learner
-    from learner.spec import ModelSpec
     from pserver.rows import Rows
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
+DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
 _TURNS = 120
 """With trouble."""
 
@@ -162,8 +160,9 @@ def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
 
 
-def test_a_batch_whose_rows_do_not_come_half_way_is_read_again() -> None:
-    spec, examples = drawn(0)
+@pytest.mark.parametrize("of", ["", DEEPFM], ids=["logistic", "deepfm"])
+def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
+    spec, examples = drawn(0, model=of)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
     learner = model.learner(60, store)
@@ -250,27 +249,43 @@ def test_on_real_servers_rows_are_pulled_and_the_model_is_the_same(
         few.store.close()
 
 
-def deep(seed: int, statistics: bool) -> tuple[ModelSpec, Examples]:
-    random = np.random.default_rng(seed)
-    model = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
-    spec = random_spec(random, "window", statistics=statistics, model=model)
-    return spec, random_examples(random, spec, 200, closed=True)
+def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None:
+    random = np.random.default_rng(0)
+    spec = random_spec(random, "window", statistics=True, model=DEEPFM)
+    examples = random_examples(random, spec, 400, closed=True)
+    whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
+    learner = few.learner(most_rows=150)
+    assert learner.bounded is not None
+    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+    dropped = []
+
+    def watched(*of: Any) -> None:
+        before = usage.dropped
+        pull(*of)
+        dropped.append(usage.dropped - before)
+
+    setattr(learner.bounded, "pull_statistics", watched)  # noqa: B010 (mypy)
+    whole.run(whole.learner(None))
+    few.run(learner)
+    assert any(dropped)
+    assert_same(few.rows(), whole.rows())
 
 
-def test_few_rows_give_a_deep_model_that_all_rows_give() -> None:
-    spec, examples = deep(0, statistics=False)
+@pytest.mark.parametrize("policy", ["window", "immediate"])
+@pytest.mark.parametrize("growth", ["", COUNT], ids=["all", "count"])
+@pytest.mark.parametrize("statistics", [True, False])
+def test_few_rows_give_a_deep_model_that_all_rows_give(
+    statistics: bool, growth: str, policy: str
+) -> None:
+    random = np.random.default_rng(0)
+    spec = random_spec(random, policy, statistics=statistics, growth=growth, model=DEEPFM)
+    examples = random_examples(random, spec, 300, closed=policy == "window")
     whole, few = Model(spec, examples), Model(spec, examples)
     learner = few.learner(most_rows=60)
     whole.run(whole.learner(None))
     few.run(learner)
     assert_same(few.rows(), whole.rows())
+    assert few.scores.sent == whole.scores.sent
     assert learner.bounded is not None
     assert learner.bounded.usage.dropped > 0
-
-
-def test_a_deep_model_with_statistics_has_to_have_all_its_rows() -> None:
-    spec, _ = deep(0, statistics=True)
-    model = open_model(spec, BUCKETS)
-    check_bound(None, spec, model)
-    with pytest.raises(Unbounded, match="leave out --most-rows"):
-        check_bound(1_000_000, spec, model)
+    assert (learner.bounded.usage.stops > 0) == statistics

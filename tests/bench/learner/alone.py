@@ -1,7 +1,9 @@
-"""A contender in a process of its own, so that its memory is its own.
+"""A contender in a process beside the one that measures, so that its memory is its own.
 
 `memory_mb` is by how much the resident memory of the process grew at its peak while the contender
-learned: neither the interpreter nor the stream count, a model's table does.
+made its input out of the stream and learned it: the interpreter and the stream do not count, the
+input in its own form (batches, lines, dictionaries) and a model's table do. In a quick run one
+process serves all, so what an earlier one left free hides some of a later one's.
 """
 
 from __future__ import annotations
