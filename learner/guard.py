@@ -8,8 +8,10 @@ over. That is the road of a refused push, and costs nothing until it is taken. T
 it lies in Kafka; a dead letter says where, and why.
 
 The loss that is watched is that of the scores made before learning: of an impression whose label is
-known its cross entropy, of one just shown that of a negative. It may rise to `loss_ratio` times its
-running mean. A batch held back raises the mean as well, up to that bound: what looks like a fault
+known its cross entropy, of one just shown that of a negative; a click that comes by itself, under
+`immediate`, is not scored again and not in it. So labels turned around are seen under `window`;
+under `immediate` a flood of clicks is seen once the model answers by it. The loss may rise to
+`loss_ratio` times its running mean, which nobody keeps: after a start it has to be seen anew. A batch held back raises the mean as well, up to that bound: what looks like a fault
 and lasts is the world, and is learned after some tens of batches.
 
 What is held back before a push has no scores: accuracy is measured on what was learned. Gains are
@@ -61,6 +63,7 @@ class Guard:
         """Whether gains are looked at after every batch, to find the one that broke them."""
         self._held: dict[tuple[str, int], str] = {}
         self._told: dict[tuple[str, int], None] = {}
+        self._judged: dict[str, int] = {}  # source -> offset up to which batches had a loss
         self._seen, self._mean = 0, 0.0
 
     def reason(self, name: str, offset: int, examples: Examples) -> str | None:
@@ -74,7 +77,12 @@ class Guard:
         return None
 
     def judge(
-        self, examples: Examples, scores: npt.NDArray[np.float64], largest_gain: float
+        self,
+        name: str,
+        offset: int,
+        examples: Examples,
+        scores: npt.NDArray[np.float64],
+        largest_gain: float,
     ) -> str | None:
         """Return why what was learned of a batch must be undone, None if it may stay.
 
@@ -86,8 +94,9 @@ class Guard:
             return f"expected finite scores, found {np.count_nonzero(~np.isfinite(made))} others"
         if (why := self.exploded(largest_gain)) is not None:
             return why
-        if not made.shape[0]:
+        if not made.shape[0] or offset <= self._judged.get(name, -1):
             return None
+        self._judged[name] = offset
         loss = float(-np.log(np.where(labels > 0, made, 1.0 - made)).mean())
         return self._jump(loss, made.shape[0])
 

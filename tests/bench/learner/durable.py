@@ -86,7 +86,9 @@ class Durable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class Look:
+    """How far the buckets were at one time."""
+
     at_s: float
     examples: float  # applied in a bucket, on average
     log_bytes: int
@@ -149,9 +151,9 @@ class Workshop:
         limit = STEADY_LOG_BYTES if steady_s else Pace().log_bytes_limit
         self._pipe.send((self._machine.kafka, self._machine.redis, spec.text, limit))
         began_s = self._pipe.recv()
-        looks = [_Look(began_s, 0.0, 0, done=False)]
+        looks = [Look(began_s, 0.0, 0, done=False)]
         until_s = time.monotonic() + _PATIENCE_S
-        while not looks[-1].done and not (steady_s and _window(looks, steady_s)):
+        while not looks[-1].done and not (steady_s and when_held_up(looks, steady_s)):
             if time.monotonic() > until_s:
                 raise TimeoutError(f"{looks[-1].examples} of {examples} examples learned")
             time.sleep(_LOOK_S)
@@ -161,7 +163,7 @@ class Workshop:
         if steady_s:
             self._keeper_pipe.send("stop")
             self._keeper_pipe.recv()
-        first, last = _steady(looks, steady_s) if steady_s else (looks[0], looks[-1])
+        first, last = steady_window(looks, steady_s) if steady_s else (looks[0], looks[-1])
         done, grown = last.examples - first.examples, last.log_bytes - first.log_bytes
         folded = done - max(0.0, grown / first.bytes_an_example) if steady_s else done
         scores = self._scores(spec, examples)
@@ -202,7 +204,7 @@ class Workshop:
         return found[: missing[0]] if missing.shape[0] else found
 
 
-def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
+def _look(store: RedisStore, ends: list[int], examples: int) -> Look:
     """See how far the buckets are."""
     answers = store.marks(range(BUCKETS))
     at_s = time.time()
@@ -210,10 +212,10 @@ def _look(store: RedisStore, ends: list[int], examples: int) -> _Look:
     done = all(sorted(each.marks.values()) == ends for each in known) and len(known) == BUCKETS
     applied = sum(sum(each.marks.values()) for each in known) / max(1, len(known))
     log_bytes = sum(each.log_bytes for each in known)
-    return _Look(at_s, min(applied * BATCH, examples), log_bytes, done)
+    return Look(at_s, min(applied * BATCH, examples), log_bytes, done)
 
 
-def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
+def when_held_up(looks: list[Look], steady_s: float) -> tuple[Look, Look] | None:
     """Return the first and the last look at logs so long that the learner was held up; None if they
     are not that far apart.
     """
@@ -221,14 +223,14 @@ def _window(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look] | None:
     return (full[0], full[-1]) if full and full[-1].at_s - full[0].at_s >= steady_s else None
 
 
-def _steady(looks: list[_Look], steady_s: float) -> tuple[_Look, _Look]:
+def steady_window(looks: list[Look], steady_s: float) -> tuple[Look, Look]:
     """Return the looks to measure between: while the learner was held up, else, if it was not for
     half as long before the examples ended, from where there was something to trim.
     """
     kept = next((each for each in looks if each.log_bytes >= STEADY_KEEP_BYTES * BUCKETS), None)
     if kept is None:
         raise ValueError(f"expected more examples, found {looks[-1]}: nothing had to be trimmed")
-    first, last = _window(looks, steady_s / 2) or (kept, looks[-1])
+    first, last = when_held_up(looks, steady_s / 2) or (kept, looks[-1])
     # nothing was trimmed until there was as much as is kept: so an example takes so many bytes
     return replace(first, bytes_an_example=kept.log_bytes / kept.examples), last
 
