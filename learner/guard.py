@@ -11,8 +11,10 @@ The loss that is watched is that of the scores made before learning: of an impre
 known its cross entropy, of one just shown that of a negative; a click that comes by itself, under
 `immediate`, is not scored again and not in it. So labels turned around are seen under `window`;
 under `immediate` a flood of clicks is seen once the model answers by it. The loss may rise to
-`loss_ratio` times its running mean, which nobody keeps: after a start it has to be seen anew. A batch held back raises the mean as well, up to that bound: what looks like a fault
-and lasts is the world, and is learned after some tens of batches.
+`loss_ratio` times its running mean, which nobody keeps: after a start it has to be seen anew. A
+batch held back raises the mean as well, up to that bound: what looks like a fault and lasts is the
+world, and is learned after some tens of batches. Each batch is judged by its loss once: when it is
+read again, the model knows less than when it was let through, and a young one nothing at all.
 
 What is held back before a push has no scores: accuracy is measured on what was learned. Gains are
 looked at before each push, and after each batch only when some push would have carried too large

@@ -272,7 +272,7 @@ class Learner:
             return
         if guard is not None and self._rounds is None:
             largest = self._pending.largest() if guard.careful else 0.0
-            reason = guard.judge(examples, scores, largest)
+            reason = guard.judge(batch.name, batch.offset, examples, scores, largest)
             if reason is not None:
                 guard.hold(batch.name, batch.offset, reason)
                 self._undo({batch.name})

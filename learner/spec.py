@@ -86,6 +86,8 @@ class ModelSpec:
         width = floats(self.optimizers.weights, 1)
         if self.optimizers.embeddings is not None:
             width += floats(self.optimizers.embeddings, self.structure.dimensions)
+        if self.optimizers.dense is not None:  # a row of layers holds one coordinate at least
+            width = max(width, floats(self.optimizers.dense, 1))
         return width
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ingest.examples import Kind
 from tests.learner.slow_logistic import Row, SlowLogistic, mixed, weight_of
-from tests.learner.slow_optimizers import Coordinate
+from tests.learner.slow_optimizers import Coordinate, kept
 
 if TYPE_CHECKING:
     from ingest.examples import Examples
@@ -39,6 +39,11 @@ class SlowFactorization(SlowLogistic):
         vectors = [self.spec.optimizers.embeddings] * self.spec.structure.dimensions
         of = [self.spec.optimizers.weights, *(each for each in vectors if each is not None)]
         return [Coordinate(optimizer) for optimizer in of]
+
+    def kept_in(self, row_id: int) -> list[float]:
+        """What a row holds: of its weight, then of its vector."""
+        weight, *vector = self.coordinates[row_id]
+        return kept([weight]) + (kept(vector) if vector else [])
 
     def _standing(self, row_id: int, second: int) -> list[float]:
         """Weight and vector of a row, decayed to this second."""

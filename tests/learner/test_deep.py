@@ -18,6 +18,8 @@ from learner.models import open_model
 from learner.models.deep import DeepModel, _Module
 from learner.models.layer_kernels import DENSE_NUMBER
 from learner.models.network import make_module
+from learner.optimizers import floats
+from learner.spec import parse_spec
 from tests.learner.streams import (
     BUCKETS,
     COUNT,
@@ -31,17 +33,14 @@ from tests.learner.torch_reference import TorchReference
 if TYPE_CHECKING:
     from learner.spec import ModelSpec
 
-OPTIMIZERS = """
-[optimizer.embeddings]
-name = "adagrad"
-alpha = 0.05
-epsilon = 0.1
-
-[optimizer.dense]
-name = "{dense}"
-alpha = {alpha}
-epsilon = 0.1
-"""
+OPTIMIZERS = {
+    "sgd": "alpha = 0.03\ndecay_per_day = 10.0",
+    "adagrad": "alpha = 0.05\nepsilon = 0.1\ndecay_per_day = 10.0",
+    "ftrl": "alpha = 0.05\nbeta = 0.5\nl1 = 0.02\nl2 = 0.5",
+    "adam": "alpha = 0.02\nepsilon = 0.1\ndecay_per_day = 10.0",
+    "coin": "alpha = 0.02\nbeta = 1.0",
+}
+"""What decays loses a third in the hour that the examples take."""
 FORMS = {
     "deepfm": "layers = [6, 4]\n",
     "wide_and_deep": "layers = [6]\n",
@@ -57,33 +56,46 @@ def _spec(
     policy: str = "immediate",
     mini_batch: int = 8,
     growth: str = "",
-    dense: str = "adagrad",
+    kinds: str = "ftrl adagrad adagrad",
     form: str | None = None,
 ) -> ModelSpec:
+    """kinds: optimizers of weights, embeddings and layers."""
     model = (
         f'architecture = "{architecture}"\ndimensions = 3\ninit_scale = 0.3\nseed = 5\n'
         f"mini_batch = {mini_batch}\n{FORMS[architecture] if form is None else form}"
     )
-    optimizers = OPTIMIZERS.format(dense=dense, alpha=0.02)
-    return random_spec(random, policy, True, optimizers + growth, model)
+    weights, *others = kinds.split()
+    sections = "".join(
+        f'\n[optimizer.{group}]\nname = "{name}"\n{OPTIMIZERS[name]}\n'
+        for group, name in zip(("embeddings", "dense"), others, strict=True)
+    )
+    spec = random_spec(random, policy, True, sections + growth, model)
+    if weights == "ftrl":
+        return spec
+    start, end = (spec.text.index(each) for each in ("[optimizer]", "\n[optimizer.embeddings]"))
+    section = f'[optimizer]\nname = "{weights}"\n{OPTIMIZERS[weights]}\n'
+    return parse_spec(spec.text[:start] + section + spec.text[end:], "test.toml")
 
 
+@pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize(
-    ("architecture", "policy", "dense"),
+    ("architecture", "kinds"),
     [
-        ("deepfm", "immediate", "adagrad"),
-        ("deepfm", "window", "adam"),
-        ("wide_and_deep", "immediate", "adam"),
-        ("dcn_v2", "window", "adagrad"),
-        ("field_weighted_fm", "immediate", "adagrad"),
-        ("din", "immediate", "adagrad"),
+        ("deepfm", "ftrl adagrad adagrad"),
+        ("deepfm", "coin ftrl adam"),
+        ("deepfm", "adam adam ftrl"),
+        ("wide_and_deep", "adagrad coin sgd"),
+        ("dcn_v2", "sgd sgd coin"),
+        ("field_weighted_fm", "ftrl adagrad adagrad"),
+        ("din", "ftrl adagrad adagrad"),
+        ("din", "coin coin coin"),
     ],
 )
 def test_scores_and_rows_equal_a_plain_torch_loop(
-    architecture: str, policy: str, dense: str
+    architecture: str, kinds: str, policy: str
 ) -> None:
     random = np.random.default_rng(len(architecture))
-    spec = _spec(random, architecture, policy, dense=dense)
+    spec = _spec(random, architecture, policy, kinds=kinds)
     examples = random_examples(random, spec, 120, closed=policy == "window")
     bench = Bench(spec)
     assert isinstance(bench.model, DeepModel)
@@ -100,6 +112,13 @@ def test_scores_and_rows_equal_a_plain_torch_loop(
     assert rows.ids[ours].tolist() == sorted(reference.rows)
     counted = [reference.rows[row_id].shows for row_id in sorted(reference.rows)]
     assert rows.shows[ours].tolist() == counted
+    kept = [reference.kept_in(row_id) for row_id in sorted(reference.rows)]
+    np.testing.assert_allclose(rows.values[ours][:, : len(kept[0])], kept, rtol=1e-2, atol=2e-3)
+    own = _Module(copy.deepcopy(bench.model._module), bench.model._layers)
+    own.follow(bench.model._layers, bench.view, reference.last_second)
+    layers = torch.cat([each.detach().flatten() for each in own.module.parameters()]).numpy()
+    np.testing.assert_allclose(layers, reference.layers_now(), rtol=1e-2, atol=2e-3)
+    assert np.abs(layers - reference.begun_layers).max() > 0.01
 
 
 def test_pushed_gains_are_all_that_was_learned_layers_too() -> None:
@@ -121,6 +140,23 @@ def test_pushed_gains_are_all_that_was_learned_layers_too() -> None:
         served.model.predict(served.view, features, event_ms),
         bench.model.predict(bench.view, features, event_ms),
     )
+
+
+@pytest.mark.parametrize("kinds", ["sgd sgd adam", "sgd sgd coin", "ftrl sgd adam"])
+def test_a_row_has_room_for_a_coordinate_of_a_layer_however_short_vectors_are(kinds: str) -> None:
+    """In rows of two floats a chunk of four would write to the row behind it."""
+    spec = _spec(np.random.default_rng(9), kinds=kinds)
+    spec = parse_spec(spec.text.replace("dimensions = 3", "dimensions = 1"), "test.toml")
+    examples = random_examples(np.random.default_rng(9), spec, 64, closed=False)
+    bench = Bench(spec)
+    assert isinstance(bench.model, DeepModel)
+    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
+    reference.begin()
+    expected = []
+    for begin in range(0, len(examples), 8):
+        expected += reference.learn_batch(part(examples, begin, begin + 8))
+    np.testing.assert_allclose(bench.learn(examples), expected, rtol=5e-3, atol=1e-3)
+    assert spec.width >= floats(bench.spec.optimizers.dense or spec.optimizer, 1)
 
 
 def test_chunks_of_layers_lie_in_all_buckets() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingest.examples import Examples
     from learner.models.joint import JointLayers
 
-DENSE = 1001
+DENSE, ROUNDS = 1001, 5
 
 
 def layers_of(bench: Bench) -> np.ndarray:
@@ -34,8 +34,8 @@ def layers_of(bench: Bench) -> np.ndarray:
     return np.asarray(gains.values[gains.ids & np.uint64(1023) == DENSE].astype(np.float64))
 
 
-def stream(seed: int) -> Examples:
-    return random_examples(np.random.default_rng(seed), spec_of(MINI_BATCH), EXAMPLES, closed=True)
+def stream(seed: int, examples: int = EXAMPLES) -> Examples:
+    return random_examples(np.random.default_rng(seed), spec_of(MINI_BATCH), examples, closed=True)
 
 
 def at_once(*works: Callable[[], None]) -> None:
@@ -77,20 +77,19 @@ def test_what_they_push_adds_up_to_the_steps_of_one_learner_with_the_joined_batc
 ) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    examples = stream(seed)
-    benches, joint = group(size, optimizer)
     joined = size * MINI_BATCH
-    rounds = EXAMPLES // joined
+    examples = stream(seed, ROUNDS * joined)
+    benches, joint = group(size, optimizer)
 
     def learn(rank: int) -> None:
-        for number in range(rounds):
+        for number in range(ROUNDS):
             begin = number * joined + rank * MINI_BATCH
             benches[rank].learn(part(examples, begin, begin + MINI_BATCH))
         joint[rank].idle(benches[rank].view)
 
     at_once(*(lambda rank=rank: learn(rank) for rank in range(size)))
     one = member(spec_of(joined, optimizer, synchronous=False))
-    one.learn(part(examples, 0, rounds * joined))
+    one.learn(examples)
     expected, shares = layers_of(one), [layers_of(each) for each in benches]
     assert np.abs(expected).max() > 0.01
     np.testing.assert_allclose(sum(shares), expected, rtol=2e-3, atol=5e-5)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
 
+from learner.pace import Pace
 from learner.staleness import AT_EASE, BadStaleness, Staleness, parse_staleness
 from tests.learner.several import Turns
 from tests.learner.streams import counted, part, random_examples, random_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ingest.examples import Examples
     from learner.pushes import Progress
     from learner.spec import ModelSpec
+    from pserver.store import Push
 
 BATCH, IMPRESSIONS = 40, 900
+TURN_MS = 2
+"""Between two turns of a learner in `several.Turns`; it learns a batch in each."""
 
 
-def stream(seed: int) -> tuple[ModelSpec, list[Examples]]:
+def stream(seed: int, impressions: int = IMPRESSIONS) -> tuple[ModelSpec, list[Examples]]:
     dice = np.random.default_rng(seed)
     spec = random_spec(dice, "immediate", statistics=True)
-    examples = random_examples(dice, spec, IMPRESSIONS, closed=False)
+    examples = random_examples(dice, spec, impressions, closed=False)
     starts = range(0, len(examples), BATCH)
     return spec, [part(examples, start, start + BATCH) for start in starts]
 
@@ -89,3 +96,118 @@ def test_no_push_carries_more_than_the_bound_though_answers_are_slow(
     assert max(carried) <= most
     assert sum(carried) == sum(len(each) for each in batches)
     assert sum(each > 0 for each in carried) >= len(batches) * BATCH // (2 * most)
+
+
+class Sent(NamedTuple):
+    """A round of pushes: when it left, and how many examples had been learned by then."""
+
+    at_ms: int
+    examples: int
+
+
+def rounds_of(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> list[Sent]:
+    """Return a list that every round of the first learner's pushes is going to be noted in."""
+    learner, noted = turns.learners[0], list[Sent]()
+    exchange = learner._pushes._exchange
+    send = exchange.send
+
+    def noting(pushes: Sequence[Push]) -> None:
+        noted.append(Sent(turns.now_ms, learner.figures.examples))
+        send(pushes)
+
+    monkeypatch.setattr(exchange, "send", noting)
+    return noted
+
+
+def alone(
+    setting: str, monkeypatch: pytest.MonkeyPatch, answer_ms: int, impressions: int = IMPRESSIONS
+) -> list[Sent]:
+    """Let one learner learn a batch every 2 ms; return its rounds while there was any left."""
+    spec, batches = stream(7, impressions)
+    turns = Turns(spec, batches, 1, parse_staleness(setting), answer_ms=answer_ms)
+    noted = rounds_of(turns, monkeypatch)
+    turns.run()
+    total = sum(len(each) for each in batches)
+    assert noted[-1].examples == total
+    return [each for each in noted if each.examples < total]
+
+
+def gaps_ms(rounds: list[Sent]) -> list[int]:
+    return [later.at_ms - earlier.at_ms for earlier, later in pairwise(rounds)]
+
+
+def carried(rounds: list[Sent]) -> list[int]:
+    return [later.examples - earlier.examples for earlier, later in pairwise(rounds)]
+
+
+@pytest.mark.parametrize(("setting", "every_ms"), [("8ms", 8), ("20ms", 20), ("90ms", 90)])
+def test_with_a_time_a_round_leaves_when_it_has_passed_though_much_is_waiting(
+    setting: str, every_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = alone(setting, monkeypatch, answer_ms=4, impressions=9_000)
+    # it starts with what it has learned by then, and slows down to its interval
+    steady = [each for each in rounds if each.at_ms > 2 * every_ms]
+    assert len(steady) > 3
+    assert set(gaps_ms(steady)) == {every_ms}
+    assert carried(steady) == [BATCH * every_ms // TURN_MS] * (len(steady) - 1)
+
+
+def test_with_a_time_shorter_than_an_answer_a_round_leaves_as_soon_as_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = alone("10ms", monkeypatch, answer_ms=24, impressions=4000)
+    # found in the step in which it is there, and sent in the next
+    assert set(gaps_ms(rounds)) == {24 + TURN_MS}
+    assert set(carried(rounds)) == {BATCH * (24 + TURN_MS) // TURN_MS}
+
+
+@pytest.mark.parametrize(("setting", "most"), [("batch", BATCH), ("100", 120), ("400", 400)])
+def test_with_a_number_a_round_leaves_with_the_batch_that_reaches_it(
+    setting: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = alone(setting, monkeypatch, answer_ms=0, impressions=3000)
+    assert len(rounds) > 4
+    assert set(carried(rounds)) == {most}
+    assert set(gaps_ms(rounds)) == {most // BATCH * TURN_MS}
+
+
+def test_with_a_number_that_few_examples_do_not_reach_the_interval_bounds_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = alone("1000000", monkeypatch, answer_ms=4, impressions=12_000)
+    assert max(rounds[0].at_ms, *gaps_ms(rounds)) <= Pace().backlog_interval_ms
+
+
+def test_at_ease_rounds_are_rarer_while_much_is_waiting_and_the_last_of_it_goes_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = Pace()
+    gaps = gaps_ms(alone("", monkeypatch, answer_ms=4, impressions=25_000))
+    assert max(gaps) == pace.backlog_interval_ms
+    assert gaps.count(pace.backlog_interval_ms) > 2
+    assert gaps[-1] < pace.backlog_interval_ms
+
+
+@pytest.mark.parametrize(("setting", "most_ms"), [("6ms", 6), ("20ms", 20), ("40ms", 40)])
+def test_a_time_bounds_how_long_another_learner_lacks_what_was_learned(
+    setting: str, most_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent within the time, and folded within the time: it is what the setting promises."""
+    spec, batches = stream(11, 6000)
+    turns = Turns(spec, batches, 2, parse_staleness(setting), answer_ms=2)
+    other = turns.learners[1]
+    folded: list[int] = []
+    follow = other._follow
+
+    def noting(changes: Sequence[object]) -> None:
+        folded.append(turns.now_ms)
+        follow(changes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(other, "_follow", noting)
+    rounds = rounds_of(turns, monkeypatch)
+    turns.run()
+    assert len(rounds) > 4
+    assert max(gaps_ms(rounds)) <= most_ms + TURN_MS
+    waits = [later - earlier for earlier, later in pairwise(folded)]
+    # not while its own push is awaited: that is one answer more
+    assert max(waits) <= most_ms + 3 * TURN_MS

@@ -36,6 +36,8 @@ class TorchReference(SlowFactorization):
     module: nn.Module | None = None
     layers: list[Coordinate] = field(default_factory=list)
     begun_layers: list[float] = field(default_factory=list)
+    last_second: int = 0
+    """Of the mini-batch before: layers decay from then on."""
 
     def begin(self) -> None:
         """Make the parameters what the definition says: Glorot's bounds, from hashes."""
@@ -55,13 +57,16 @@ class TorchReference(SlowFactorization):
                 at += 1
         self.layers = [Coordinate(dense) for _ in range(at)]
 
+    def layers_now(self) -> list[float]:
+        """Return all parameters, one after the other in the module's order."""
+        return [b + c.w for b, c in zip(self.begun_layers, self.layers, strict=True)]
+
     def _set_layers(self) -> None:
         assert self.module is not None
-        at = 0
+        at, now = 0, self.layers_now()
         for parameter in self.module.parameters():
             size = parameter.numel()
-            pairs = zip(self.begun_layers[at:], self.layers[at : at + size], strict=False)
-            parameter.data = torch.tensor([b + c.w for b, c in pairs]).view(parameter.shape)
+            parameter.data = torch.tensor(now[at : at + size]).view(parameter.shape)
             at += size
 
     def learn_batch(self, examples: Examples) -> list[float]:
@@ -69,15 +74,18 @@ class TorchReference(SlowFactorization):
         assert self.module is not None
         seen = []
         tables: dict[int, torch.Tensor] = {}
+        before: dict[int, int] = {}
         for i in range(len(examples)):
             each = self.seen(examples, i, ())
             for row_id in each.reads:
                 if row_id not in tables:
                     standing = self._standing(row_id, each.second)
                     tables[row_id] = torch.tensor(standing, requires_grad=True)
+                    before[row_id] = self.rows.get(row_id, Row()).last_seen
             for row_id, _ in each.inputs:
                 self.count(self.rows.setdefault(row_id, Row()), each)
             seen.append(each)
+        self._decay(before, max(each.second for each in seen))
         self._set_layers()
         self.module.zero_grad()
         log_odds = self.module(self._batch(seen, tables))
@@ -86,6 +94,18 @@ class TorchReference(SlowFactorization):
         self._step(tables)
         clicked = [each.kind is Kind.CLICKED for each in seen]
         return [math.nan if click else q for click, q in zip(clicked, p, strict=True)]
+
+    def _decay(self, before: dict[int, int], second: int) -> None:
+        """Let time pass: of a row up to the last example that names it, of layers up to `second`.
+
+        before: when the rows were last seen until this mini-batch.
+        """
+        for row_id, last_seen in before.items():
+            for coordinate in self.coordinates.get(row_id, []):
+                coordinate.decay(max(0, self.rows[row_id].last_seen - last_seen))
+        for coordinate in self.layers:
+            coordinate.decay(max(0, second - self.last_second) if self.last_second else 0)
+        self.last_second = max(self.last_second, second)
 
     def _loss(self, seen: list[Seen], log_odds: torch.Tensor, p: list[float]) -> torch.Tensor:
         """Ktena et al. 2019: the cross entropy, weighed by detached importance."""
