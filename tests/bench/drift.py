@@ -15,6 +15,9 @@ Three ways to use the same model, each told of the first day, which is not count
     daily     a new one each night, trained on the day that ends, answers the whole next day
     frozen    answers for ever as it stood after the first day
 
+The models are those of `tests.bench.drift_models`. What a user clicked last, which DIN reads, is as
+it was known when the quarter of an hour began.
+
 With --chart, regret by day as a page of its own. Day by day in the table, in thousandths of nats.
 """
 
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +39,7 @@ from rich.table import Table
 from deploy.synthetic import SyntheticStream, World
 from ingest.encode import Encoder
 from ingest.examples import Examples, Kind
-from learner.spec import ModelSpec, parse_spec
+from tests.bench.drift_models import MODELS, RECENT, spec_of
 from tests.bench.learner.core import Core
 
 if TYPE_CHECKING:
@@ -43,92 +47,73 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from learner.spec import ModelSpec
+
     Floats = npt.NDArray[np.float64]
+
+__all__ = ["WORLD", "Day", "make_days", "regret", "regrets", "spec_of"]
 
 DAY_S = 86_400
 START_MS = 1_700_000_000_000
 WORLD = World(lifetime_s=1.5 * DAY_S, wander_s=3.0 * DAY_S)
 _STEPS_A_DAY = 96  # the world changes every quarter of an hour
-_FIELDS = """
-[label]
-policy = "window"
-
-[fields.user_id]
-number = 1
-transform = "id"
-
-[fields.item_id]
-number = 2
-transform = "id"
-
-[fields.category]
-number = 3
-transform = "id"
-
-[fields.position]
-number = 4
-transform = "id"
-
-[fields.device]
-number = 5
-transform = "id"
-"""
-_TASTE = """
-[fields.user_category]
-number = 10
-transform = "cross"
-of = ["user_id", "category"]
-"""
-_FTRL = '[optimizer]\nname = "ftrl"\nalpha = 0.2\nbeta = 1.0\nl1 = 0.0\nl2 = 2.0\n'
-_VECTORS = '[optimizer.embeddings]\nname = "ftrl"\nalpha = 0.2\nbeta = 1.0\nl1 = 0.0\nl2 = 4.0\n'
-_LAYERS = '[optimizer.dense]\nname = "adagrad"\nalpha = 0.02\n'
-_SHARED = "dimensions = 8\ninit_scale = 0.05\nseed = 1\n"
-_DEEP = 'architecture = "deepfm"\n' + _SHARED + "layers = [32, 16]\nmini_batch = 32\n"
-MODELS = {
-    # tastes are of pairs: a sum has to be told of them, products find them
-    "logistic regression": ("", _TASTE + _FTRL),
-    "factorization machine": (
-        'architecture = "factorization_machine"\n' + _SHARED,
-        _FTRL + _VECTORS,
-    ),
-    "DeepFM": (_DEEP, _FTRL + _VECTORS + _LAYERS),
-}
+_REMEMBERED = 20  # clicks of a user
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
     """What happened on one day."""
 
-    shown: list[dict[str, object]]
+    shown: list[dict[str, object]]  # RECENT among them
     truth: Floats  # (n,) probability of a click
     labels: npt.NDArray[np.uint8]  # (n,)
 
 
+class _Clicked:
+    """Which impressions were clicked so far, and what each user clicked last."""
+
+    def __init__(self) -> None:
+        self.ids = set[str]()
+        self._shown: dict[str, dict[str, object]] = {}
+        self._last: dict[object, deque[object]] = {}
+
+    def tell(self, shown: list[dict[str, object]]) -> None:
+        """Give each impression what its user clicked last, as far as it is known by now."""
+        recent = {user: list(last) for user, last in self._last.items()}
+        for each in shown:
+            each[RECENT] = recent.get(each["user_id"], [])
+            self._shown[str(each["impression_id"])] = each
+
+    def add(self, clicks: list[dict[str, object]]) -> None:
+        """Take clicks that came, in order of time."""
+        for click in clicks:
+            name = str(click["impression_id"])
+            shown = self._shown.pop(name)
+            self.ids.add(name)
+            last = self._last.setdefault(shown["user_id"], deque(maxlen=_REMEMBERED))
+            last.append(shown["category"])
+
+
 def make_days(world: World, days: int, impressions_a_day: int, seed: int) -> list[Day]:
     """Let so many days pass."""
-    site, found, clicked = SyntheticStream(world, seed, START_MS), [], set[str]()
+    site, found, clicked = SyntheticStream(world, seed, START_MS), [], _Clicked()
     requests = max(1, impressions_a_day // world.slate // _STEPS_A_DAY)
     for _ in range(days):
         shown: list[dict[str, object]] = []
         truth = []
         for _ in range(_STEPS_A_DAY):
             happened = site.step(site.now_ms + 1000 * DAY_S // _STEPS_A_DAY, requests)
+            clicked.tell(happened.impressions)
+            clicked.add(happened.clicks)
             shown += happened.impressions
             truth.append(happened.truth)
-            clicked.update(click["impression_id"] for click in happened.clicks)
         found.append((shown, np.concatenate(truth)))
-    late = site.step(site.now_ms + 1000 * DAY_S, 0).clicks
-    clicked.update(click["impression_id"] for click in late)
+    clicked.add(site.step(site.now_ms + 1000 * DAY_S, 0).clicks)
+    ever = clicked.ids
     return [
-        Day(shown, truth, np.array([each["impression_id"] in clicked for each in shown], np.uint8))
+        Day(shown, truth, np.array([each["impression_id"] in ever for each in shown], np.uint8))
         for shown, truth in found
     ]
-
-
-def spec_of(model: str) -> ModelSpec:
-    """Return the spec of one of MODELS."""
-    section, more = MODELS[model]
-    return parse_spec(f'[model]\nname = "drift"\n{section}{_FIELDS}{more}', "drift.toml")
 
 
 def examples_of(spec: ModelSpec, day: Day) -> Examples:

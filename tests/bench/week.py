@@ -5,7 +5,8 @@
 Reads the week's events, encodes and joins them in order of event time, and learns them with the
 model of the spec, scoring each impression before it is learned. No Kafka, no parameter server: what
 is measured is the model. `--partitions` takes the order in which a learner gets the events of so
-many partitions, each in batches of a minute: one partition's minute after the other.
+many partitions, each in batches of a minute: one partition's minute after the other. A spec with a
+bag of `recent` gets what the user clicked before (tests.bench.week_history).
 
 The data may be used for research only and is not part of this repository; HEADRACE_WEEK names its
 directory, by default `../shared/data/ebnerd_week1`. Where it is not, benchmarks that need it say so
@@ -38,6 +39,7 @@ from learner.pending import Pending, view_of
 from learner.progressive import Progressive, progressive
 from learner.spec import ModelSpec, load_spec
 from pserver.store import Shape
+from tests.bench.week_history import events_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,9 +117,14 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from plain.read().splitlines()
 
 
+def encode(spec: ModelSpec, events: Events) -> Encoded:
+    """Return the fields of all impressions, with the user's recent clicks where the spec asks."""
+    return Encoder(spec.fields).encode(events_for(spec.fields, events))
+
+
 def run(spec: ModelSpec, events: Events, partitions: int = 1, batch: int = _BATCH) -> Outcome:
     """Learn the events in order; return the accuracy of the scores made on the way."""
-    return learn(spec, events, Encoder(spec.fields).encode(events.impressions), partitions, batch)
+    return learn(spec, events, encode(spec, events), partitions, batch)
 
 
 def learn(
@@ -161,7 +168,7 @@ def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> Progressive:
     All impressions of a request are scored together, from what was learned of the events up to
     `lag_ms` before it.
     """
-    encoded = Encoder(spec.fields).encode(events.impressions)
+    encoded = encode(spec, events)
     which, kinds, labels, times = join(spec, events)
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
     pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
@@ -182,17 +189,25 @@ def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> Progressive:
             model.learn(view, pending.reserve(), active, examples)
             done = until
         own = slice(begin, end)
-        scores[own] = model.predict(view, _rows(encoded, own), events.shown_ms[own])
+        scores[own] = model.predict(view, rows_of(encoded, own), events.shown_ms[own])
     outcome = np.zeros(len(scores), np.uint8)
     outcome[events.clicked] = 1
     requests = events.request_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
     return progressive(outcome, scores, requests)
 
 
-def _rows(encoded: Encoded, part: slice | Integers) -> Encoded:
-    return Encoded(
-        encoded.ids[part], encoded.bag_ids[:0], np.zeros(1, np.int32), encoded.numbers[part]
-    )
+def rows_of(encoded: Encoded, part: slice | Integers) -> Encoded:
+    """Return the fields of chosen events, with the items of their bags."""
+    count, begins = len(encoded), encoded.bag_offsets[:-1]
+    ids, numbers = encoded.ids[part], encoded.numbers[part]
+    if not count or not begins.shape[0]:
+        return Encoded(ids, encoded.bag_ids[:0], np.zeros(1, np.int32), numbers)
+    lengths = np.diff(encoded.bag_offsets).reshape(count, -1)[part].reshape(-1)
+    begins = begins.reshape(count, -1)[part].reshape(-1)
+    offsets = np.zeros(lengths.shape[0] + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    items = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return Encoded(ids, encoded.bag_ids[items], offsets, numbers)
 
 
 def join(
@@ -232,7 +247,7 @@ def _examples(
     labels: npt.NDArray[np.uint8],
     times: Integers,
 ) -> Examples:
-    features = _rows(encoded, which)
+    features = rows_of(encoded, which)
     return Examples(
         fingerprint=spec.fields.fingerprint,
         watermark_ms=int(times.max(initial=0)),
