@@ -115,17 +115,11 @@ CHOSEN: dict[str, dict[tuple[str, str], Constants]] = {
     "DeepFM": {
         ("ids", "immediate"): Constants(_COIN, vectors=(0.3, 20.0), layers=0.05),
         ("ids", "window"): Constants(_HALF_COIN, vectors=(0.15, 20.0), init_scale=0.01),
-        ("statistics", "immediate"): Constants(
-            _HALF_COIN, vectors=(0.08, 20.0), layers=0.05, init_scale=0.01
-        ),
         ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.08, 20.0), init_scale=0.01),
     },
     "DCN-V2": {
         ("ids", "immediate"): Constants(_COIN, layers=0.05),
         ("ids", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), layers=0.05),
-        ("statistics", "immediate"): Constants(
-            _HALF_COIN, vectors=(0.3, 4.0), layers=0.03, init_scale=0.01
-        ),
         ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), init_scale=0.01),
     },
     "DIN": {

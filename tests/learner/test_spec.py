@@ -46,11 +46,11 @@ def test_the_specs_that_are_ready_to_run_load(name: str, width: int) -> None:
     assert spec.width == width
 
 
-@pytest.mark.parametrize("name", ["news_fm", "news_deepfm", "news_dcn"])
-def test_a_row_is_as_wide_as_weight_and_vector_and_what_steps_them(name: str) -> None:
+@pytest.mark.parametrize(("name", "weight"), [("news_fm", 2), ("news_deepfm", 3), ("news_dcn", 3)])
+def test_a_row_is_as_wide_as_weight_and_vector_and_what_steps_them(name: str, weight: int) -> None:
     spec = load_spec(MODELS / f"{name}.toml")
     assert spec.name == name
-    assert spec.width == 2 + 8 * 2
+    assert spec.width == weight + 8 * 2
     # the inputs are those of the linear model, so all of them can learn its examples
     assert spec.fields.fingerprint == load_spec(MODELS / "news.toml").fields.fingerprint
 
