@@ -150,7 +150,11 @@ class Rebuilding:
             found = listed.manifest
             if found is None or found.model != self.spec.name:
                 continue
-            if listed.problems or found.fingerprint != self.spec.fingerprint:
+            alike = (found.fingerprint, found.shape.width) == (
+                self.spec.fingerprint,
+                self.spec.width,
+            )
+            if listed.problems or not alike:
                 why = "damaged" if listed.problems else "of another spec"
                 log.warning("not beginning with snapshot %s: it is %s", listed.name, why)
             elif not self._too_late(found):

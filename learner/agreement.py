@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from learner.architecture import FREE_TO_DIFFER
 from pserver.errors import WrongModel
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def check_agreement(spec: ModelSpec, shape: Shape) -> None:
 def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
     """Return if rows of `original` are good rows of `copy`, and both learn the same examples.
 
-    The name differs; how far the model may grow (admission, expiry) may. `where` says where the
+    The name differs; how far the model may grow (admission, expiry) may, and how many examples are
+    learned at once. `where` says where the
     original's spec was found. Raises WrongModel naming the sections that differ, and the lines.
     """
     pairs = {
@@ -61,8 +63,10 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
 
 
 def _form(spec: ModelSpec) -> dict[str, object]:
-    """Return the section but for the name: what rows begin with, too, is reckoned from it."""
-    return {"architecture": spec.architecture} | spec.structure.agreed()
+    """Return what of the section rows mean: what they begin with, too, is reckoned from it."""
+    agreed = spec.structure.agreed()
+    kept = {key: value for key, value in agreed.items() if key not in FREE_TO_DIFFER}
+    return {"architecture": spec.architecture} | kept
 
 
 def difference(stored: str, here: str, where: str) -> str:

@@ -47,6 +47,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     MODULE: (*_DEEP_KEYS, "cross_layers", "history", "target", "module"),
 }
 """What may be written of each, beside name and architecture."""
+FREE_TO_DIFFER = ("mini_batch", "synchronous")
+"""Of these what says how rows are learned and not what they mean: a copy may do it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

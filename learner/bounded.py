@@ -154,7 +154,8 @@ class Bounded:
         return had
 
     def pull_statistics(self, ids: Ids, examples: Examples, begin: int) -> None:
-        """Get these rows, of the statistics of example `begin`, and what the next may need.
+        """Get these rows, of the statistics of example `begin` and what has to stay for it, and
+        what the next may need.
 
         Raises NotPulled.
         """

@@ -288,7 +288,7 @@ class Learner:
 
     def _undo(self, again: set[str]) -> None:
         """Let go of what was learned since the last push, and read it and these sources again."""
-        self._intake.read_again(self._pushes.undo() | again)
+        self._read_again(self._pushes.undo() | again)
 
     def _report(self, batch: Batch, reason: str) -> None:
         """Count a batch held back, and write a letter about it."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from ingest.examples import unpack
 from learner.agreement import difference
+from learner.architecture import FREE_TO_DIFFER
 from learner.models.layer_kernels import DENSE_NUMBER
 from pserver.errors import WrongModel
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from learner.spec import ModelSpec
 
 _NUMBERS = np.uint64(1023)
-_FREE_TO_DIFFER = ("mini_batch", "synchronous", "layers", "cross_layers", "module")
+_FREE_TO_DIFFER = (*FREE_TO_DIFFER, "layers", "cross_layers", "module")
 """Of a structure: rows but those of layers mean the same whatever they are."""
 
 

@@ -67,34 +67,47 @@ class FoundBucket:
 def survey_buckets(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
     """Look at these buckets, some at a time. Raises nothing for a node or bucket that is away."""
     found: list[FoundBucket] = []
-    a_round = max(1, _CALLS_AT_ONCE // (sub_hashes + _MEASURED))
+    a_round = max(1, _CALLS_AT_ONCE // sub_hashes)
     for start in range(0, len(buckets), a_round):
         found += _survey_round(store, buckets[start : start + a_round], sub_hashes)
     return found
 
 
 def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
-    measured = range(0, sub_hashes, max(1, sub_hashes // _MEASURED))
     calls: list[Call] = []
     for bucket in buckets:
         marks, log = store.key(bucket, "marks"), store.key(bucket, "log")
         subs = [store.key(bucket, f"rows:{n}") for n in range(sub_hashes)]
         calls += (Call(marks, ("HGETALL", marks)), Call(marks, ("TIME",)))
-        calls += [
-            Call(key, ("MEMORY", "USAGE", key)) for key in (log, *(subs[n] for n in measured))
-        ]
+        calls += [Call(log, ("MEMORY", "USAGE", log))]
         calls += [Call(key, ("HLEN", key)) for key in subs]
-    replies = store.nodes.run(calls)
+    replies = _run(store, calls)
     size = len(calls) // len(buckets)
     found = []
     for place, bucket in enumerate(buckets):
-        head, clock, log, *rest = replies[place * size : (place + 1) * size]
-        memory, lengths = rest[: len(measured)], rest[len(measured) :]
+        head, clock, log, *lengths = replies[place * size : (place + 1) * size]
         looked = _headed(FoundBucket(bucket, store.node_of(bucket)), head, clock)
         if looked.there:
-            looked = _sized(looked, lengths, [lengths[n] for n in measured], memory, log)
+            sample = _sample(lengths)
+            keys = [store.key(bucket, f"rows:{n}") for n in sample]
+            memory = store.nodes.run([Call(key, ("MEMORY", "USAGE", key)) for key in keys])
+            looked = _sized(looked, lengths, [lengths[n] for n in sample], memory, log)
         found.append(looked)
     return _dated(store, found)
+
+
+def _run(store: RedisStore, calls: Sequence[Call]) -> list[Any]:
+    """Send calls some at a time; return the replies."""
+    found: list[Any] = []
+    for start in range(0, len(calls), _CALLS_AT_ONCE):
+        found += store.nodes.run(calls[start : start + _CALLS_AT_ONCE])
+    return found
+
+
+def _sample(lengths: Sequence[Any]) -> list[int]:
+    """Return which sub-hashes to measure: some of those that have rows, evenly."""
+    full = [n for n, each in enumerate(lengths) if not isinstance(each, StoreError) and int(each)]
+    return full[:: -(-len(full) // _MEASURED)] if full else []
 
 
 def _headed(found: FoundBucket, head: Any, clock: Any) -> FoundBucket:
@@ -134,7 +147,7 @@ def _sized(
     found = replace(found, rows=rows, rows_of_fullest=max(map(int, lengths)))
     if any(isinstance(reply, Refused) for reply in (*memory, log)):
         return found
-    sampled_bytes = sum(size or 0 for size in memory)  # None for a sub-hash without rows
+    sampled_bytes = sum(size or 0 for size in memory)  # None for one that is gone by now
     return replace(
         found,
         rows_bytes=round(sampled_bytes * rows / sampled) if sampled else 0,

@@ -20,7 +20,7 @@ from pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
 from pserver.nodes import Call
 from pserver.redis_calls import names_of_all
 from pserver.redis_rows import Layout, written
-from pserver.rows import MOST_SUB_HASHES, sub_hashes_for
+from pserver.rows import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -116,7 +116,8 @@ class Making:
         if kept is None:
             fields = asdict(shape)
             del fields["model"]
-            sub_hashes = self._sub_hashes or sub_hashes_for(shape.buckets)
+            sub_hashes = self._sub_hashes or self._survivors(shape.buckets)
+            sub_hashes = sub_hashes or sub_hashes_for(shape.buckets)
             kept = Kept(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
             key = self._calls.shape_key
             self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
@@ -127,6 +128,26 @@ class Making:
                 shown = "" if name == "spec" else f": expected {expected}, found {found}"
                 raise ModelExists(f"the store's model {shape.model!r} has another {name}{shown}")
         return kept
+
+    def _survivors(self, buckets: int) -> int | None:
+        """Return how many sub-hashes the buckets have that outlived the shape; None without rows.
+
+        Ids tell: only with the right number does each lie in the sub-hash where its bits say.
+        """
+        lost = self._missing(buckets)
+        for bucket in (each for each in range(buckets) if each not in lost):
+            keys = [self._calls.key(bucket, f"rows:{n}") for n in range(MOST_SUB_HASHES)]
+            lengths = self._calls.all([Call(key, ("HLEN", key)) for key in keys])
+            # the last ones: in the first, every number of sub-hashes has the least ids
+            some = np.flatnonzero(np.array(lengths, np.int64))[-8:].tolist()
+            scans = [Call(keys[n], ("HSCAN", keys[n], 0, "COUNT", 10)) for n in some]
+            found = [flat[::2] for _, flat in self._calls.all(scans)]
+            ids = np.frombuffer(b"".join(name for names in found for name in names), "<u8")
+            place = np.repeat(some, [len(names) for names in found])
+            for bits in range(MOST_SUB_HASHES.bit_length() - 1, -1, -1):
+                if some and (sub_hash_of(ids, buckets, 1 << bits) == place).all():
+                    return 1 << bits
+        return None
 
     def missing(self) -> list[int]:
         """See Store.missing."""

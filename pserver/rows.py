@@ -128,11 +128,12 @@ def sub_hash_of(
     return ((ids >> np.uint64(below)) & np.uint64(sub_hashes - 1)).astype(np.int64)
 
 
-def sub_hashes_for(buckets: int) -> int:
+def sub_hashes_for(buckets: int, had: int = 0) -> int:
     """Return how many sub-hashes each bucket gets where nobody chose: 16,384 shared by the buckets,
-    yet 256 to 4,096 each.
+    or as many as a model `had` in all, yet 256 to 4,096 each; a power of two.
     """
-    return min(MOST_SUB_HASHES, max(256, _SUB_HASHES // buckets))
+    each = max(had, _SUB_HASHES) // buckets
+    return min(MOST_SUB_HASHES, max(256, 1 << each.bit_length() >> 1))
 
 
 def _layout(width: int) -> np.dtype[np.void]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ingest.settings import KafkaSettings
     from learner.spec import ModelSpec
     from learner.warm_start import Kept
+    from pserver.snapshots.manifest import Manifest
 
 Named = Annotated[
     str | None,
@@ -145,6 +146,18 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     )
 
 
+def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
+    """Return how many a bucket gets: as it had, unless there are more or fewer buckets now."""
+    from pserver.rows import sub_hashes_for
+
+    had, before = manifest.sub_hashes, manifest.shape.buckets
+    buckets = settings.buckets or before
+    if buckets == before:
+        return had
+    suiting = sub_hashes_for(buckets, had * before)
+    return suiting if buckets < before else min(had, suiting)
+
+
 def _restore_from(
     place: str,
     spec: "ModelSpec",
@@ -166,7 +179,9 @@ def _restore_from(
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
     # a model whose shape was lost with its shard gets the layout that its other buckets still have
-    store = open_store(redis_url(redis), to.name, StoreSettings(sub_hashes=manifest.sub_hashes))
+    store = open_store(
+        redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
+    )
     try:
         with stopped_by_signals() as stop, Shown(Console(stderr=True)) as shown:
             restored = restore_model(

@@ -220,7 +220,9 @@ class DeepModel(ModelOfRows):
             named = turns.places[: turns.count[0]]
             ids = view.ids[named]
             turns.turn_of[named] = -1  # places change when rows go; and nothing may come
-            pulling.pull_statistics(lacking, whole.examples, done)
+            # what was named stays, whether it gained something or not
+            wanted = np.concatenate([lacking, ids])
+            pulling.pull_statistics(wanted, whole.examples, done)
             view.reserve(self.rows_needed(whole.examples))
             turns = turns._replace(turn_of=self._room_for_turns(view.room))
             named[:] = view.find(ids)

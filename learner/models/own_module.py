@@ -7,6 +7,7 @@ in other company than a learner met them in, so such an answer would be another 
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import TYPE_CHECKING
 
@@ -54,14 +55,25 @@ def check_module(name: str, module: nn.Module, form: Form) -> None:
             raise UnfitModule(name, "parameters of torch.float32", f"{each} of {parameter.dtype}")
     if any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules()):  # noqa: SLF001
         raise UnfitModule(name, "no dropout: an example is learned once", "a dropout layer")
-    together = _answer(name, module, _trial(form, _ITEMS))
-    _answer(name, module, _trial(form, (0, 0)))
-    for place, items in enumerate(_ITEMS):
-        alone = _answer(name, module, _trial(form, _ITEMS, place))
-        if abs(alone - together[place]) > _CLOSE * (1.0 + abs(alone)):
-            expected = "the same log-odds of an example alone as beside others (and their items)"
-            found = f"{alone.item():.6g} and {together[place].item():.6g} with {items} items"
-            raise UnfitModule(name, expected, found)
+    tried = copy.deepcopy(module)  # one that remembers its last batch must not remember a trial
+    for items, only in ((_ITEMS, None), ((0, 0), None), *((_ITEMS, k) for k in range(len(_ITEMS)))):
+        _answer(name, tried, _trial(form, items, only))
+    _check_company(name, tried, form)
+
+
+def _check_company(name: str, module: nn.Module, form: Form) -> None:
+    """Raise UnfitModule if an example's answer hangs on who else is asked for. Moves parameters."""
+    dice = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():  # a layer that begins with zeros hides what it is for
+            parameter.add_(torch.randn(parameter.shape, generator=dice), alpha=0.1)
+        together = module(_trial(form, _ITEMS))
+        for place, items in enumerate(_ITEMS):
+            alone = module(_trial(form, _ITEMS, place))[0]
+            if abs(alone - together[place]) > _CLOSE * (1.0 + abs(alone)):
+                expected = "the same log-odds of an example alone as beside others with their items"
+                found = f"{alone:.6g} and {together[place]:.6g}, with {items} items of its own"
+                raise UnfitModule(name, expected, found)
 
 
 def _trial(form: Form, items: tuple[int, ...], only: int | None = None) -> Batch:
@@ -82,8 +94,8 @@ def _trial(form: Form, items: tuple[int, ...], only: int | None = None) -> Batch
     )
 
 
-def _answer(name: str, module: nn.Module, batch: Batch) -> Tensor:
-    """Return log-odds of shape (n,), which can be told apart from their inputs' gradients."""
+def _answer(name: str, module: nn.Module, batch: Batch) -> None:
+    """Raise UnfitModule unless it answers a batch with log-odds that can be learned from."""
     count, longest = batch.present.shape
     trial = f"a Batch of {count} examples, up to {longest} items each"
     try:
@@ -93,6 +105,8 @@ def _answer(name: str, module: nn.Module, batch: Batch) -> Tensor:
     if not isinstance(answer, Tensor) or answer.shape != (count,):
         found = tuple(answer.shape) if isinstance(answer, Tensor) else repr(answer)
         raise UnfitModule(name, f"log-odds of shape ({count},)", str(found))
+    if answer.dtype != torch.float32:
+        raise UnfitModule(name, "log-odds of torch.float32", str(answer.dtype))
     if not bool(torch.isfinite(answer).all()):
         raise UnfitModule(name, f"finite log-odds of {trial}", str(answer.tolist()))
     try:
@@ -101,4 +115,3 @@ def _answer(name: str, module: nn.Module, batch: Batch) -> Tensor:
     except Exception as error:
         expected = "log-odds that have a gradient by inputs and parameters"
         raise UnfitModule(name, expected, repr(error)) from error
-    return answer.detach()

@@ -132,6 +132,13 @@ def test_a_copy_of_a_deep_model_may_not_read_its_rows_otherwise(
     assert str(refused.value).splitlines()[0].endswith(f"differ in {section}:")
 
 
+def test_a_copy_of_a_deep_model_may_learn_more_examples_at_once_or_with_others() -> None:
+    original, renamed = parse_spec(DEEP, "news.toml"), DEEP.replace('"news"', '"copy"')
+    for more in ("mini_batch = 7", "synchronous = true"):
+        text = renamed.replace("seed = 1", f"seed = 1\n{more}")
+        check_copy(parse_spec(text, "copy.toml"), original, "snapshot x")
+
+
 def test_a_copy_may_grow_otherwise_than_its_original() -> None:
     text = SPEC.replace('"news"', '"copy"') + "\n[expiry]\nmost_rows = 1000000\n"
     check_copy(parse_spec(text, "copy.toml"), parse_spec(SPEC, "news.toml"), "snapshot x")

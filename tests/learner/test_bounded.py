@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.examples import Kind
-from learner.errors import NotPulled
+from learner.errors import GroupBroken, NotPulled
 from learner.hot_rows import HotRows
 from pserver.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ingest.examples import Examples
     from learner.loop import Learner
     from pserver.rows import Rows
+    from pserver.table import RowTable
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
+TORCH = "deep models are an extra: pip install headrace[deep]"
 _TURNS = 120
 """With trouble."""
 
@@ -162,6 +164,8 @@ def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand
 
 @pytest.mark.parametrize("of", ["", DEEPFM], ids=["logistic", "deepfm"])
 def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
+    if of:
+        pytest.importorskip("torch", reason=TORCH)
     spec, examples = drawn(0, model=of)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
@@ -171,10 +175,10 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
 
     unanswered = []
 
-    def sometimes_unanswered(*of: Any) -> None:
+    def sometimes_unanswered(*asked: Any) -> None:
         store.share = float(usage.stops in (2, 5))
         try:
-            pull(*of)
+            pull(*asked)
         except NotPulled as error:
             unanswered.append(error)
             raise
@@ -186,6 +190,37 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
     assert len(unanswered) == 2
     assert learner.tally.refused == 0
     assert_once(model, examples)
+
+
+class Group:
+    """Learners that step together: what they did cannot be taken back."""
+
+    busy = False
+
+    def idle(self, view: RowTable) -> None:
+        """Nobody else is there."""
+
+    def leave(self, why: str) -> None:
+        """End it."""
+        raise GroupBroken(0, 1, why)
+
+
+def test_learners_that_step_together_part_where_a_batch_would_be_read_again() -> None:
+    spec, examples = drawn(0)
+    model = Model(spec, examples)
+    store = Silent(model.store, random.Random(3))
+    learner = model.learner(60, store)
+    assert learner.bounded is not None
+    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+
+    def once_unanswered(*asked: Any) -> None:
+        store.share = float(usage.stops == 2)
+        pull(*asked)
+
+    setattr(learner.bounded, "pull_statistics", once_unanswered)  # noqa: B010 (mypy)
+    learner._rounds = Group()
+    with pytest.raises(GroupBroken, match="are to be read again"):
+        model.run(learner)
 
 
 def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
@@ -250,6 +285,7 @@ def test_on_real_servers_rows_are_pulled_and_the_model_is_the_same(
 
 
 def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None:
+    pytest.importorskip("torch", reason=TORCH)
     random = np.random.default_rng(0)
     spec = random_spec(random, "window", statistics=True, model=DEEPFM)
     examples = random_examples(random, spec, 400, closed=True)
@@ -277,6 +313,7 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
 def test_few_rows_give_a_deep_model_that_all_rows_give(
     statistics: bool, growth: str, policy: str
 ) -> None:
+    pytest.importorskip("torch", reason=TORCH)
     random = np.random.default_rng(0)
     spec = random_spec(random, policy, statistics=statistics, growth=growth, model=DEEPFM)
     examples = random_examples(random, spec, 300, closed=policy == "window")

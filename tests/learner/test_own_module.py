@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+
 import torch
 from torch import Tensor, nn
 
@@ -92,9 +95,42 @@ class Random(Summing):
         return torch.rand(batch.wide.shape[0], FORM.dimensions)
 
 
-@pytest.mark.parametrize("module", [Summing(), MaskedMean()])
+class Hidden(Centred):
+    """What hangs on the batch goes through a layer that begins with zeros."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        self.gate = nn.Parameter(torch.zeros(form.dimensions))
+
+    def interest(self, batch: Batch) -> Tensor:
+        """Return nothing, to begin with."""
+        return super().interest(batch) * self.gate
+
+
+class Double(Summing):
+    """Float32 inside, float64 at the end."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds in another type than is learned from."""
+        return super().forward(batch).double()
+
+
+class Remembering(Summing):
+    """Fit: it keeps its last answer, for somebody to look at."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds, (n,)."""
+        self.seen = super().forward(batch)
+        return self.seen
+
+
+@pytest.mark.parametrize("module", [Summing(), MaskedMean(), Remembering()])
 def test_a_module_that_minds_only_its_example_is_fit(module: nn.Module) -> None:
+    before = [each.detach().clone() for each in module.parameters()]
     check_module("ours", module, FORM)
+    assert not hasattr(module, "seen")  # a copy was tried
+    for each, was in zip(module.parameters(), before, strict=True):
+        assert torch.equal(each, was)
     check_module("ours", module, FORM._replace(target=-1))
 
 
@@ -107,6 +143,8 @@ def test_a_module_that_minds_only_its_example_is_fit(module: nn.Module) -> None:
         (Centred(), "alone as beside others"),
         (Normed(), "Batch of 1 examples"),
         (Random(), "alone as beside others"),
+        (Hidden(), "alone as beside others"),
+        (Double(), "expected log-odds of torch.float32, found torch.float64"),
     ],
 )
 def test_a_module_that_would_break_later_is_refused_now(module: nn.Module, expected: str) -> None:

@@ -7,11 +7,13 @@ import random
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from pserver.memory_store import BucketState, MemoryStore
 from pserver.nodes import Call
 from pserver.redis_store import RedisStore, StoreSettings, open_store
+from pserver.rows import Rows
 from pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
@@ -86,6 +88,43 @@ class TestCluster(StoreLaws):
         world = RedisWorld(valkey, fresh_name("laws"))
         yield world
         world.store.close()
+
+
+@pytest.mark.parametrize("rows", [5, 300])
+@pytest.mark.parametrize("sub_hashes", [1, 256, 4096])
+def test_a_shape_that_is_lost_is_made_again_as_its_buckets_lie(
+    valkey_node: str, fresh_name: Callable[[str], str], sub_hashes: int, rows: int
+) -> None:
+    shape = Shape(fresh_name("survivors"), 4, WIDTH, "fingerprint", "spec")
+    settings = StoreSettings(sub_hashes=sub_hashes)
+    ids = np.random.default_rng(3).integers(1 << 62, 1 << 63, rows, np.uint64)  # bucket 1
+    ones = np.ones(rows, np.uint64)
+    seen = np.ones(rows, np.uint32)
+    written = Rows(ids, ones, ones, seen, seen, np.ones((rows, WIDTH), np.float32))
+    with closing(open_store(valkey_node, shape.model, settings)) as store:
+        store.begin(shape)
+        for bucket in range(4):
+            store.load(bucket, 1, {}, [written] if bucket == 1 else [])
+        store.finish()
+        store.nodes.run([Call(key, ("DEL", key)) for key in (_shape_key(shape), *_some(shape))])
+    with closing(open_store(valkey_node, shape.model)) as store:
+        store.begin(shape)
+        assert store.missing() == [3]
+        store.load(3, 1, {}, [])
+        store.finish()
+        assert store.sub_hashes == sub_hashes
+        [found] = store.find({1: ids})
+        assert not isinstance(found, Exception)
+        assert found.rows.ids.shape[0] == rows
+        store.drop()
+
+
+def _shape_key(shape: Shape) -> bytes:
+    return f"{{{shape.model}}}:shape".encode()
+
+
+def _some(shape: Shape) -> list[bytes]:
+    return [f"{{{shape.model}:3}}:{name}".encode() for name in ("marks", "log")]
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, 2048), (8, 8)])
