@@ -169,18 +169,21 @@ def _fetch(jars: Sequence[Jar], on_bytes: OnBytes) -> None:
     for _ in range(FETCHERS):
         threading.Thread(target=fetch.work, daemon=True).start()
     seen, seen_at = (-1, -1), time.monotonic()
-    while fetch.jars_left:
+    while True:
         with fetch.changed:
-            fetch.changed.wait(0.1)
-            error, now = fetch.error, (fetch.jars_left, fetch.bytes_done)
-        if now != seen:
-            seen, seen_at = now, time.monotonic()
-            on_bytes(fetch.bytes_done, total)
+            if fetch.jars_left and fetch.error is None:
+                fetch.changed.wait(0.1)
+            error, jars_left, bytes_done = fetch.error, fetch.jars_left, fetch.bytes_done
+        if (jars_left, bytes_done) != seen:
+            seen, seen_at = (jars_left, bytes_done), time.monotonic()
+            on_bytes(bytes_done, total)
+        if not jars_left:
+            return
         stalled = time.monotonic() - seen_at > STALL_S
         if error is not None or stalled:
             why = f"nothing came for {STALL_S:g} s" if error is None else _in_short(error)
             raise JarsUnavailable(
-                f"the jars of Kafka could not be fetched ({fetch.jars_left} of {len(jars)} "
+                f"the jars of Kafka could not be fetched ({jars_left} of {len(jars)} "
                 f"missing): {why}. {WHAT_TO_DO}"
             ) from error
 

@@ -67,8 +67,10 @@ def test_missing_jars_are_fetched_once_and_come_in_the_order_of_the_lock(maven: 
     assert [path.read_bytes() for path in first] == list(CONTENTS.values())
     assert second == first
     assert maven.fetched == list(CONTENTS)
-    assert {total for _, total in seen} == {sum(map(len, CONTENTS.values()))}
+    in_all = sum(map(len, CONTENTS.values()))
+    assert {total for _, total in seen} == {in_all}
     assert seen == sorted(seen)
+    assert seen[-1] == (in_all, in_all)  # also where all was there before anybody looked
 
 
 def test_a_jar_that_was_cut_short_or_changed_is_fetched_again(maven: FakeMaven) -> None:
