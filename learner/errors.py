@@ -99,8 +99,9 @@ class NoUncertainty(ValueError):
 
     def __init__(self, model: str, optimizer: str) -> None:
         super().__init__(
-            f'model "{model}": expected weights stepped by "ftrl" or "adagrad", whose rates tell '
-            f'how much was seen of an input; found "{optimizer}", so there is no uncertainty'
+            f'model "{model}": expected weights stepped by "ftrl", "adagrad" or "coin", whose '
+            f'rows tell how much was seen of an input; found "{optimizer}", so there is no '
+            "uncertainty"
         )
 
 

@@ -16,6 +16,9 @@ batch held back raises the mean as well, up to that bound: what looks like a fau
 world, and is learned after some tens of batches. Each batch is judged by its loss once: when it is
 read again, the model knows less than when it was let through, and a young one nothing at all.
 
+Of learners that step together nothing can be undone: there a batch is rehearsed, and judged by its
+scores and by the squares of its gradients, before it is learned.
+
 What is held back before a push has no scores: accuracy is measured on what was learned. Gains are
 looked at before each push, and after each batch only when some push would have carried too large
 ones: scores of a batch found in this way were sent already.

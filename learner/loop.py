@@ -258,6 +258,8 @@ class Learner:
         examples, guard = batch.examples, self._guard
         if guard is not None:
             reason = guard.reason(batch.name, batch.offset, examples)
+            if reason is None and self._rounds is not None:
+                reason = self._rehearse(self._rounds, guard, batch)
             if reason is not None:
                 self._intake.learned(batch)
                 if guard.tell(batch.name, batch.offset):
@@ -285,6 +287,15 @@ class Learner:
         self.progress.learned(batch.name, event_ms, append_ms)
         clicked = examples.append_ms[examples.kinds == Kind.CLICKED]
         self.progress.clicked(batch.name, batch.offset, clicked.tolist())
+
+    def _rehearse(self, rounds: Rounds, guard: Guard, batch: Batch) -> str | None:
+        """Return why a batch may not be brought to a round: what all have stepped stays."""
+        name, offset, examples = batch.name, batch.offset, batch.examples
+        scores, gradient = rounds.rehearse(self.view, self._intake.active(batch), examples)
+        reason = guard.judge(name, offset, examples, scores, gradient * gradient)
+        if reason is not None:
+            guard.hold(name, offset, reason)
+        return reason
 
     def _undo(self, again: set[str]) -> None:
         """Let go of what was learned since the last push, and read it and these sources again."""

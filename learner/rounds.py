@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ingest.examples import Examples
     from pserver.table import RowTable
 
 
@@ -13,6 +17,14 @@ class Rounds(Protocol):
 
     busy: bool
     """Whether anybody had examples in the last round."""
+
+    def rehearse(
+        self, view: RowTable, active: npt.NDArray[np.bool_], examples: Examples
+    ) -> tuple[npt.NDArray[np.float64], float]:
+        """Return the scores a batch has before it is learned, and the largest of its gradients.
+
+        Changes nothing, and asks nobody else. active: (buckets,) as in learning.
+        """
 
     def idle(self, view: RowTable) -> None:
         """Take part with nothing. Raises GroupBroken."""

@@ -12,7 +12,15 @@ epsilon) for adagrad, whose step has its own gradient in n. It needs nothing tha
 and falls with each outcome of an input. It is in log-odds, not a probability, and it is no
 confidence interval: use it to explore, to rank what is to be learned of, or to refuse to bid.
 
+A coordinate of coin has no rate, but keeps the sizes of its gradients. Of a slope p - y the size to
+be expected is 2 p (1 - p), the square p (1 - p): so half of the sum of the sizes is what n would
+be, and the rate that ftrl had with the same alpha and beta is taken. It falls with each outcome as
+the others do. It is no bound: a coordinate that was often right moves farther.
+
 SGD's rate is the same whatever was seen, and Adam's means forget it, so with these there is none.
+
+An item that is in a bag m times is m inputs here; its row is stepped m times and counts m times, so
+that it may move m times as far as that.
 
 It is of the weights, one an input: of a logistic regression that is all, of a factorization machine
 the linear part, of a deep model the wide part. Vectors and layers are not in it; they share their
@@ -30,7 +38,7 @@ import numpy as np
 from ingest.compiled import kernel, read_only
 from learner.errors import NoUncertainty
 from learner.inputs import find_asked
-from learner.optimizer_spec import ADAGRAD, FTRL
+from learner.optimizer_spec import ADAGRAD, COIN, FTRL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,24 +48,27 @@ if TYPE_CHECKING:
     from learner.optimizer_spec import Optimizer
     from pserver.table import RowTable
 
-_SQUARES = 1
-"""Where in a row n lies: behind w or z, in rows of whatever width."""
+_SEEN = 1
+"""Where in a row n lies, or the sum of sizes: behind w or z, in rows of whatever width."""
 
 
 class Rates(NamedTuple):
-    """alpha_i = alpha / (added + sqrt(n_i + ahead))."""
+    """alpha_i = alpha / (added + sqrt(share seen_i + ahead))."""
 
     alpha: float
     added: float
+    share: float
     ahead: float
 
 
 def rates_of(optimizer: Optimizer, model: str) -> Rates:
     """Return the rates of a model's weights. Raises NoUncertainty."""
     if optimizer.name == FTRL:
-        return Rates(optimizer.alpha, optimizer.beta, 0.0)
+        return Rates(optimizer.alpha, optimizer.beta, 1.0, 0.0)
+    if optimizer.name == COIN:
+        return Rates(optimizer.alpha, optimizer.beta, 0.5, 0.0)
     if optimizer.name == ADAGRAD:
-        return Rates(optimizer.alpha, optimizer.epsilon, 1.0)
+        return Rates(optimizer.alpha, optimizer.epsilon, 1.0, 1.0)
     raise NoUncertainty(model, optimizer.name)
 
 
@@ -90,9 +101,9 @@ def _sum_rates(columns, rates, program, gate, features, event_ms, scratch, found
         reads = scratch.reads if strangers else scratch.places[0]
         total = 0.0
         for k in range(count):
-            n = 0.0
+            seen = 0.0
             if reads[k] >= 0:
-                n = np.float64(columns.values[reads[k], _SQUARES])
-            rate = rates.alpha / (rates.added + math.sqrt(n + rates.ahead))
+                seen = np.float64(columns.values[reads[k], _SEEN])
+            rate = rates.alpha / (rates.added + math.sqrt(rates.share * seen + rates.ahead))
             total += rate * abs(np.float64(scratch.x[0, k]))
         found[i] = total

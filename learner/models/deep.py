@@ -27,9 +27,9 @@ import torch
 from ingest.compiled import read_only
 from ingest.examples import Kind
 from learner.inputs import BLOCK
+from learner.models.arrangement import Arrangement, Parts
 from learner.models.deep_kernels import (
     Gathered,
-    Gradients,
     Span,
     Turns,
     gather,
@@ -40,7 +40,7 @@ from learner.models.deep_kernels import (
 from learner.models.joint import JointLayers
 from learner.models.layers import Layers
 from learner.models.log_odds import probabilities
-from learner.models.network import Batch, Form, make_module
+from learner.models.network import make_module
 from learner.models.rows import ModelOfRows
 from learner.row_values import parameters_of
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from ingest.examples import Encoded, Examples
     from learner.asked_rows import AskedRows
-    from learner.input_rows import InputRows
     from learner.inputs import Features, Labelled, Scratch
     from learner.models.layers import Standing
     from learner.models.together import Together
@@ -89,7 +88,7 @@ class DeepModel(ModelOfRows):
         self._parameters = parameters_of(spec)
         self._dimensions = spec.structure.dimensions
         self._mini_batch = spec.structure.mini_batch
-        self._arrange = _Arrangement(spec, self._inputs)
+        self._arrange = Arrangement(spec, self._inputs)
         with torch.random.fork_rng():
             self._module = make_module(spec, self._arrange.form)
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
@@ -103,7 +102,7 @@ class DeepModel(ModelOfRows):
 
     def step_together(self, together: Together) -> JointLayers:
         """From now on, step the layers with a group of learners; return who takes part for us."""
-        joint = JointLayers(self._spec, self._layers, together)
+        joint = JointLayers(self._spec, self._layers, together, self)
         self._layers = joint
         return joint
 
@@ -114,11 +113,22 @@ class DeepModel(ModelOfRows):
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        count = len(features)
-        if not count:
+        if not len(features):
             return np.zeros(0)
+        gathered, offsets = self._looked_up(view, features, event_ms)
+        own = self._of_thread()
+        own.follow(self._layers, view, int(event_ms.max()) // 1000)
+        with torch.inference_mode():
+            parts = self._arrange.parts(gathered, offsets, len(features))
+            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, len(features)))
+        return probabilities(log_odds.numpy())
+
+    def _looked_up(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> tuple[Gathered, npt.NDArray[np.int64]]:
+        """Return what the network needs, from the rows as they stand; and where its bags begin."""
         inputs = self._inputs
-        gathered = self._gathered(count, features.bag_ids.shape[0])
+        gathered = self._gathered(len(features), features.bag_ids.shape[0])
         look_up(
             view.columns,
             self._parameters,
@@ -130,13 +140,29 @@ class DeepModel(ModelOfRows):
             inputs.scratch(features, 1),
             gathered,
         )
+        return gathered, features.bag_offsets.astype(np.int64)
+
+    def rehearse(
+        self, view: RowTable, active: npt.NDArray[np.bool_], examples: Examples
+    ) -> tuple[npt.NDArray[np.float64], float]:
+        """Return what scores a batch has before it is learned, and the largest of its gradients:
+        by the module's parameters of all examples, by rows of each.
+
+        By rows and layers as they stand. Changes nothing.
+        """
+        labelled = self._inputs.begin(active, examples)
+        gathered, offsets = self._looked_up(view, examples.features, labelled.event_ms)
         own = self._of_thread()
-        own.follow(self._layers, view, int(event_ms.max()) // 1000)
-        with torch.inference_mode():
-            offsets = features.bag_offsets.astype(np.int64)
-            parts = self._arrange.parts(gathered, offsets, count)
-            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        return probabilities(log_odds.numpy())
+        own.read(self._layers, view, int(labelled.event_ms.max()) // 1000)
+        made, by_leaf = self._differentiate(own, gathered, offsets, labelled, 0, len(examples))
+        if self._calibrated is not None:
+            self._calibrated.apply(view, made)
+        # rows are stepped by what is gathered of them times the value of the input
+        fixed = len(examples) * (self._inputs.fixed + self._inputs.statistics)
+        x = torch.from_numpy(gathered.x[:fixed].reshape(len(examples), -1))
+        of_rows = by_leaf[0].unsqueeze(1) * x, by_leaf[1] * x[:, 1:].unsqueeze(2)
+        largest = [each.abs().max() for each in (*of_rows, *by_leaf[2:]) if each.numel()]
+        return made, float(torch.stack(largest).max())  # of what is no number: that
 
     def _learn_all(
         self,
@@ -172,19 +198,34 @@ class DeepModel(ModelOfRows):
         gaining, active = whole.gaining, whole.active
         own = self._of_thread()
         standing = own.read(self._layers, view, counted[2])
-        parts = self._arrange.parts(gathered, offsets, count)
-        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
-        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
-        slopes(whole.labelled, begin, made, sloping)
-        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-        loss = torch.dot(log_odds, torch.from_numpy(sloping))
-        by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        made, by_leaf = self._differentiate(own, gathered, offsets, whole.labelled, begin, end)
         gradients = self._arrange.gradients(Parts(*by_leaf[:3]), offsets)
         scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
         joined = own.joined(by_leaf[3:])
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
+
+    def _differentiate(
+        self,
+        own: _Module,
+        gathered: Gathered,
+        offsets: npt.NDArray[np.int64],
+        labelled: Labelled,
+        begin: int,
+        end: int,
+    ) -> tuple[npt.NDArray[np.float64], Sequence[Tensor]]:
+        """Return scores of what was gathered of examples [begin, end), and the gradients of their
+        loss by its `Parts` and by the module's parameters.
+        """
+        count = end - begin
+        parts = self._arrange.parts(gathered, offsets, count)
+        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
+        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
+        slopes(labelled, begin, made, sloping)
+        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
+        loss = torch.dot(log_odds, torch.from_numpy(sloping))
+        return made, torch.autograd.grad(loss, leaves, materialize_grads=True)
 
     def _gather(
         self, whole: _Whole, begin: int, end: int, gathered: Gathered
@@ -297,89 +338,6 @@ class _Module:
         for room, each in zip(self._cut_gradient, gradients, strict=True):
             room.copy_(each)
         return self._gradient
-
-
-class Parts(NamedTuple):
-    """What was gathered of n examples with K fixed inputs each, as torch sees it."""
-
-    wide: Tensor  # (n,) sum of the weights, items' too
-    vectors: Tensor  # (n, K - 1, d)
-    item_vectors: Tensor  # (items, d)
-
-
-class _Arrangement:
-    """How positions become the tensors of a `Batch`."""
-
-    def __init__(self, spec: ModelSpec, inputs: InputRows) -> None:
-        fields, structure = spec.fields, spec.structure
-        self._each, self._bags = inputs.fixed + inputs.statistics, inputs.bags
-        self._history, target = -1, -1
-        if structure.history:
-            self._history = [each.name for each in fields.bags].index(structure.history)
-            target = [each.name for each in fields.singles].index(structure.target)
-        self.form = Form(
-            self._each - 1 + self._bags,
-            structure.dimensions,
-            structure.layers,
-            structure.cross_layers,
-            target,
-        )
-
-    def parts(self, gathered: Gathered, offsets: npt.NDArray[np.int64], count: int) -> Parts:
-        """Return tensors over what was gathered of `count` examples.
-
-        offsets: (count * bags + 1,) of the items of their bags, from 0. Cut and summed by numpy:
-        cut by torch, each would have a gradient as long as all of them.
-        """
-        weights, vectors = gathered.weights, gathered.vectors
-        fixed = count * self._each
-        wide = weights[:fixed].reshape(count, self._each).sum(axis=1)
-        if self._bags:
-            wide += np.bincount(self._of_items(offsets), weights[fixed:], count)
-        return Parts(
-            torch.from_numpy(wide),
-            torch.from_numpy(vectors[: fixed - count].reshape(count, -1, vectors.shape[1])),
-            torch.from_numpy(vectors[fixed - count :]),
-        )
-
-    def gradients(self, by_parts: Parts, offsets: npt.NDArray[np.int64]) -> Gradients:
-        """Return the gradients by what was gathered: a weight has that of the sum it is in."""
-        wide, vectors, item_vectors = (each.contiguous().numpy() for each in by_parts)
-        of_items = wide[self._of_items(offsets)] if self._bags else wide[:0]
-        return Gradients(
-            np.repeat(wide, self._each),
-            vectors.reshape(-1, vectors.shape[2]),
-            of_items,
-            item_vectors,
-        )
-
-    def _of_items(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return which example each item is of."""
-        begins = offsets[:: self._bags]
-        return np.repeat(np.arange(begins.shape[0] - 1), np.diff(begins))
-
-    def batch(self, parts: Parts, offsets: npt.NDArray[np.int64], count: int) -> Batch:
-        """Return the batch of `count` examples; offsets: of the items of their bags, from 0."""
-        vectors = parts.vectors
-        dimensions = vectors.shape[2]
-        items = vectors.new_zeros(count, 0, dimensions)
-        present = torch.zeros(count, 0, dtype=torch.bool)
-        if self._bags:
-            lengths = np.diff(offsets)
-            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths))
-            sums = vectors.new_zeros(count * self._bags, dimensions)
-            sums = sums.index_add(0, bag, parts.item_vectors)
-            vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
-        if self._history >= 0:
-            begins = offsets[:-1][self._history :: self._bags]
-            lengths = lengths[self._history :: self._bags]
-            steps = np.arange(lengths.max(initial=0))
-            there = steps < lengths[:, None]
-            places = np.where(there, begins[:, None] + steps, 0)
-            present = torch.from_numpy(there)
-            if places.size:
-                items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
-        return Batch(parts.wide, vectors, items, present)
 
 
 def _counts(examples: Examples, begins: Sequence[int]) -> list[tuple[int, int, int]]:

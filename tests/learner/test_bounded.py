@@ -200,6 +200,12 @@ class Group:
     def idle(self, view: RowTable) -> None:
         """Nobody else is there."""
 
+    def rehearse(
+        self, view: RowTable, active: np.ndarray, examples: Examples
+    ) -> tuple[np.ndarray, float]:
+        """Nobody guards this one."""
+        raise NotImplementedError
+
     def leave(self, why: str) -> None:
         """End it."""
         raise GroupBroken(0, 1, why)

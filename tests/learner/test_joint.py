@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from deploy.stack.ports import free_port
+from ingest.examples import Kind
 from ingest.spec_text import SpecError
 from learner.errors import GroupBroken
 from learner.models.together import Place, Together, meet
@@ -143,6 +145,40 @@ def test_a_bucket_that_has_the_examples_brings_nothing_to_the_round() -> None:
     assert not joint[1]._gained[:, skipped].any()
 
 
+def test_a_rehearsal_tells_scores_and_gradients_and_asks_nobody_and_changes_nothing() -> None:
+    examples = stream(8)
+    benches, joint = group(2, "sgd")
+    bench, mine = benches[0], joint[0]
+    at_once(*(lambda rank=rank: joint[rank].idle(benches[rank].view) for rank in range(2)))
+    active = np.ones(bench.shape.buckets, np.bool_)
+    few = part(examples, 0, MINI_BATCH)
+    scores, largest = mine.rehearse(bench.view, active, few)
+    assert len(bench.view) == 0
+    assert not bench.gained().ids.size
+    assert not mine._gained.any()
+
+    learned = []
+    at_once(
+        lambda: learned.extend(bench.learn(few).tolist()),
+        lambda: joint[1].idle(benches[1].view),
+    )
+    shown = few.kinds != Kind.CLICKED
+    np.testing.assert_array_equal(scores[shown], np.array(learned)[shown])
+    steps = np.abs(layers_of(bench)).max()  # of 0.1 times the gradient
+    assert 0.0 < steps / 0.1 <= largest * 1.001
+    one = part(examples, MINI_BATCH, MINI_BATCH + 1)
+    large = replace(one, features=replace(one.features, numbers=one.features.numbers * 1e3))
+    _, largest = mine.rehearse(bench.view, active, large)
+    at_once(lambda: learned.extend(bench.learn(large)), lambda: joint[1].idle(benches[1].view))
+    gains = bench.gained()
+    number = gains.values[gains.ids == bench.spec.fields.number_ids[0], 0]
+    of_layers = np.abs(gains.values[gains.ids & np.uint64(1023) == DENSE]).max() / 0.1
+    assert max(abs(float(number[0])) / 1e-6, of_layers) <= largest * 1.01
+    bad = replace(few.features, numbers=few.features.numbers * np.float32(1e30))
+    _, exploded = mine.rehearse(bench.view, active, replace(few, features=bad))
+    assert not exploded <= 1e6
+
+
 @pytest.mark.timeout(300)
 def test_a_learner_in_another_process_steps_too_and_its_death_ends_the_group() -> None:
     port, rounds = free_port(), 2
@@ -194,8 +230,6 @@ def test_a_spec_without_it_keeps_its_fingerprint() -> None:
 
 def chosen(examples: Examples, which: list[int]) -> Examples:
     """The examples at these indexes, one after the other."""
-    from dataclasses import replace
-
     from ingest.examples import Encoded
 
     places, features = np.array(which), examples.features

@@ -17,6 +17,7 @@ MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\n'
 FTRL = '[optimizer]\nname = "ftrl"\nalpha = 0.2\nbeta = 1.5\nl1 = 0.0\nl2 = 0.0\n'
 ADAGRAD = '[optimizer]\nname = "adagrad"\nalpha = 0.2\nepsilon = 0.01\n'
+COIN = '[optimizer]\nname = "coin"\nalpha = 0.2\nbeta = 1.5\n'
 
 
 def _bench(optimizer: str, model: str = "") -> Bench:
@@ -27,18 +28,20 @@ def _bench(optimizer: str, model: str = "") -> Bench:
 
 
 @pytest.mark.parametrize("model", ["", MACHINE, DEEP])
-@pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD])
+@pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD, COIN])
 def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) -> None:
     bench = _bench(optimizer, model)
     examples = random_examples(np.random.default_rng(1), bench.spec, 60, closed=True)
     bench.learn(examples)
     rows = bench.rows()
-    squares = dict(zip(rows.ids.tolist(), rows.values[:, 1].tolist(), strict=True))
+    seen = dict(zip(rows.ids.tolist(), rows.values[:, 1].tolist(), strict=True))
 
     def rate(row_id: int) -> float:
-        n = squares.get(row_id, 0.0)
+        n = seen.get(row_id, 0.0)  # of coin the sizes of gradients
         if optimizer == FTRL:
             return 0.2 / (1.5 + math.sqrt(n))
+        if optimizer == COIN:
+            return 0.2 / (1.5 + math.sqrt(n / 2.0))
         return 0.2 / (math.sqrt(n + 1.0) + 0.01)
 
     asked = random_examples(np.random.default_rng(2), bench.spec, 20, closed=True)
@@ -55,12 +58,16 @@ def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) ->
     assert len(bench.view) == before
 
 
-def test_no_outcome_moves_the_log_odds_farther() -> None:
-    bench = _bench(FTRL)
+@pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD])
+def test_no_outcome_moves_the_log_odds_farther(optimizer: str) -> None:
+    bench = _bench(optimizer)
     examples = random_examples(np.random.default_rng(3), bench.spec, 300, closed=True)
     moved = []
     for i in range(len(examples)):
         one = part(examples, i, i + 1)
+        if np.unique(one.features.bag_ids).shape != one.features.bag_ids.shape:
+            bench.learn(one)  # what is in it twice steps twice and counts twice
+            continue
         bound = bench.model.uncertainty(bench.view, one.features, one.event_ms)[0]
         largest = max(1.0, abs(float(one.features.numbers[0, 0])))
         before = bench.learn(one)[0]
@@ -69,6 +76,21 @@ def test_no_outcome_moves_the_log_odds_farther() -> None:
         assert step <= bound * largest * 1.001
         moved.append(step / bound)
     assert max(moved) > 0.3
+    assert len(moved) > 100
+
+
+def test_coin_tells_of_an_input_what_ftrl_would() -> None:
+    """Half of the sizes is the sum of the squares where a model predicts what happens."""
+    found = []
+    for optimizer in (FTRL, COIN):
+        bench = _bench(optimizer)
+        examples = random_examples(np.random.default_rng(6), bench.spec, 3000, closed=True)
+        bench.learn(examples)
+        few = part(examples, 0, 200)
+        found.append(bench.model.uncertainty(bench.view, few.features, few.event_ms) / 0.2)
+    ftrl, coin = found
+    np.testing.assert_allclose(coin, ftrl, rtol=0.1)
+    assert np.corrcoef(coin, ftrl)[0, 1] > 0.95
 
 
 def test_what_was_seen_more_is_known_better_with_statistics_and_admission_too() -> None:
