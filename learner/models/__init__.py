@@ -74,7 +74,8 @@ class Model(Learning, Protocol):
     ) -> npt.NDArray[np.float64]:
         """Return how far one more outcome could move the log-odds of each answer; shape (n,).
 
-        Raises NoUncertainty where the optimizer of the weights keeps no count of what was seen.
+        Where coin steps the weights: how far it could if ftrl did (learner.uncertainty). Raises
+        NoUncertainty where the optimizer of the weights keeps no count of what was seen.
         """
 
     def forget(self) -> None:
