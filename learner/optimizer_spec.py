@@ -16,6 +16,7 @@ from learner.spec_tables import only, real, shown, table_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ingest.fields import FieldSet
     from ingest.spec_text import SpecText
     from learner.spec_tables import Table
 
@@ -51,7 +52,8 @@ class Optimizer:
     coordinate has to bet with at first, some 5 divided by the inputs of an example."""
     beta: float = 1.0
     """ftrl: gradient (root of the summed squares) at which the rate has halved. coin: gradients
-    are cut to it, either way; of an id's weight they are never larger than 1."""
+    are cut to it, either way; of an id in one example they are never larger than 1, of a
+    mini-batch of a deep model they are summed."""
     l1: float = 0.0
     """ftrl: sum of gradients below which a weight is exactly zero."""
     l2: float = 1.0
@@ -97,6 +99,31 @@ def parse_optimizers(table: Table, groups: Sequence[str], where: SpecText) -> Op
         for group in groups
     }
     return Optimizers(weights, found.get(EMBEDDINGS), found.get(DENSE))
+
+
+def check_coin(optimizers: Optimizers, fields: FieldSet, where: SpecText) -> None:
+    """Raise SpecError where coin betting would be given gradients far beyond its bound.
+
+    It cuts them, and where some are large and others not, more of one outcome than of the other:
+    the heavy negatives of a down-sampled stream, the clicks where a number is large.
+    """
+    weights, numbers = fields.weights, fields.numbers
+    if weights.declared:
+        declared = "negative_rate" if weights.sampling else "weight"
+        why = f"since [examples] {declared} lets examples weigh more than 1"
+    elif numbers:
+        why = f'since [fields.{numbers[0].name}] is a number ("log_bucket" makes ids of it)'
+    else:
+        return
+    groups: dict[tuple[str, ...], Optimizer | None]
+    groups = {(): optimizers.weights, (EMBEDDINGS,): optimizers.embeddings}
+    if weights.declared:
+        groups[DENSE,] = optimizers.dense
+    for keys, optimizer in groups.items():
+        if optimizer is not None and optimizer.name == COIN:
+            expected = f"{SGD}, {ADAGRAD}, {FTRL} or {ADAM}, {why}"
+            found = f'"{COIN}", which cuts gradients to its beta'
+            raise where.error(("optimizer", *keys, "name"), expected, found)
 
 
 def _optimizer(

@@ -22,7 +22,7 @@ from ingest.spec_text import SpecError, SpecText, one_of
 from learner.architecture import Structure, check_history, check_synchronous, parse_model
 from learner.calibration import Calibration, parse_calibration
 from learner.growth import Admission, parse_admission, parse_expiry
-from learner.optimizer_spec import Optimizer, Optimizers, parse_optimizers
+from learner.optimizer_spec import Optimizer, Optimizers, check_coin, parse_optimizers
 from learner.optimizers import floats
 from learner.spec_tables import only, real, shown, table_of
 from learner.statistics import KINDS, Crossing, Program, Reading, program
@@ -157,6 +157,7 @@ def parse_spec(text: str, path: Path | str) -> ModelSpec:
         raise where.error(("examples", "negative_rate"), expected, found)
     section = table_of(tables, where, "optimizer")
     optimizers = parse_optimizers(section, structure.groups, where)
+    check_coin(optimizers, fields, where)
     check_synchronous(structure, optimizers.dense, where)
     agreed: dict[str, object] = {
         "model": {"name": name, "architecture": structure.architecture} | structure.agreed(),

@@ -15,7 +15,8 @@ confidence interval: use it to explore, to rank what is to be learned of, or to 
 A coordinate of coin has no rate, but keeps the sizes of its gradients. Of a slope p - y the size to
 be expected is 2 p (1 - p), the square p (1 - p): so half of the sum of the sizes is what n would
 be, and the rate that ftrl had with the same alpha and beta is taken. It falls with each outcome as
-the others do. It is no bound: a coordinate that was often right moves farther.
+the others do. It is no bound: a coordinate that was often right moves farther. (Coin takes neither
+plain numbers nor weights of examples, of which this would not be true.)
 
 SGD's rate is the same whatever was seen, and Adam's means forget it, so with these there is none.
 

@@ -24,6 +24,7 @@ from tests.learner.streams import (
     BUCKETS,
     COUNT,
     Bench,
+    of_ids_alone,
     part,
     random_examples,
     random_spec,
@@ -74,7 +75,8 @@ def _spec(
         return spec
     start, end = (spec.text.index(each) for each in ("[optimizer]", "\n[optimizer.embeddings]"))
     section = f'[optimizer]\nname = "{weights}"\n{OPTIMIZERS[weights]}\n'
-    return parse_spec(spec.text[:start] + section + spec.text[end:], "test.toml")
+    text = spec.text[:start] + section + spec.text[end:]
+    return parse_spec(of_ids_alone(text) if "coin" in kinds else text, "test.toml")
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])

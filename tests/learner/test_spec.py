@@ -1,5 +1,6 @@
 """Model specs: what is ready to run loads, and whatever is wrong is refused by file and line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import deploy
 from learner.growth import Admission
 from learner.spec import SpecError, load_spec, parse_spec
+from tests.learner.streams import FIELDS, of_ids_alone
 
 MODELS = Path(deploy.__file__).parent / "models"
 
@@ -108,6 +110,8 @@ def test_a_good_spec_has_its_parts() -> None:
         ("alpha = 0.1", 'name = "adagard"', 23, "adagrad"),
         ("alpha = 0.1", 'name = "sgd"\nl2 = 1.0', 24, "alpha"),
         ("alpha = 0.1", "[optimizer.embeddings]", 23, "l1"),
+        ("alpha = 0.1", 'name = "coin"', 23, "since [fields.price] is a number"),
+        ("alpha = 0.1", 'name = "coin"\n[examples]\nweight = "w"', 23, "[examples] weight lets"),
         ('name = "m"', 'name = "m"\ndimensions = 4', 3, "architecture"),
     ],
 )
@@ -340,3 +344,29 @@ def test_what_is_wrong_with_a_deep_model_is_refused_by_line(
     old: str, new: str, line: int, expected: str
 ) -> None:
     _assert_refused(DEEP, old, new, line, expected)
+
+
+@pytest.mark.parametrize(
+    ("group", "more", "why"),
+    [
+        ("", "", "[fields.price] is a number"),
+        (".embeddings", "", "[fields.price] is a number"),
+        (".dense", "", ""),
+        ("", 'weight = "w"', "weight lets examples weigh more"),
+        (".embeddings", "negative_rate = 0.1", "negative_rate lets examples weigh more"),
+        (".dense", "negative_rate = 0.1", "negative_rate lets examples weigh more"),
+    ],
+)
+def test_coin_is_refused_where_it_would_cut_one_outcome_more_than_the_other(
+    group: str, more: str, why: str
+) -> None:
+    model = 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\n'
+    text = FIELDS.format(policy="window").replace("[model]", "[model]\n" + model)
+    text = of_ids_alone(text) if more else text
+    text += f'[examples]\n{more}\n[optimizer{group}]\nname = "coin"\n'
+    if not why:
+        assert parse_spec(text, "m.toml").optimizers.dense.name == "coin"  # type: ignore[union-attr]
+        return
+    line = len(text.splitlines())
+    with pytest.raises(SpecError, match=rf"m.toml:{line}: expected sgd, .*{re.escape(why)}.*coin"):
+        parse_spec(text, "m.toml")

@@ -11,7 +11,16 @@ from ingest.encode import Encoder
 from learner.errors import NoUncertainty
 from learner.inputs import INTERCEPT
 from learner.spec import parse_spec
-from tests.learner.streams import COUNT, FIELDS, START_MS, Bench, part, random_examples, random_spec
+from tests.learner.streams import (
+    COUNT,
+    FIELDS,
+    START_MS,
+    Bench,
+    of_ids_alone,
+    part,
+    random_examples,
+    random_spec,
+)
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\n'
@@ -24,7 +33,8 @@ def _bench(optimizer: str, model: str = "") -> Bench:
     if model == DEEP:
         pytest.importorskip("torch", reason="deep models are an extra")
     fields = FIELDS.format(policy="window").replace("[model]", "[model]\n" + model)
-    return Bench(parse_spec(fields + optimizer, "test.toml"))
+    text = fields + optimizer
+    return Bench(parse_spec(of_ids_alone(text) if optimizer == COIN else text, "test.toml"))
 
 
 @pytest.mark.parametrize("model", ["", MACHINE, DEEP])
@@ -46,12 +56,12 @@ def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) ->
 
     asked = random_examples(np.random.default_rng(2), bench.spec, 20, closed=True)
     features, expected = asked.features, []
-    price = int(bench.spec.fields.number_ids[0])
+    prices = bench.spec.fields.number_ids.tolist()  # none of coin
     for i in range(len(asked)):
         items = features.bag_ids[features.bag_offsets[2 * i] : features.bag_offsets[2 * i + 2]]
         ids = [INTERCEPT, *features.ids[i].tolist(), *items.tolist()]
-        whole = sum(rate(each) for each in ids) + rate(price) * abs(float(features.numbers[i, 0]))
-        expected.append(whole)
+        numbers = zip(prices, features.numbers[i].tolist(), strict=True)
+        expected.append(sum(map(rate, ids)) + sum(rate(row) * abs(x) for row, x in numbers))
     before = len(bench.view)
     found = bench.model.uncertainty(bench.view, features, asked.event_ms)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -83,7 +93,8 @@ def test_coin_tells_of_an_input_what_ftrl_would() -> None:
     """Half of the sizes is the sum of the squares where a model predicts what happens."""
     found = []
     for optimizer in (FTRL, COIN):
-        bench = _bench(optimizer)
+        text = FIELDS.format(policy="window") + optimizer
+        bench = Bench(parse_spec(of_ids_alone(text), "test.toml"))
         examples = random_examples(np.random.default_rng(6), bench.spec, 3000, closed=True)
         bench.learn(examples)
         few = part(examples, 0, 200)
