@@ -68,6 +68,8 @@ class Band:
     """Mean score."""
     clicked: float
     """Rate of clicks, which it should equal."""
+    weight: float
+    """Of its impressions together: their number where each counts once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,12 @@ def by_decile(scored: Scored, bands: int = 10) -> list[Band]:
     order = np.argsort(scored.scores, kind="stable")
     scores, labels = scored.scores[order], scored.labels[order]
     weights = np.ones(len(scored)) if scored.weights is None else scored.weights[order]
-    reached = np.cumsum(weights)
-    band = np.minimum((bands * (reached - weights / 2) / reached[-1]).astype(np.int64), bands - 1)
-    tie = np.cumsum(np.concatenate(([True], scores[1:] != scores[:-1]))) - 1
-    first_of_tie = np.unique(tie, return_index=True)[1]
-    band = band[first_of_tie][tie]
+    first_of_tie = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
+    tied = np.add.reduceat(weights, first_of_tie)
+    reached = np.cumsum(tied)
+    # a tie lies where its middle does: so weight w is what w copies are
+    band = np.minimum((bands * (reached - tied / 2) / reached[-1]).astype(np.int64), bands - 1)
+    band = np.repeat(band, np.diff(first_of_tie, append=len(scored)))
     found = []
     for each in np.unique(band):
         mine = band == each
@@ -107,20 +110,21 @@ def by_decile(scored: Scored, bands: int = 10) -> list[Band]:
                 highest=float(scores[mine][-1]),
                 predicted=float((scores * weights)[mine].sum()) / whole,
                 clicked=float((labels * weights)[mine].sum()) / whole,
+                weight=whole,
             )
         )
     return found
 
 
 def calibration_error(bands: list[Band]) -> float:
-    """Return how far predicted and clicked lie apart, on average over impressions.
+    """Return how far predicted and clicked lie apart, on average over impressions, by weight.
 
     Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015: the
     expected calibration error.
     """
-    impressions = sum(each.impressions for each in bands)
-    apart = sum(each.impressions * abs(each.predicted - each.clicked) for each in bands)
-    return apart / impressions if impressions else float("nan")
+    whole = sum(each.weight for each in bands)
+    apart = sum(each.weight * abs(each.predicted - each.clicked) for each in bands)
+    return apart / whole if whole else float("nan")
 
 
 def by_slice(scored: Scored, values: pa.Array, most: int = 20) -> list[Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +60,32 @@ def test_an_impression_of_weight_k_counts_as_k_in_its_band() -> None:
     assert (low.clicked, high.clicked) == (0.25, 0.75)
     assert [low.predicted, high.predicted] == pytest.approx([0.1, 0.8])
     assert calibration_error([low, high]) == pytest.approx(0.1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ROWS, st.integers(0, 2**32 - 1))
+def test_bands_of_weights_are_those_of_as_many_copies(
+    rows: list[tuple[int, float]], seed: int
+) -> None:
+    labels, scores = (list(column) for column in zip(*rows, strict=True))
+    weights = np.random.default_rng(seed).integers(1, 100, len(rows))
+    scored = _scored(labels, scores, weights=weights.astype(np.float64))
+    bands = by_decile(scored)
+    each_once = replace(scored, weights=None)
+    copies = by_decile(each_once.only(np.repeat(np.arange(len(rows)), weights)))
+    for band, copied in zip(bands, copies, strict=True):
+        assert (band.lowest, band.highest) == (copied.lowest, copied.highest)
+        assert band.weight == copied.weight == copied.impressions
+        assert band.predicted == pytest.approx(copied.predicted)
+        assert band.clicked == pytest.approx(copied.clicked)
+    assert calibration_error(bands) == pytest.approx(calibration_error(copies))
+
+
+def test_a_band_counts_in_the_calibration_error_by_its_weight() -> None:
+    scored = _scored([0, 1, 1], [0.2, 0.9, 0.9], weights=np.array([8.0, 1.0, 1.0]))
+    low, high = by_decile(scored, bands=2)
+    assert ((low.impressions, low.weight), (high.impressions, high.weight)) == ((1, 8), (2, 2))
+    assert calibration_error([low, high]) == pytest.approx((8 * 0.2 + 2 * 0.1) / 10)
 
 
 def test_slices_have_their_own_figures_the_most_frequent_first() -> None:
