@@ -47,6 +47,12 @@ _KEYS: dict[str, tuple[str, ...]] = {
     MODULE: (*_DEEP_KEYS, "cross_layers", "history", "target", "module"),
 }
 """What may be written of each, beside name and architecture."""
+_NAMING = {
+    "history": "history naming a bag field of the event",
+    "target": "target naming a single-valued field",
+    "module": "module, a name like package.file:Class",
+}
+"""What is expected of the keys that name something."""
 FREE_TO_DIFFER = ("mini_batch", "synchronous")
 """Of these what says how rows are learned and not what they mean: a copy may do it otherwise."""
 
@@ -72,9 +78,9 @@ class Structure:
     cross_layers: int = 2
     """dcn_v2: layers of the cross network."""
     history: str = ""
-    """din: the bag that holds a user's recent items."""
+    """din, module: the bag that holds a user's recent items."""
     target: str = ""
-    """din: the single-valued field whose value they are compared with."""
+    """din, module: the single-valued field whose value they are compared with."""
     module: str = ""
     """module: `package.file:Class` of a torch module that can be imported."""
 
@@ -109,6 +115,7 @@ def _structure(table: Table, architecture: str, where: SpecText) -> Structure:
     if not _KEYS[architecture]:
         return Structure(architecture)
     keys, usual = ("model",), Structure()
+    history = _text(table, "history", where, architecture == DIN)
     return Structure(
         architecture,
         whole(table, where, keys, "dimensions", 16, (1, 256)),
@@ -118,8 +125,8 @@ def _structure(table: Table, architecture: str, where: SpecText) -> Structure:
         _switch(table, "synchronous", where),
         _layers(table.get("layers", list(usual.layers)), where),
         whole(table, where, keys, "cross_layers", usual.cross_layers, (1, 16)),
-        _text(table, "history", where, architecture == DIN),
-        _text(table, "target", where, "history" in table),
+        history,
+        _text(table, "target", where, bool(history)),
         _text(table, "module", where, architecture == MODULE),
     )
 
@@ -142,7 +149,7 @@ def _layers(found: object, where: SpecText) -> tuple[int, ...]:
 def _text(table: Table, key: str, where: SpecText, needed: bool) -> str:
     found = table.get(key, None if needed else "")
     if not isinstance(found, str):
-        raise where.error(("model", key), f"{key}, a name", shown(found))
+        raise where.error(("model", key), _NAMING[key], shown(found))
     return found
 
 
@@ -159,12 +166,18 @@ def check_synchronous(structure: Structure, dense: Optimizer | None, where: Spec
 
 
 def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> None:
-    """Raise SpecError unless history and target name fields of their kinds, if they name any."""
-    if not structure.history:
+    """Raise SpecError unless history and target name fields of their kinds, if they name any.
+
+    din has to name both. A target without a history would be compared with nothing.
+    """
+    if not structure.history and structure.architecture != DIN:
+        if structure.target:
+            expected = "no target, since there is no history, a bag field of the event, beside it"
+            raise where.error(("model", "target"), expected, shown(structure.target))
         return
     bags, singles = ([each.name for each in some] for some in (fields.bags, fields.singles))
-    for key, kind, known in (("history", "bag", bags), ("target", "single-valued field", singles)):
+    for key, known in (("history", bags), ("target", singles)):
         name = getattr(structure, key)
         if name not in known:
-            expected = f"{key} naming a {kind}, {one_of(known, name)}"
-            raise where.error(("model", key), expected, shown(name))
+            there = one_of(known, name) if known else "of which the spec has none"
+            raise where.error(("model", key), f"{_NAMING[key]}, {there}", shown(name))

@@ -1,0 +1,72 @@
+"""A history is a bag field of the event, its target a single-valued one: both are said, or none."""
+
+import pytest
+
+from learner.spec import SpecError, parse_spec
+
+DIN = """\
+[model]
+name = "m"
+architecture = "din"
+history = "recent"
+target = "item"
+
+[fields.item]
+number = 1
+transform = "id"
+
+[fields.recent]
+number = 2
+transform = "bag"
+"""
+MODULE = DIN.replace('"din"', '"module"\nmodule = "some.where:Model"')
+BOTH = 'history = "recent"\ntarget = "item"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "expected", "found"),
+    [
+        ('history = "recent"', 'history = ""', 4, "history naming a bag field of the event", '""'),
+        (BOTH, 'history = ""\ntarget = ""\n', 4, "a bag field of the event, one of recent", '""'),
+        (BOTH, "", 1, "history naming a bag field of the event", "nothing"),
+        ('history = "recent"', "", 1, "history naming a bag field of the event", "nothing"),
+        ('history = "recent"', "history = 3", 4, "history naming a bag field of the event", "3"),
+        ('"recent"', '"recnt"', 4, 'did you mean "recent"?', '"recnt"'),
+        ('"recent"', '"item"', 4, "history naming a bag field of the event", '"item"'),
+        ('"bag"', '"id"', 4, "a bag field of the event, of which the spec has none", '"recent"'),
+        ('target = "item"', "", 1, "target naming a single-valued field", "nothing"),
+        ('target = "item"', 'target = ""', 5, "a single-valued field, one of item", '""'),
+        ('target = "item"', 'target = "recent"', 5, "a single-valued field", '"recent"'),
+        ('"id"', '"bag"', 5, "a single-valued field, of which the spec has none", '"item"'),
+    ],
+)
+def test_din_has_a_bag_for_its_history_and_a_single_field_for_its_target(
+    old: str, new: str, line: int, expected: str, found: str
+) -> None:
+    parse_spec(DIN, "m.toml")
+    with pytest.raises(SpecError) as refused:
+        parse_spec(DIN.replace(old, new, 1), "m.toml")
+    message = str(refused.value)
+    assert message.startswith(f"m.toml:{line}: expected "), message
+    assert expected in message
+    assert message.endswith(f", found {found}")
+
+
+@pytest.mark.parametrize("written", ["", 'history = ""\n', 'history = ""\ntarget = ""\n'])
+def test_a_module_may_have_neither(written: str) -> None:
+    structure = parse_spec(MODULE.replace(BOTH, written), "m.toml").structure
+    assert (structure.history, structure.target) == ("", "")
+
+
+@pytest.mark.parametrize("written", ["", 'history = ""\n'])
+def test_a_target_that_nothing_is_compared_with_is_refused(written: str) -> None:
+    line = 5 + len(written.splitlines())
+    expected = rf"m\.toml:{line}: expected no target, since there is no history, .*, found .item.$"
+    with pytest.raises(SpecError, match=expected):
+        parse_spec(MODULE.replace('history = "recent"\n', written), "m.toml")
+
+
+def test_a_module_with_both_is_checked_as_din_is() -> None:
+    assert parse_spec(MODULE, "m.toml").structure.target == "item"
+    with pytest.raises(SpecError, match=r"m\.toml:6: expected target naming a single-valued field"):
+        parse_spec(MODULE.replace('target = "item"', 'target = "no"'), "m.toml")
