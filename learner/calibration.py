@@ -15,9 +15,16 @@ as if there were no layer: no gradient passes through.
 
 a and b are a row each, of a reserved field number. So they are pushed, folded, marked and served
 exactly as all that is learned, several learners add to them, and the forward pass that scores in
-the learner is the one that answers in the server. The step is plain SGD, which only adds; of an
-example of great weight it is cut as an implicit step would be (Karampatziakis and Langford, "Online
-importance weight aware updates", UAI 2011), or it would overshoot.
+the learner is the one that answers in the server. The step is plain SGD, which only adds.
+
+An example of weight w steps as w copies of it would, by the first terms of what that comes to
+(Karampatziakis and Langford, "Online importance weight aware updates", UAI 2011): each copy finds p
+a little nearer to its outcome. How much the step is cut so depends on w and p alone. A cut that is
+reckoned by the outcome, or grows with w whatever p is, bends the rate of a stream whose negatives
+are down-sampled: they are heavy and clicks are not, and cut by themselves they pull too little.
+*Limits:* no example moves an answer by more than 4 of log-odds; of a stream where alpha w (1 + z z)
+comes near to that, alpha has to be smaller. And w copies in a row are noise of w: weights that vary
+by hundreds among clicks want a smaller alpha, too.
 
 Under `immediate` an impression is a negative when it is shown and its click comes on top, so the
 loss is the positive-unlabelled one (Ktena et al., RecSys 2019): the slope of a show is p, of a
@@ -71,6 +78,8 @@ _STEPS = 2000.0
 """In one of log-odds, where they are remembered as whole numbers."""
 _FARTHEST = 15.0
 """Log-odds are cut here before they are scaled: beyond it single precision knows no odds."""
+_LONGEST = 4.0
+"""One example moves an answer by so much of log-odds at the most."""
 _SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
 _OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
 
@@ -209,9 +218,15 @@ def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
 
 
 @quotient_part
-def _gain(alpha, slope, weight, z):  # type: ignore[no-untyped-def]
-    """Return the step of b; that of a is z times as long."""
-    return -alpha * slope * weight / (1.0 + 0.25 * alpha * weight * (1.0 + z * z))
+def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
+    """Return the step of an example at the probability p, of which rows take their shares.
+
+    squares: of the shares, their sum: the answer moves so many times as far. Compiled.
+    """
+    gain = -alpha * slope / (1.0 + 0.25 * alpha * squares) * weight
+    more = max(weight - 1.0, 0.0)
+    gain /= 1.0 + 0.5 * alpha * squares * p * (1.0 - p) * more
+    return min(max(gain, -_LONGEST / squares), _LONGEST / squares)
 
 
 @part
@@ -247,7 +262,8 @@ def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # ty
         scores[i] = p
         z = promised_at(remembered, labelled, i, scale.promised, z)
         slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
-        gain = _gain(scale.alpha, slope, np.float64(weight_of(labelled, i)), z)
+        weight = np.float64(weight_of(labelled, i))
+        gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)
         counted = counts_of(labelled, i)
         add_to(columns, gaining, scale, 0, gain * z, counted)
         add_to(columns, gaining, scale, 1, gain, counted)

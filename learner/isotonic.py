@@ -33,6 +33,7 @@ from learner.calibration import (
     Calibrated,
     add_to,
     find_layer,
+    gain_of,
     log_odds,
     promised_at,
     slope_of,
@@ -137,13 +138,6 @@ def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
         scores[i] = _answer(knots.rising, log_odds(scores[i]))
 
 
-@quotient_part
-def _gain(alpha, slope, weight, share):  # type: ignore[no-untyped-def]
-    """Return a step, of which each knot takes its share; cut where the weight is great."""
-    squares = (1.0 - share) * (1.0 - share) + share * share
-    return -alpha * slope * weight / (1.0 + 0.25 * alpha * weight * squares)
-
-
 @kernel
 def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, knots)
@@ -158,8 +152,11 @@ def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # ty
         first, share = _position(z)
         unpooled = (1.0 - share) * value_at(columns, places[first])
         unpooled += share * value_at(columns, places[first + 1])
-        slope = slope_of(labelled.kinds[i], labelled.labels[i], probability_of(z + unpooled))
-        gain = _gain(knots.alpha, slope, np.float64(weight_of(labelled, i)), share)
+        p = probability_of(z + unpooled)
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        weight = np.float64(weight_of(labelled, i))
+        squares = (1.0 - share) * (1.0 - share) + share * share
+        gain = gain_of(knots.alpha, slope, weight, p, squares)
         counted = counts_of(labelled, i)
         add_to(columns, gaining, knots, first, gain * (1.0 - share), counted)
         add_to(columns, gaining, knots, first + 1, gain * share, counted)

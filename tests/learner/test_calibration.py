@@ -47,8 +47,9 @@ def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, 
         q = 1 / (1 + math.exp(-(1 + a) * z - b))
         scores.append(q)
         weight = 1.0 if examples.weights is None else float(examples.weights[i])
-        step = 0.01 * weight * (q - examples.labels[i])
-        step /= 1 + 0.25 * 0.01 * weight * (1 + z * z)
+        step = weight * 0.01 * (q - examples.labels[i]) / (1 + 0.25 * 0.01 * (1 + z * z))
+        step /= 1 + 0.5 * 0.01 * (1 + z * z) * q * (1 - q) * max(weight - 1, 0)
+        step = min(max(step, -4 / (1 + z * z)), 4 / (1 + z * z))
         a, b = a - step * z, b - step
     return scores, a, b
 

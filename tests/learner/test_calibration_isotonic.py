@@ -58,8 +58,10 @@ def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], np.ndar
         first = min(int((inside + 8.0) / 0.5), 23)
         share = (inside - KNOTS[first]) / 0.5
         weight = 1.0 if examples.weights is None else float(examples.weights[i])
-        step = ALPHA * weight * (own - examples.labels[i])
-        step /= 1 + 0.25 * ALPHA * weight * ((1 - share) ** 2 + share**2)
+        squares = (1 - share) ** 2 + share**2
+        step = weight * ALPHA * (own - examples.labels[i]) / (1 + 0.25 * ALPHA * squares)
+        step /= 1 + 0.5 * ALPHA * squares * own * (1 - own) * max(weight - 1, 0)
+        step = min(max(step, -4 / squares), 4 / squares)
         gained[first] -= step * (1 - share)
         gained[first + 1] -= step * share
         shows[first : first + 2] += 1
