@@ -130,7 +130,10 @@ class Calibrated:
         self._memory = empty_memory(1)
 
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
-        """Put the calibrated probabilities in the place of the model's own. Adds no row."""
+        """Put the calibrated probabilities in the place of the model's own. Adds no row.
+
+        What is not a number stays so.
+        """
         apply, _ = self._kernels()
         apply(view.columns, self._layer(), scores)
 
@@ -186,7 +189,8 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
     for k in range(2):
         scale.places[k] = find(columns.slots, columns.ids, scale.ids[k])
     for i in range(scores.shape[0]):
-        scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
+        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+            scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
 
 
 @part

@@ -135,7 +135,8 @@ def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
         knots.places[k] = find(columns.slots, columns.ids, knots.ids[k])
     _pool(columns, knots)
     for i in range(scores.shape[0]):
-        scores[i] = _answer(knots.rising, log_odds(scores[i]))
+        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+            scores[i] = _answer(knots.rising, log_odds(scores[i]))
 
 
 @kernel

@@ -10,6 +10,7 @@ import pytest
 
 from ingest.examples import Examples, Kind, concatenate
 from learner.calibration import CALIBRATION_NUMBER, Calibrated, Calibration
+from learner.isotonic import Isotonic
 from learner.progressive import calibration, normalized_entropy
 from learner.spec import ModelSpec, SpecError, parse_spec
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
@@ -165,6 +166,15 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     answer = np.full(1, 0.2)
     layer.apply(view, answer)
     assert answer[0] == pytest.approx(0.05, abs=0.03)
+
+
+@pytest.mark.parametrize(("layer", "kind"), [(Calibrated, "platt"), (Isotonic, "isotonic")])
+def test_who_asks_a_broken_model_gets_no_number(layer: type[Calibrated], kind: str) -> None:
+    """An end of the scale in its place would hide that the model is broken."""
+    asked = np.array([0.3, np.nan, 0.0, 1.0])
+    layer(Calibration(kind), 600_000).apply(Bench(pair()[0]).view, asked)
+    assert np.isnan(asked).tolist() == [False, True, False, False]
+    assert asked[[0, 2, 3]] == pytest.approx([0.3, 0.0, 1.0], abs=1e-6)
 
 
 def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
