@@ -16,8 +16,12 @@ batch held back raises the mean as well, up to that bound: what looks like a fau
 world, and is learned after some tens of batches. Each batch is judged by its loss once: when it is
 read again, the model knows less than when it was let through, and a young one nothing at all.
 
-Of learners that step together nothing can be undone: there a batch is rehearsed, and judged by its
-scores and by the squares of its gradients, before it is learned.
+Of learners that step together nothing can be undone: there a batch is judged before it is learned,
+by a rehearsal (learner.models.rehearsal).
+
+What a batch did is told by the scores of what comes after it in the same batch. One that does its
+harm with its last examples (a deep model's last mini-batch) is let through if no gain is too large,
+and the batches after it are held back instead, until the running mean has followed.
 
 What is held back before a push has no scores: accuracy is measured on what was learned. Gains are
 looked at before each push, and after each batch only when some push would have carried too large

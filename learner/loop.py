@@ -291,8 +291,8 @@ class Learner:
     def _rehearse(self, rounds: Rounds, guard: Guard, batch: Batch) -> str | None:
         """Return why a batch may not be brought to a round: what all have stepped stays."""
         name, offset, examples = batch.name, batch.offset, batch.examples
-        scores, gradient = rounds.rehearse(self.view, self._intake.active(batch), examples)
-        reason = guard.judge(name, offset, examples, scores, gradient * gradient)
+        scores, largest = rounds.rehearse(self.view, self._intake.active(batch), examples)
+        reason = guard.judge(name, offset, examples, scores, largest)
         if reason is not None:
             guard.hold(name, offset, reason)
         return reason
@@ -347,11 +347,14 @@ class Learner:
             return
         self._recheck_at_ms = 0
         self._pushed_at_ms, self._unsent = self._now_ms(), 0
-        guard = self._guard if self._rounds is None else None
-        if guard is not None and guard.exploded(self._pending.largest()):
-            # some batch since the last push: read again, and looked at one by one
-            guard.careful = True
-            self._undo(set())
+        if self._guard is not None:
+            why = self._guard.exploded(self._pending.largest())
+            if why is not None and self._rounds is not None:
+                self._rounds.leave(why)  # a rehearsal did not show it: better none than this
+            if why is not None:
+                # some batch since the last push: read again, and looked at one by one
+                self._guard.careful = True
+                self._undo(set())
         self._pushes.send(self.progress, before=self._seal)
 
     def _seal(self) -> None:

@@ -21,7 +21,7 @@ class Rounds(Protocol):
     def rehearse(
         self, view: RowTable, active: npt.NDArray[np.bool_], examples: Examples
     ) -> tuple[npt.NDArray[np.float64], float]:
-        """Return the scores a batch has before it is learned, and the largest of its gradients.
+        """Return what scores learning a batch makes, and the largest float that a row gains of it.
 
         Changes nothing, and asks nobody else. active: (buckets,) as in learning.
         """

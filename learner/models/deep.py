@@ -41,6 +41,7 @@ from learner.models.joint import JointLayers
 from learner.models.layers import Layers
 from learner.models.log_odds import probabilities
 from learner.models.network import make_module
+from learner.models.rehearsal import Rehearsal
 from learner.models.rows import ModelOfRows
 from learner.row_values import parameters_of
 
@@ -102,7 +103,9 @@ class DeepModel(ModelOfRows):
 
     def step_together(self, together: Together) -> JointLayers:
         """From now on, step the layers with a group of learners; return who takes part for us."""
-        joint = JointLayers(self._spec, self._layers, together, self)
+        spec = self._spec
+        joint = JointLayers(spec, self._layers, together)
+        joint.rehearse = Rehearsal(spec, lambda buckets: DeepModel(spec, buckets), joint)
         self._layers = joint
         return joint
 
@@ -113,22 +116,11 @@ class DeepModel(ModelOfRows):
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        if not len(features):
+        count = len(features)
+        if not count:
             return np.zeros(0)
-        gathered, offsets = self._looked_up(view, features, event_ms)
-        own = self._of_thread()
-        own.follow(self._layers, view, int(event_ms.max()) // 1000)
-        with torch.inference_mode():
-            parts = self._arrange.parts(gathered, offsets, len(features))
-            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, len(features)))
-        return probabilities(log_odds.numpy())
-
-    def _looked_up(
-        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
-    ) -> tuple[Gathered, npt.NDArray[np.int64]]:
-        """Return what the network needs, from the rows as they stand; and where its bags begin."""
         inputs = self._inputs
-        gathered = self._gathered(len(features), features.bag_ids.shape[0])
+        gathered = self._gathered(count, features.bag_ids.shape[0])
         look_up(
             view.columns,
             self._parameters,
@@ -140,29 +132,13 @@ class DeepModel(ModelOfRows):
             inputs.scratch(features, 1),
             gathered,
         )
-        return gathered, features.bag_offsets.astype(np.int64)
-
-    def rehearse(
-        self, view: RowTable, active: npt.NDArray[np.bool_], examples: Examples
-    ) -> tuple[npt.NDArray[np.float64], float]:
-        """Return what scores a batch has before it is learned, and the largest of its gradients:
-        by the module's parameters of all examples, by rows of each.
-
-        By rows and layers as they stand. Changes nothing.
-        """
-        labelled = self._inputs.begin(active, examples)
-        gathered, offsets = self._looked_up(view, examples.features, labelled.event_ms)
         own = self._of_thread()
-        own.read(self._layers, view, int(labelled.event_ms.max()) // 1000)
-        made, by_leaf = self._differentiate(own, gathered, offsets, labelled, 0, len(examples))
-        if self._calibrated is not None:
-            self._calibrated.apply(view, made)
-        # rows are stepped by what is gathered of them times the value of the input
-        fixed = len(examples) * (self._inputs.fixed + self._inputs.statistics)
-        x = torch.from_numpy(gathered.x[:fixed].reshape(len(examples), -1))
-        of_rows = by_leaf[0].unsqueeze(1) * x, by_leaf[1] * x[:, 1:].unsqueeze(2)
-        largest = [each.abs().max() for each in (*of_rows, *by_leaf[2:]) if each.numel()]
-        return made, float(torch.stack(largest).max())  # of what is no number: that
+        own.follow(self._layers, view, int(event_ms.max()) // 1000)
+        with torch.inference_mode():
+            offsets = features.bag_offsets.astype(np.int64)
+            parts = self._arrange.parts(gathered, offsets, count)
+            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        return probabilities(log_odds.numpy())
 
     def _learn_all(
         self,
@@ -198,34 +174,19 @@ class DeepModel(ModelOfRows):
         gaining, active = whole.gaining, whole.active
         own = self._of_thread()
         standing = own.read(self._layers, view, counted[2])
-        made, by_leaf = self._differentiate(own, gathered, offsets, whole.labelled, begin, end)
+        parts = self._arrange.parts(gathered, offsets, count)
+        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
+        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
+        slopes(whole.labelled, begin, made, sloping)
+        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
+        loss = torch.dot(log_odds, torch.from_numpy(sloping))
+        by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
         gradients = self._arrange.gradients(Parts(*by_leaf[:3]), offsets)
         scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
         joined = own.joined(by_leaf[3:])
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
-
-    def _differentiate(
-        self,
-        own: _Module,
-        gathered: Gathered,
-        offsets: npt.NDArray[np.int64],
-        labelled: Labelled,
-        begin: int,
-        end: int,
-    ) -> tuple[npt.NDArray[np.float64], Sequence[Tensor]]:
-        """Return scores of what was gathered of examples [begin, end), and the gradients of their
-        loss by its `Parts` and by the module's parameters.
-        """
-        count = end - begin
-        parts = self._arrange.parts(gathered, offsets, count)
-        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
-        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
-        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
-        slopes(labelled, begin, made, sloping)
-        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
-        loss = torch.dot(log_odds, torch.from_numpy(sloping))
-        return made, torch.autograd.grad(loss, leaves, materialize_grads=True)
 
     def _gather(
         self, whole: _Whole, begin: int, end: int, gathered: Gathered

@@ -340,7 +340,7 @@ def look_up(  # type: ignore[no-untyped-def]
             last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
             shrink = shrink_of(parameters.weights, last_seen, second)
             weight = read_weight(columns.values, parameters, place, shrink)
-            gathered.weights[at], gathered.x[at] = weight * x, x
+            gathered.weights[at] = weight * x
             if k == 0:
                 continue
             row_id = read_id(columns, gate, place, scratch.ids[0, k])

@@ -20,10 +20,6 @@ the sums of gradients; the roots are those of the round that a gradient was in. 
 steps subtract a part of what is there, do not split by gradients: a spec that asks for both is
 refused, and so is weight decay.
 
-What a round has stepped nobody can take back, so a batch is rehearsed before it is brought to one:
-its scores and gradients are made and thrown away, and the others never see one that would break the
-model (learner.guard). The price is a second pass through the network, of all examples at once.
-
 The layers that are stepped are therefore not the rows of this learner's view, which lack the
 others' shares until they are folded, but a state of the group's own: begun with the rows that the
 first learner sees when the group forms, and gone with the group. Servers see the rows as ever.
@@ -45,7 +41,7 @@ from pserver.table import find_or_add
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from learner.models.deep import DeepModel
+    from learner.models.rehearsal import Rehearsal
     from learner.models.together import Together
     from learner.pending import Gaining
     from learner.spec import ModelSpec
@@ -69,12 +65,11 @@ def _gain(columns, gaining, active, ids, gains, counted):  # type: ignore[no-unt
 class JointLayers(Layers):
     """The parameters of one module in rows, stepped by a group of learners together."""
 
-    def __init__(
-        self, spec: ModelSpec, layers: Layers, together: Together, model: DeepModel
-    ) -> None:
-        """`layers`: the same, of a learner on its own. `model`: they are of."""
+    rehearse: Rehearsal
+
+    def __init__(self, spec: ModelSpec, layers: Layers, together: Together) -> None:
+        """`layers`: the same, of a learner on its own. Sums once: all learners have to do it."""
         self.__dict__.update(layers.__dict__)
-        self.rehearse = model.rehearse
         self._together = together
         self._optimizer = spec.optimizers.dense or Optimizer()
         kinds = 2 if self._optimizer.name == ADAGRAD else 1
@@ -114,6 +109,12 @@ class JointLayers(Layers):
         """Take part in a round with nothing: the others' step is taken here too."""
         self._join(view)
         self._round(np.zeros_like(self._begun), np.zeros(len(self), np.float32))
+
+    def write(self, view: RowTable) -> None:
+        """Set the rows of a view to the layers as the group has them."""
+        places, coordinates = view.find_or_add(self.ids), self._begun.shape[1]
+        for kind, gained in enumerate(self._gained):
+            view.columns.values[places, kind * coordinates : (kind + 1) * coordinates] = gained
 
     def leave(self, why: str) -> None:
         """Raise GroupBroken: what this learner brought to a round does not hold any more."""

@@ -45,7 +45,8 @@ LINES = {
     LINEAR: 'architecture = "logistic_regression"\n',
     MACHINE: 'architecture = "factorization_machine"\ndimensions = 3\ninit_scale = 0.1\n',
     DEEP: 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\n',
-    JOINT: 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\nsynchronous = true\n',
+    JOINT: 'architecture = "dcn_v2"\ndimensions = 3\nlayers = [4]\nmini_batch = 16\n'
+    "synchronous = true\n",
 }
 LIMITS = Limits(warm_up_examples=2000, least_examples=50)
 
@@ -160,8 +161,8 @@ def _spoiled(batches: list[Examples], how: str) -> list[Examples]:
     bad = batches[BAD]
     if how == "labels":
         bad = replace(bad, labels=np.ones(BATCH, np.uint8))
-    elif how == "units":  # both ways, so that the loss rises whatever the sign of the weight
-        changed = bad.features.numbers * 1000.0
+    elif how.startswith("times "):  # both ways: the loss rises whatever the sign of the weight
+        changed = bad.features.numbers * float(how.removeprefix("times "))
         changed[::2] *= -1.0
         bad = replace(bad, features=replace(bad.features, numbers=changed))
     else:
@@ -196,7 +197,7 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Rows
         ("window", LINEAR, "labels", FAR_OFF),
         ("immediate", LINEAR, "1e8", EXPLODED),
         ("immediate", LINEAR, "1e30", NO_SCORES),
-        ("immediate", LINEAR, "units", FAR_OFF),
+        ("immediate", LINEAR, "times 1000", FAR_OFF),
         ("window", MACHINE, "1e30", NO_SCORES),
         ("window", MACHINE, "labels", FAR_OFF),
         ("immediate", MACHINE, "1e8", EXPLODED),
@@ -204,12 +205,12 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Rows
         ("window", DEEP, "labels", FAR_OFF),
         ("immediate", DEEP, "nan", NOT_FINITE),
         ("immediate", DEEP, "1e8", EXPLODED),
-        ("immediate", DEEP, "units", FAR_OFF),
+        ("immediate", DEEP, "times 1000", FAR_OFF),
         ("window", JOINT, "1e30", NO_SCORES),
         ("window", JOINT, "labels", FAR_OFF),
         ("immediate", JOINT, "nan", NOT_FINITE),
-        ("immediate", JOINT, "1e8", EXPLODED),
-        ("immediate", JOINT, "units", FAR_OFF),
+        ("immediate", JOINT, "times 300", FAR_OFF),
+        ("immediate", JOINT, "times 1000", EXPLODED),
     ],
 )
 @pytest.mark.parametrize("push_interval_ms", [10, 400])

@@ -19,7 +19,14 @@ from ingest.spec_text import SpecError
 from learner.errors import GroupBroken
 from learner.models.together import Place, Together, meet
 from tests.learner.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
-from tests.learner.streams import Bench, part, random_examples
+from tests.learner.streams import (
+    COUNT,
+    PROBABILITY,
+    Bench,
+    part,
+    random_examples,
+    random_spec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,38 +152,74 @@ def test_a_bucket_that_has_the_examples_brings_nothing_to_the_round() -> None:
     assert not joint[1]._gained[:, skipped].any()
 
 
-def test_a_rehearsal_tells_scores_and_gradients_and_asks_nobody_and_changes_nothing() -> None:
-    examples = stream(8)
-    benches, joint = group(2, "sgd")
-    bench, mine = benches[0], joint[0]
-    at_once(*(lambda rank=rank: joint[rank].idle(benches[rank].view) for rank in range(2)))
-    active = np.ones(bench.shape.buckets, np.bool_)
-    few = part(examples, 0, MINI_BATCH)
-    scores, largest = mine.rehearse(bench.view, active, few)
-    assert len(bench.view) == 0
-    assert not bench.gained().ids.size
-    assert not mine._gained.any()
+JOINT = """
+architecture = "{architecture}"
+dimensions = 3
+layers = [4]
+init_scale = 0.3
+mini_batch = 16
+synchronous = true
+"""
+DENSE_SECTION = '[optimizer.dense]\nname = "{dense}"\nalpha = 0.05\n'
+PLATT = '[calibration]\nkind = "platt"\n'
 
-    learned = []
+
+@pytest.mark.parametrize(
+    ("architecture", "policy", "dense", "growth"),
+    [
+        ("deepfm", "immediate", "adagrad", COUNT),
+        ("deepfm", "window", "sgd", PROBABILITY + PLATT),
+        ("dcn_v2", "immediate", "sgd", PLATT),
+    ],
+)
+def test_a_rehearsal_shows_what_learning_does_and_leaves_no_trace(
+    architecture: str, policy: str, dense: str, growth: str
+) -> None:
+    random = np.random.default_rng(8)
+    model = JOINT.format(architecture=architecture)
+    growth += DENSE_SECTION.format(dense=dense)
+    spec = random_spec(random, policy, statistics=True, growth=growth, model=model)
+    examples = random_examples(random, spec, 600, closed=policy == "window")
+    rehearsed, plain = Bench(spec), Bench(spec)
+    joint = [alone(each) for each in (rehearsed, plain)]
+    active = np.ones(rehearsed.shape.buckets, np.bool_)
+    largest_seen = 0.0
+    for begin in range(0, len(examples), 100):
+        batch = part(examples, begin, begin + 100)
+        scores, largest = joint[0].rehearse(rehearsed.view, active, batch)
+        learned = rehearsed.learn(batch)
+        # the group's sums are rounded elsewhere than one learner's
+        np.testing.assert_allclose(scores, learned, rtol=1e-4, atol=1e-6)
+        gained = np.abs(rehearsed.gained().values).max()
+        assert largest == pytest.approx(gained, rel=1e-3)
+        largest_seen = max(largest_seen, largest)
+        np.testing.assert_array_equal(plain.learn(batch), learned)
+    assert largest_seen > 0.1
+    for mine, others in zip(rehearsed.rows(), plain.rows(), strict=True):
+        np.testing.assert_array_equal(mine, others)
+    assert joint[0]._gained.tobytes() == joint[1]._gained.tobytes()
+
+
+def alone(bench: Bench) -> JointLayers:
+    """A group of one."""
+    together = Together(HashStore(), Place(0, 1))
+    joint: JointLayers = bench.model.step_together(together)  # type: ignore[attr-defined]
+    return joint
+
+
+def test_a_rehearsal_asks_nobody() -> None:
+    benches, joint = group(2, "adagrad", timeout_s=3.0)
+    at_once(*(lambda rank=rank: joint[rank].idle(benches[rank].view) for rank in range(2)))
+    active = np.ones(benches[0].shape.buckets, np.bool_)
+    few = part(stream(8), 0, MINI_BATCH)
+    for _ in range(3):
+        scores, _ = joint[0].rehearse(benches[0].view, active, few)
+        assert np.isfinite(scores[few.kinds != Kind.CLICKED]).all()
     at_once(
-        lambda: learned.extend(bench.learn(few).tolist()),
+        lambda: joint[0].idle(benches[0].view),
         lambda: joint[1].idle(benches[1].view),
     )
-    shown = few.kinds != Kind.CLICKED
-    np.testing.assert_array_equal(scores[shown], np.array(learned)[shown])
-    steps = np.abs(layers_of(bench)).max()  # of 0.1 times the gradient
-    assert 0.0 < steps / 0.1 <= largest * 1.001
-    one = part(examples, MINI_BATCH, MINI_BATCH + 1)
-    large = replace(one, features=replace(one.features, numbers=one.features.numbers * 1e3))
-    _, largest = mine.rehearse(bench.view, active, large)
-    at_once(lambda: learned.extend(bench.learn(large)), lambda: joint[1].idle(benches[1].view))
-    gains = bench.gained()
-    number = gains.values[gains.ids == bench.spec.fields.number_ids[0], 0]
-    of_layers = np.abs(gains.values[gains.ids & np.uint64(1023) == DENSE]).max() / 0.1
-    assert max(abs(float(number[0])) / 1e-6, of_layers) <= largest * 1.01
-    bad = replace(few.features, numbers=few.features.numbers * np.float32(1e30))
-    _, exploded = mine.rehearse(bench.view, active, replace(few, features=bad))
-    assert not exploded <= 1e6
+    assert not joint[0]._gained.any()
 
 
 @pytest.mark.timeout(300)
