@@ -2,9 +2,9 @@
 
 A module is made with `Form` and called with `Batch`; it returns the log-odds of a click, (n,). That
 is all the contract there is, and a module of one's own that keeps it (`architecture = "module"`,
-`module = "package.file:Class"`) is trained and served as those here are (`own_module` sees to it).
-Its parameters live in rows of the parameter server: what it keeps anywhere else would never reach a
-server.
+`module = "package.file:Class"`, on the import path or in the working directory) is trained and
+served as those here are (`own_module` sees to it). Its parameters live in rows of the parameter
+server: what it keeps anywhere else would never reach a server.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Modules that would go wrong in the midst of a stream are refused before it begins."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from learner.errors import UnfitModule
+from learner.models.dcn import DCNv2
+from learner.models.deepfm import DeepFM
+from learner.models.din import DeepInterestNetwork
+from learner.models.field_weighted import FieldWeightedFM
 from learner.models.network import Batch, Form
 from learner.models.own_module import check_module, make_own
+from learner.models.wide_and_deep import WideAndDeep
 
 FORM = Form(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
 
@@ -124,32 +131,232 @@ class Remembering(Summing):
         return self.seen
 
 
-@pytest.mark.parametrize("module", [Summing(), MaskedMean(), Remembering()])
-def test_a_module_that_minds_only_its_example_is_fit(module: nn.Module) -> None:
-    before = [each.detach().clone() for each in module.parameters()]
-    check_module("ours", module, FORM)
-    assert not hasattr(module, "seen")  # a copy was tried
-    for each, was in zip(module.parameters(), before, strict=True):
-        assert torch.equal(each, was)
-    check_module("ours", module, FORM._replace(target=-1))
+class Listed(Summing):
+    """Its layers are in a list that torch does not look into."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        self.layers = [nn.Linear(form.dimensions, form.dimensions)]
+
+    def interest(self, batch: Batch) -> Tensor:
+        """Return what a layer that nobody trains makes of vectors."""
+        made: Tensor = self.layers[0](batch.vectors.sum(1))
+        return made
+
+
+class ListedConstant(Listed):
+    """It begins alike wherever it is made, and stays there."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        for each in self.layers[0].parameters():
+            nn.init.constant_(each, 0.5)
+
+
+class Projecting(Summing):
+    """Every process projects in a direction of its own."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        self.direction = torch.randn(form.dimensions)
+
+    def interest(self, batch: Batch) -> Tensor:
+        """Return vectors, projected."""
+        return batch.vectors.sum(1) * self.direction
+
+
+class ProjectingLate(Projecting):
+    """The direction is seen once a parameter that begins with zero moves."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        nn.init.zeros_(self.mix)
+
+
+class Seeded(Summing):
+    """Fit: what it draws is the same everywhere."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        dice = torch.Generator().manual_seed(3)
+        self.direction = torch.randn(form.dimensions, generator=dice)
+
+    def interest(self, batch: Batch) -> Tensor:
+        """Return vectors, projected."""
+        return batch.vectors.sum(1) * self.direction
+
+
+class Another(Summing):
+    """As deep as dice say."""
+
+    made = 0
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        Another.made += 1
+        self.more = nn.Parameter(torch.zeros(Another.made))
+
+
+class Deep(nn.Module):
+    """Fit: a network that ignores the sum of weights."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__()
+        wide = form.vectors * form.dimensions
+        self.layers = nn.Sequential(nn.Linear(wide, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds, (n,)."""
+        made: Tensor = self.layers(batch.vectors.flatten(1)).squeeze(1)
+        return made
+
+
+class NeverNegative(Deep):
+    """Fit, if odd: it never says less than one half."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds of zero or more."""
+        return super().forward(batch).relu()
+
+
+class Bounded(Deep):
+    """Fit: it never says that it is sure."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds from -1 to 1."""
+        return super().forward(batch).tanh()
+
+
+class NoParameters(nn.Module):
+    """Fit: embeddings are all it has."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds, (n,)."""
+        return batch.wide + batch.vectors.sum((1, 2))
+
+
+class Probable(Summing):
+    """The sigmoid is taken twice: here, and of what is returned."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return probabilities."""
+        return super().forward(batch).sigmoid()
+
+
+class DeepProbable(Deep):
+    """So it is here, where the sum of weights is ignored."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return probabilities."""
+        return super().forward(batch).sigmoid()
+
+
+class OneOfTwo(Summing):
+    """A probability, without the word."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the click's share of two classes."""
+        log_odds = super().forward(batch)
+        return torch.stack((torch.zeros_like(log_odds), log_odds), dim=1).softmax(1)[:, 1]
+
+
+class Shut(Summing):
+    """Never copied: who answers needs a module a thread."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        super().__init__(form)
+        self.twice = self.mix * 2.0
+
+
+class Unbegun(nn.Module):
+    """Its constructor forgets that of nn.Module."""
+
+    def __init__(self, form: Form = FORM) -> None:
+        pass
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds, (n,)."""
+        return batch.wide
+
+
+@pytest.fixture(autouse=True)
+def _same_dice() -> Iterator[None]:
+    """Constructors draw the same in every run."""
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        yield
+
+
+def _check(kind: type[nn.Module], form: Form = FORM) -> nn.Module:
+    """Check a module as if a spec had named it; return it."""
+    module = kind(form)
+    check_module("ours", module, kind(form), form)
+    return module
 
 
 @pytest.mark.parametrize(
-    ("module", "expected"),
+    "kind",
     [
-        (Largest(), "called with a Batch of 2 examples, up to 0 items each"),
-        (Mean(), "alone as beside others"),
-        (Attending(), "finite log-odds of a Batch of 3 examples, up to 2 items each"),
-        (Centred(), "alone as beside others"),
-        (Normed(), "Batch of 1 examples"),
-        (Random(), "alone as beside others"),
-        (Hidden(), "alone as beside others"),
-        (Double(), "expected log-odds of torch.float32, found torch.float64"),
+        *(Summing, MaskedMean, Remembering, Seeded, Deep, NeverNegative, Bounded, NoParameters),
+        *(DCNv2, DeepFM, DeepInterestNetwork, FieldWeightedFM, WideAndDeep),
     ],
 )
-def test_a_module_that_would_break_later_is_refused_now(module: nn.Module, expected: str) -> None:
+def test_a_module_that_minds_only_its_example_is_fit(kind: type[nn.Module]) -> None:
+    module, again = kind(FORM), kind(FORM)
+    before = [each.detach().clone() for each in (*module.parameters(), *again.parameters())]
+    check_module("ours", module, again, FORM)
+    assert not hasattr(module, "seen")  # a copy was tried
+    after = (*module.parameters(), *again.parameters())
+    for each, was in zip(after, before, strict=True):
+        assert torch.equal(each, was)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        FORM._replace(target=-1),
+        FORM._replace(vectors=1, dimensions=1, layers=(1,)),
+        FORM._replace(vectors=40, dimensions=16, layers=(64, 32)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_module_is_fit_whatever_it_is_made_for(form: Form, seed: int) -> None:
+    torch.manual_seed(seed)
+    for kind in (Summing, Deep, NeverNegative, Bounded, WideAndDeep, DeepFM, DCNv2):
+        _check(kind, form)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Largest, "called with a Batch of 2 examples, up to 0 items each"),
+        (Mean, "alone as beside others"),
+        (Attending, "finite log-odds of a Batch of 3 examples, up to 2 items each"),
+        (Centred, "alone as beside others"),
+        (Normed, "Batch of 1 examples"),
+        (Random, "alone as beside others"),
+        (Hidden, "alone as beside others"),
+        (Double, "expected log-odds of torch.float32, found torch.float64"),
+        (Listed, "nn.ModuleList), found a tensor of shape (4, 4)"),
+        (ListedConstant, "nn.ModuleList), found a tensor of shape (4, 4)"),
+        (Projecting, "the same log-odds each time it is made"),
+        (ProjectingLate, "the same log-odds each time it is made"),
+        (Another, "parameters of the same names and shapes"),
+        (Probable, "answers from 0 to 1 alone"),
+        (DeepProbable, "answers from 0 to 1 alone"),
+        (OneOfTwo, "answers from 0 to 1 alone"),
+        (Shut, "copy.deepcopy copies"),
+        (Unbegun, "calls super().__init__()"),
+    ],
+)
+def test_a_module_that_would_break_later_is_refused_now(
+    kind: type[nn.Module], expected: str
+) -> None:
     with pytest.raises(UnfitModule, match=r"expected .* found ") as refused:
-        check_module("ours", module, FORM)
+        _check(kind)
     assert expected in str(refused.value)
 
 
@@ -171,3 +378,126 @@ def test_a_file_that_cannot_be_imported_is_refused_whatever_it_raises(
     with pytest.raises(UnfitModule, match="expected a class that can be imported") as refused:
         make_own(f"{name}:Broken", FORM)
     assert found in str(refused.value)
+
+
+_NET = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.last = torch.nn.Linear({made}, 1)
+    def forward(self, batch):
+        return batch.wide + self.score(batch)
+    def score(self, batch):
+        {before}
+        return self.last(batch.vectors.flatten(1)).squeeze(1)
+"""
+_WIDTH = FORM.vectors * FORM.dimensions
+
+
+def _written(folder: Path, source: str) -> str:
+    """Write a file of the user's; return the name of the class Net in it, new to this process."""
+    folder.mkdir(exist_ok=True)
+    name = f"own_{abs(hash(str(folder))):x}_{len(list(folder.iterdir()))}"
+    (folder / f"{name}.py").write_text(source)
+    return f"{name}:Net"
+
+
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The import path of a console script: without the working directory."""
+    here = ("", ".", str(Path.cwd()))
+    made = [each for each in sys.path if each not in here]
+    monkeypatch.setattr(sys, "path", made)
+    return made
+
+
+def test_a_module_is_found_in_the_working_directory(
+    tmp_path: Path, path: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = _written(tmp_path, _NET.format(made=_WIDTH, before="pass"))
+    assert type(make_own(name, FORM)).__name__ == "Net"
+
+
+def test_what_is_installed_is_not_hidden_by_the_working_directory(
+    tmp_path: Path, path: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, installed = tmp_path / "here", tmp_path / "installed"
+    name = _written(here, "raise RuntimeError('of the working directory')")
+    file = f"{name.partition(':')[0]}.py"
+    installed.mkdir()
+    (installed / file).write_text(_NET.format(made=_WIDTH, before="pass"))
+    monkeypatch.chdir(here)
+    path.append(str(installed))
+    assert type(make_own(name, FORM)).__name__ == "Net"
+
+
+def test_who_finds_no_module_says_where_it_was_looked_for(
+    tmp_path: Path, path: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnfitModule, match="on the import path and in the working") as refused:
+        make_own("own_nowhere.at_all:Net", FORM)
+    assert str(tmp_path) in str(refused.value)
+    name = _written(tmp_path, "")
+    with pytest.raises(UnfitModule, match="no 'Net' in ") as refused:
+        make_own(name, FORM)
+    assert str(tmp_path) in str(refused.value)
+
+
+_ENDING = "import sys\nclass Net: pass\nsys.exit(3)"
+_BREAKING = "import torch\n\ntorch.zeros(2) @ torch.zeros(3)"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "expected", "found"),
+    [
+        (_NET.format(made=_WIDTH + 1, before="pass"), 10, "called with a Batch", "RuntimeError("),
+        (_NET.format(made="form.depth", before="pass"), 5, "a constructor", "AttributeError("),
+        (
+            _NET.format(made="__import__('sys').exit(3)", before="pass"),
+            5,
+            "a constructor",
+            "SystemExit(3)",
+        ),
+        (
+            _NET.format(made=_WIDTH, before="raise SystemExit"),
+            9,
+            "called with a Batch",
+            "SystemExit()",
+        ),
+        (_ENDING, 3, "can be imported", "SystemExit(3)"),
+        (_BREAKING, 3, "can be imported", "RuntimeError("),
+        ("\nclass Net(", 2, "can be imported", "SyntaxError("),
+        (
+            _NET.format(made=_WIDTH, before="assert batch.wide.abs().max() < 9, 'too large'"),
+            *(9, "called with a Batch", "AssertionError('too large')"),
+        ),
+    ],
+)
+def test_what_a_users_code_raises_is_told_with_its_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    line: int,
+    expected: str,
+    found: str,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = _written(tmp_path, source)
+    with pytest.raises(UnfitModule, match=r"expected .* found ") as refused:
+        make_own(name, FORM)
+    said = str(refused.value)
+    assert expected in said
+    assert found in said
+    assert said.endswith(f" at {tmp_path}/{name.partition(':')[0]}.py:{line}")
+
+
+def test_an_interrupt_in_a_users_code_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = _written(tmp_path, _NET.format(made=_WIDTH, before="raise KeyboardInterrupt"))
+    with pytest.raises(KeyboardInterrupt):
+        make_own(name, FORM)
