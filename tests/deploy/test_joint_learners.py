@@ -16,7 +16,7 @@ from deploy.observer import copy_rows
 from deploy.stack.ports import free_port
 from deploy.stack.waiting import wait_until
 from learner.spec import parse_spec
-from tests.deploy.command import headrace
+from tests.deploy.command import headrace, running
 from tests.deploy.learned_model import LearnedModel, counts_of
 from tests.learner.joining import spec_of
 
@@ -36,16 +36,11 @@ def test_one_that_is_killed_takes_the_group_with_it_and_every_example_counts_onc
 ) -> None:
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    model = LearnedModel(kafka, valkey, fresh_name("joint"), tmp_path, seed)
-    text = spec_of(16).text.replace('policy = "window"', 'policy = "immediate"')
-    model.spec = parse_spec(text.replace('"test"', f'"{model.spec.name}"'), "joint.toml")
-    model.path = model.write_spec(model.spec)
-    model.make(BUCKETS)
+    model = joint_model(kafka, valkey, fresh_name, tmp_path, seed)
     alone = headrace("learner", "run", "--model", str(model.path), "--redis", valkey)
     assert alone.returncode == 2
     assert "synchronous = true: expected a rank" in alone.stderr
 
-    model.failures = []
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
         "--max-restarts", "20", "--master-port", str(free_port()), "-m", "deploy.cli",
@@ -88,6 +83,39 @@ def test_one_that_is_killed_takes_the_group_with_it_and_every_example_counts_onc
     chunks = rows.ids & 1023 == DENSE
     assert chunks.any()
     assert set(rows.shows[chunks].tolist()) == {impressions}
+
+
+@pytest.mark.timeout(200)
+def test_a_group_of_one_learns_all_and_ends_cleanly_when_it_is_told_to(
+    kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    model = joint_model(kafka, valkey, fresh_name, tmp_path, seed)
+    group = "--rank", "0", "--world-size", "1", "--master-port", str(free_port())
+    servers = "--redis", valkey, "--kafka", kafka
+    with running("learner", "run", "--model", str(model.path), *servers, *group) as learner:
+        model.produce(300)
+        model.wait_learned()
+        learner.process.send_signal(signal.SIGTERM)
+        assert learner.end() == 0, learner.output
+    assert "Error" not in learner.output
+    with model.store() as store:
+        rows = copy_rows(store).everything().existing()
+    assert counts_of(rows, model.spec) == model.counts
+
+
+def joint_model(
+    kafka: str, valkey: str, fresh_name: Callable[[str], str], folder: Path, seed: int
+) -> LearnedModel:
+    """A model whose layers are stepped together, made in the store."""
+    model = LearnedModel(kafka, valkey, fresh_name("joint"), folder, seed)
+    text = spec_of(16).text.replace('policy = "window"', 'policy = "immediate"')
+    model.spec = parse_spec(text.replace('"test"', f'"{model.spec.name}"'), "joint.toml")
+    model.path = model.write_spec(model.spec)
+    model.make(BUCKETS)
+    model.failures = []
+    return model
 
 
 def log_of(folder: Path) -> str:
