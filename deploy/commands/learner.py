@@ -64,6 +64,17 @@ MostRows = Annotated[
     ),
 ]
 
+LossRatio = Annotated[
+    float,
+    typer.Option(
+        "--loss-ratio",
+        envvar="HEADRACE_LOSS_RATIO",
+        min=1.0,
+        help="Hold a batch back if its mean loss is beyond so many times the running mean; `inf`: "
+        "whatever its loss. Numbers that are none and exploding gains are held back in any case.",
+    ),
+]
+
 Rank = Annotated[
     int | None,
     typer.Option(
@@ -107,6 +118,7 @@ def run(
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
     most_rows: MostRows = None,
+    loss_ratio: LossRatio = 4.0,
     rank: Rank = None,
     world_size: WorldSize = 1,
     master_addr: MasterHost = "127.0.0.1",
@@ -117,6 +129,7 @@ def run(
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from deploy.commands.building import kafka_settings, open_store
     from deploy.signals import stopped_by_signals
+    from learner.guard import Limits
     from learner.pace import Pace
     from learner.process import LearnerSettings, run_learner
     from learner.spec import load_spec
@@ -138,6 +151,7 @@ def run(
                 instance=instance,
                 metrics_port=metrics_port,
                 pace=pace,
+                limits=Limits(loss_ratio=loss_ratio),
                 accept_topic=accept_topic,
                 examples_of=examples_of,
                 most_rows=most_rows,

@@ -54,7 +54,13 @@ LIMITS = Limits(warm_up_examples=2000, least_examples=50)
 class Stage:
     """One learner over a stream of batches, and all that it wrote."""
 
-    def __init__(self, spec: ModelSpec, batches: list[Examples], push_interval_ms: int = 50):
+    def __init__(
+        self,
+        spec: ModelSpec,
+        batches: list[Examples],
+        push_interval_ms: int = 50,
+        limits: Limits = LIMITS,
+    ):
         self.now_ms, dice = 0, random.Random(5)
         source = Source("examples.test", 0)
         records = [Record(source, at, 1, pack(each)) for at, each in enumerate(batches)]
@@ -79,7 +85,7 @@ class Stage:
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: dice.randbytes(8),
             rest=lambda seconds: None,
-            guard=Guard(LIMITS),
+            guard=Guard(limits),
             dead_letters="dead-letters",
             rounds=_alone(model) if spec.structure.synchronous else None,
         )
@@ -246,6 +252,17 @@ def test_a_loss_that_stays_is_learned_after_a_while() -> None:
     assert 1 <= held <= 80
     last = unpack_scores(stage._written("scores.test")[-1]).scores
     assert last.mean() > 0.8
+
+
+def test_who_asks_for_it_learns_whatever_its_loss_but_nothing_that_breaks_the_model() -> None:
+    spec, batches = _stream("window")
+    limits = replace(LIMITS, loss_ratio=math.inf)
+    wrong = Stage(spec, _spoiled(batches, "labels"), limits=limits)
+    wrong.run()
+    assert wrong.letters() == []
+    broken = Stage(spec, _spoiled(batches, "1e30"), limits=limits)
+    broken.run()
+    assert [EXPLODED in each.reason for each in broken.letters()] == [True]
 
 
 def test_few_examples_and_a_young_model_are_not_judged_by_their_loss() -> None:
