@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,9 +45,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]
 
 @app.command()
 def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
-    """Make a model; where it is there already, check that it is the same."""
+    """Make a model; where it is there already, check that it is the same.
+
+    A torch module of one's own is tried before, where torch is installed.
+    """
     from deploy.commands.building import open_store
     from deploy.errors import BadOption
+    from learner.architecture import MODULE
+    from learner.errors import MissingTorch
+    from learner.models import open_model
     from learner.spec import load_spec
     from pserver.store import Shape
 
@@ -55,6 +62,9 @@ def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> No
         raise BadOption(
             f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, found {buckets}"
         )
+    if spec.architecture == MODULE:
+        with suppress(MissingTorch):  # it is needed where the model learns and where it serves
+            open_model(spec, buckets)
     store = open_store(redis, spec.name)
     try:
         store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))

@@ -204,3 +204,57 @@ def test_a_model_is_made_once_kept_the_same_and_shown_bucket_by_bucket(
 def test_a_number_of_buckets_that_is_no_power_of_two_is_refused(refused: Refused) -> None:
     said = refused("pserver", "init", "--model", DEMO, "--buckets", "12")
     assert "--buckets / HEADRACE_BUCKETS: expected a power of two" in said
+
+
+_OWN_MODULE = """\
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.last = torch.nn.Linear(form.vectors * form.dimensions{more}, 1)
+    def forward(self, batch):
+        return batch.wide + self.last(batch.vectors.flatten(1)).squeeze(1)
+"""
+_OWN_SPEC = """\
+[model]
+name = "{name}"
+architecture = "module"
+module = "own:Net"
+[fields.item]
+number = 1
+transform = "id"
+"""
+
+
+def _path(folder: Path) -> str:
+    """Return an import path that begins with a folder."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def test_a_model_whose_module_is_unfit_is_not_made(
+    refused: Refused, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
+    name, spec, own = fresh_name("cli"), tmp_path / "model.toml", tmp_path / "own.py"
+    spec.write_text(_OWN_SPEC.format(name=name))
+    to = ("--model", str(spec), "--redis", valkey)
+    own.write_text(_OWN_MODULE.format(more=" + 1"))
+    made = headrace("pserver", "init", *to, PYTHONPATH=_path(tmp_path))
+    assert made.returncode == REFUSED
+    assert f"{own}:7" in made.stderr
+    assert name in refused("pserver", "inspect", *to)
+    own.write_text(_OWN_MODULE.format(more=""))
+    made = headrace("pserver", "init", *to, PYTHONPATH=_path(tmp_path))
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_model_with_a_module_is_made_where_there_is_no_torch(
+    valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    name, spec = fresh_name("cli"), tmp_path / "model.toml"
+    spec.write_text(_OWN_SPEC.format(name=name))
+    missing = "raise ModuleNotFoundError('No module named torch', name='torch')\n"
+    (tmp_path / "torch.py").write_text(missing)
+    to = ("--model", str(spec), "--redis", valkey)
+    made = headrace("pserver", "init", *to, PYTHONPATH=_path(tmp_path))
+    assert made.returncode == 0, made.stderr
