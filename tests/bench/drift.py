@@ -9,9 +9,10 @@ mean over impressions of the log loss it has to expect above that of the true pr
 
     t log(t / p) + (1 - t) log((1 - t) / (1 - p))      t: the truth, p: what the model said
 
-Three ways to use the same model, each told of the first day, which is not counted:
+Four ways to use the same model, each told of the first day, which is not counted:
 
     online    learns each impression after answering for it, and never stops
+    nightly   learns the day that ends each night, on top of all before; frozen by day
     daily     a new one each night, trained on the day that ends, answers the whole next day
     frozen    answers for ever as it stood after the first day
 
@@ -154,6 +155,15 @@ def frozen(spec: ModelSpec, days: Sequence[Examples]) -> list[Floats]:
     return [_answered(core, day) for day in days[1:]]
 
 
+def nightly(spec: ModelSpec, days: Sequence[Examples]) -> list[Floats]:
+    """Return the same of a model that learns each day when it is over, and keeps what it knows."""
+    core, scores = Core(spec), []
+    for yesterday, today in pairwise(days):
+        _learned(core, yesterday)
+        scores.append(_answered(core, today))
+    return scores
+
+
 def daily(spec: ModelSpec, days: Sequence[Examples]) -> list[Floats]:
     """Return the same of models that each learned the day before."""
     scores = []
@@ -166,6 +176,7 @@ def daily(spec: ModelSpec, days: Sequence[Examples]) -> list[Floats]:
 
 WAYS: dict[str, Callable[[ModelSpec, Sequence[Examples]], list[Floats]]] = {
     "online": online,
+    "nightly": nightly,
     "daily": daily,
     "frozen": frozen,
 }
@@ -192,7 +203,7 @@ def draw(found: dict[str, dict[str, list[float]]], path: Path) -> None:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    strokes = {"online": "solid", "daily": "dash", "frozen": "dot"}
+    strokes = {"online": "solid", "nightly": "dashdot", "daily": "dash", "frozen": "dot"}
     for model, ways in found.items():
         for way, by_day in ways.items():
             figure.add_scatter(

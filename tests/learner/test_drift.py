@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.bench.drift import WORLD, make_days, regret, regrets, spec_of
+from tests.bench.drift import WORLD, Day, make_days, regret, regrets, spec_of
 
 SEED = 5
 
@@ -35,3 +35,18 @@ def test_in_a_world_that_drifts_who_goes_on_learning_regrets_less_than_who_stopp
     assert np.mean(online) < np.mean(frozen), f"seed {SEED}: {online} {frozen}"
     assert frozen[-1] > frozen[0], f"seed {SEED}: {frozen}"
     assert max(online) < max(frozen), f"seed {SEED}: {online} {frozen}"
+
+
+def test_nightly_answers_each_day_with_all_days_before_and_daily_with_yesterday() -> None:
+    days = make_days(WORLD, 4, 2_000, SEED)
+    spec = spec_of("logistic regression")
+    frozen, daily, nightly = (regrets(spec, days, way) for way in ("frozen", "daily", "nightly"))
+    assert nightly[0] == daily[0] == frozen[0]
+    for k in (2, 3):
+        # who is told of several days as one and stops then
+        shown = [each for day in days[:k] for each in day.shown]
+        truth = np.concatenate([day.truth for day in days[:k]])
+        as_one = Day(shown, truth, np.concatenate([day.labels for day in days[:k]]))
+        assert nightly[k - 1] == regrets(spec, [as_one, days[k]], "frozen")[0], f"seed {SEED}"
+        assert daily[k - 1] == regrets(spec, days[k - 1 : k + 1], "frozen")[0], f"seed {SEED}"
+    assert nightly != daily
