@@ -6,7 +6,8 @@ spec is in the new one with the same number and transform, and rows are laid out
 has no rows, which is how every field began.
 
 Layers of a deep model are another matter: a network over one more field has other matrices. They
-are kept where the network is the same, and begin anew where it is not, over the old embeddings.
+are kept where the network is the same, and begin anew where it is not, over the old embeddings. So
+is what calibrates a model's log-odds, where it is of the same kind and the log-odds go on.
 
 The new model's examples are its own: they have the new fields, so another joiner makes them, and
 marks of the old model say nothing about them (`first_after` finds where they go on).
@@ -21,7 +22,9 @@ import numpy as np
 from ingest.examples import unpack
 from learner.agreement import difference
 from learner.architecture import FREE_TO_DIFFER
+from learner.calibration import CALIBRATION_NUMBER
 from learner.models.layer_kernels import DENSE_NUMBER
+from learner.optimizer_spec import DENSE
 from pserver.errors import WrongModel
 
 if TYPE_CHECKING:
@@ -43,12 +46,19 @@ class Kept(NamedTuple):
 
     layers: bool
     """Whether the network is the same, so that its layers are kept."""
+    calibration: bool
+    """Whether the log-odds go on, and what calibrates them is of the same kind."""
     new: tuple[str, ...]
     """Fields and statistics that begin empty."""
 
     def rows(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which of these rows are kept; shape (n,)."""
-        return np.full(ids.shape, True) if self.layers else (ids & _NUMBERS) != DENSE_NUMBER
+        numbers, kept = ids & _NUMBERS, np.full(ids.shape, True)
+        if not self.layers:
+            kept &= numbers != DENSE_NUMBER
+        if not self.calibration:
+            kept &= numbers != CALIBRATION_NUMBER
+        return kept
 
 
 class Beginning(NamedTuple):
@@ -96,7 +106,8 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> Kept:
         getattr(larger.structure, key) == getattr(original.structure, key)
         for key in ("layers", "cross_layers", "module")
     )
-    return Kept(same, tuple(new))
+    goes_on = same or DENSE not in original.structure.groups
+    return Kept(same, goes_on and larger.calibration == original.calibration, tuple(new))
 
 
 def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> Beginning:

@@ -12,6 +12,7 @@ import pytest
 
 from ingest.examples import pack
 from ingest.stream import Record, Source
+from learner.calibration import CALIBRATION_NUMBER
 from learner.models.layer_kernels import DENSE_NUMBER
 from learner.spec import ModelSpec, parse_spec
 from learner.warm_start import check_larger, first_after
@@ -140,6 +141,27 @@ def test_layers_are_kept_where_the_network_is_the_same() -> None:
     ):
         kept = check_larger(other, spec_of(DEEP), "snapshot x")
         assert kept.rows(ids).tolist() == [False, True]
+
+
+PLATT, ISOTONIC = (f'[calibration]\nkind = "{kind}"\n\n' for kind in ("platt", "isotonic"))
+
+
+@pytest.mark.parametrize(
+    ("model", "before", "after", "kept"),
+    [
+        ("", PLATT, PLATT + FIELD, True),  # what is new adds nothing yet
+        ("", PLATT, ISOTONIC, False),
+        ("", PLATT, "", False),
+        (DEEP, PLATT, PLATT, True),
+        (DEEP, PLATT, PLATT + FIELD, False),  # another network
+    ],
+)
+def test_what_calibrates_is_kept_where_the_log_odds_go_on(
+    model: str, before: str, after: str, kept: bool
+) -> None:
+    ids = np.array([5 << 10 | CALIBRATION_NUMBER, 5 << 10 | 1], np.uint64)
+    larger, original = spec_of(model, "large", after), spec_of(model, more=before)
+    assert check_larger(larger, original, "snapshot x").rows(ids).tolist() == [kept, True]
 
 
 @pytest.mark.parametrize(
