@@ -94,6 +94,8 @@ def by_decile(scored: Scored, bands: int = 10) -> list[Band]:
     first_of_tie = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
     tied = np.add.reduceat(weights, first_of_tie)
     reached = np.cumsum(tied)
+    if not reached[-1]:
+        return []
     # a tie lies where its middle does: so weight w is what w copies are
     band = np.minimum((bands * (reached - tied / 2) / reached[-1]).astype(np.int64), bands - 1)
     band = np.repeat(band, np.diff(first_of_tie, append=len(scored)))

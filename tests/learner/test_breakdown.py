@@ -88,6 +88,10 @@ def test_a_band_counts_in_the_calibration_error_by_its_weight() -> None:
     assert calibration_error([low, high]) == pytest.approx((8 * 0.2 + 2 * 0.1) / 10)
 
 
+def test_impressions_of_no_weight_make_no_bands() -> None:
+    assert by_decile(_scored([0, 1], [0.1, 0.2], weights=np.zeros(2))) == []
+
+
 def test_slices_have_their_own_figures_the_most_frequent_first() -> None:
     scored = _scored([1, 0, 1, 0, 1], [0.9, 0.1, 0.2, 0.8, 0.5])
     values = pa.array(["good", "good", "bad", "bad", None])
