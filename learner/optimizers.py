@@ -25,6 +25,8 @@ Weight decay is lazy, and exact: what a row gained shrinks by exp(-decay) in a d
 and what it missed since it was last seen is caught up when it is read or stepped. Since
 exp(-a) exp(-b) = exp(-(a + b)), the moments at which it was read make no difference, and rows that
 no example names cost nothing. An embedding decays to what it was initialized with, not to zero.
+Several learners that step a row before they hear of each other each catch up what it missed: time
+of which none had told the others is then taken off more than once.
 FTRL has l1 and l2 instead.
 
 A coordinate of coin bets on the sign of its next gradient: z sums the gradients taken away, g their
