@@ -12,6 +12,16 @@ from ingest.window import drop_oldest_click, whole_clock
 def forget(rings, state, rule):  # type: ignore[no-untyped-def]
     """Drop what no longer lives, and clicks that waited in vain."""
     _forget_entries(rings, state, rule)
+    forget_clicks(rings, state, rule)
+
+
+@part
+def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
+    """Drop clicks that waited in vain: to be called whenever a clock has moved.
+
+    A restart reads again what waits as the clocks stand, and counts nothing: a click that nobody
+    had dropped by then would be missing from those that came late.
+    """
     waiting, ends = rings.waiting, rings.ends
     mask = waiting.hashes.shape[0] - 1
     while ends.waiting_head[0] < ends.waiting_tail[0]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ingest.compiled import kernel, part
-from ingest.join_forget import forget, forget_everything, waits
+from ingest.join_forget import forget, forget_clicks, forget_everything, waits
 from ingest.join_rules import (
     BLOCKED,
     CLICKED,
@@ -185,6 +185,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
         state[WATERMARK] = max(state[WATERMARK], clock + rule.window_ms + 1)
         while ends.open_head[0] < stop:
             _close(rings, state, made, rule)
+        forget_clicks(rings, state, rule)
         if made.counts[0] >= rule.limit:
             return FULL
     return BLOCKED

@@ -182,6 +182,27 @@ def _play(seed: int, policy: str) -> Iterator[tuple[_Fed, _Fed]]:
         yield steady, restarted
 
 
+def test_a_click_that_a_closing_window_makes_late_is_late_on_either_side_of_a_restart() -> None:
+    """The watermark moves past what it waits for, and the joiner is killed before another event."""
+    waits, opens = [clicked("x", 0)], [shown("a", 100)]
+    before, after = Partition("window"), Partition("window")
+    for side, values in ((Side.IMPRESSIONS, opens), (Side.CLICKS, waits)):
+        before.offer(side, records(side, values))
+        before.joiner.ended(side)
+    made = [before.advance(now_ms) for now_ms in (0, 1_000, 2_000)]
+    assert made == [[], [], [("closed", "a", 0)]]
+    assert before.joiner.counters.late_clicks == 1
+
+    after.joiner.restore(before.joiner.checkpoint())
+    for side, values in ((Side.IMPRESSIONS, [*opens, shown("b", 160)]), (Side.CLICKS, waits)):
+        after.offer(side, records(side, values))
+        after.joiner.ended(side)
+    for now_ms in (2_000, 3_000):
+        after.advance(now_ms)
+    assert after.joiner.counters.impressions == 2
+    assert after.joiner.counters.late_clicks == 1
+
+
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))

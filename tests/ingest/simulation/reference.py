@@ -183,6 +183,7 @@ class Reference:
             if not entry.closed and entry.clock + self.window_ms < until_ms:
                 self.watermark_ms = max(self.watermark_ms, entry.clock + self.window_ms + 1)
                 self._close(entry)
+                self._give_up_clicks()
 
     def _close(self, entry: _Entry) -> None:
         entry.closed = True
