@@ -276,7 +276,10 @@ class Learner:
             largest = self._pending.largest() if guard.careful else 0.0
             reason = guard.judge(batch.name, batch.offset, examples, scores, largest)
             if reason is not None:
-                guard.hold(batch.name, batch.offset, reason)
+                if not guard.careful and guard.exploded(self._pending.largest()):
+                    guard.careful = True  # it may be one before this that broke the model
+                else:
+                    guard.hold(batch.name, batch.offset, reason)
                 self._undo({batch.name})
                 return
         self._intake.learned(batch)

@@ -41,9 +41,11 @@ NO_SCORES = "expected finite scores"
 EXPLODED = "gradients explode"
 FAR_OFF = "4 times the running mean"
 LINEAR, MACHINE, DEEP, JOINT = "linear", "machine", "deep", "deep, stepped together"
+STRENGTHS = "strengths of pairs"
 LINES = {
     LINEAR: 'architecture = "logistic_regression"\n',
     MACHINE: 'architecture = "factorization_machine"\ndimensions = 3\ninit_scale = 0.1\n',
+    STRENGTHS: 'architecture = "field_weighted_fm"\ndimensions = 3\ninit_scale = 0.1\n',
     DEEP: 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\n',
     JOINT: 'architecture = "dcn_v2"\ndimensions = 3\nlayers = [4]\nmini_batch = 16\n'
     "synchronous = true\n",
@@ -212,6 +214,7 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Rows
         ("immediate", DEEP, "nan", NOT_FINITE),
         ("immediate", DEEP, "1e8", EXPLODED),
         ("immediate", DEEP, "times 1000", FAR_OFF),
+        ("immediate", STRENGTHS, "1e22", EXPLODED),  # what comes after it has no scores
         ("window", JOINT, "1e30", NO_SCORES),
         ("window", JOINT, "labels", FAR_OFF),
         ("immediate", JOINT, "nan", NOT_FINITE),
@@ -223,7 +226,7 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Rows
 def test_a_batch_that_would_break_the_model_leaves_no_trace_in_it(
     policy: str, model: str, how: str, reason: str, push_interval_ms: int
 ) -> None:
-    if model in (DEEP, JOINT):
+    if model in (DEEP, JOINT, STRENGTHS):
         pytest.importorskip("torch", reason="deep models are an extra")
     spec, batches = _stream(policy, model)
     expected = _without_the_bad_one(policy, model, push_interval_ms)
