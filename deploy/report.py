@@ -17,10 +17,13 @@ import orjson
 
 from deploy.event_log import impression_ids_of
 from deploy.outcomes import join_outcomes
+from ingest.dead_letters import Letter
+from ingest.dead_letters import unpack as unpack_letter
 from ingest.examples import unpack as unpack_examples
 from ingest.kafka import read_all
-from ingest.topics import examples_topic, scores_topic
+from ingest.topics import EventTopics, examples_topic, scores_topic
 from learner.breakdown import by_decile, by_slice, by_window, calibration_error
+from learner.guard import held_by
 from learner.scores import unpack as unpack_scores
 
 if TYPE_CHECKING:
@@ -61,6 +64,14 @@ class Freshness:
     p99_ms: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What learners did not let into the model (learner.guard)."""
+
+    batches: int
+    examples: int
+
+
 def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
     """Sum the counters of the rows of each single-valued field; `table` is complete."""
     size = len(table)
@@ -83,9 +94,20 @@ def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
     )
 
 
+def read_held(kafka: KafkaSettings, spec: ModelSpec) -> Held:
+    """Return what the dead letters say of batches that learners held back, each counted once."""
+    topic, held = examples_topic(spec.name), {}
+    for record in read_all(kafka, EventTopics().dead_letters):
+        letter = unpack_letter(record.value)
+        if isinstance(letter, Letter) and letter.topic == topic:
+            held[letter.origin] = held_by(letter.reason)
+    return Held(len(held), sum(held.values()))
+
+
 def make_report(
     *,
     state: JoinerState,
+    held: Held,
     outcomes: Outcomes,
     data: Sequence[Path],
     rows: RowCounts,
@@ -105,6 +127,8 @@ def make_report(
         "examples": state.examples,
         "dead_letters": state.dead_letters,
         "dropped_negatives": state.dropped_negatives,
+        "held_batches": held.batches,
+        "held_examples": held.examples,
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.progressive()),
         "by_data": by_data,

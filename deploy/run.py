@@ -18,7 +18,7 @@ from deploy.event_log import check_log, first_impressions
 from deploy.log_replay import LogReplay
 from deploy.observer import ask_caught_up, copied, curl_of
 from deploy.replay_view import watch_replay
-from deploy.report import Freshness, count_rows, make_report, read_outcomes, write_report
+from deploy.report import Freshness, count_rows, make_report, read_held, read_outcomes, write_report
 from deploy.road import Road, RoadSettings
 from deploy.stack.steps import ShownSteps
 from ingest.joiner import read_state
@@ -89,6 +89,7 @@ def _report(
     server = ask_caught_up(road.address, road.spec.name, rows, stop)
     return make_report(
         state=read_state(road.kafka, road.spec),
+        held=read_held(road.kafka, road.spec),
         outcomes=read_outcomes(road.kafka, road.spec),
         data=settings.data,
         rows=count_rows(rows.table, road.spec.fields),
@@ -119,6 +120,12 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         f"calibration {accuracy['calibration']}"
     )
     lines = [counted, apart, good]
+    if report["held_batches"]:
+        lines.insert(
+            2,
+            f"held back, for it would have broken the model: {report['held_examples']:,} examples "
+            f"in {report['held_batches']:,} batches (dead letters say why)",
+        )
     if path is not None:
         lines.append(f"report: {path}")
     return "\n".join(lines)

@@ -31,6 +31,7 @@ ones: scores of a batch found in this way were sent already.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,17 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 10_000
 """Batches held back, the last ones: one that is read again is passed over again."""
+
+
+def letter_of(examples: int, reason: str) -> str:
+    """Return what the dead letter of a batch held back says."""
+    return f"batch of {examples} examples held back: {reason}"
+
+
+def held_by(letter: str) -> int:
+    """Return how many examples a dead letter says were held back; 0 if it is about none."""
+    found = re.match(r"batch of (\d+) examples held back: ", letter)
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ingest.stream import Record, Source
 from learner.bounded import Bounded
 from learner.cursors import Cursors
 from learner.errors import NotPulled
+from learner.guard import letter_of
 from learner.hot_rows import HotRows
 from learner.intake import Intake
 from learner.pending import Pending, view_of
@@ -313,7 +314,7 @@ class Learner:
         log.error("%s/%d at offset %d held back: %s", *source, batch.offset, reason)
         names = orjson.dumps(examples.impression_ids.to_pylist())
         record = Record(batch.source, batch.offset, int(examples.append_ms.max()), names)
-        letter = pack_letter(record, f"batch of {len(examples)} examples held back: {reason}")
+        letter = pack_letter(record, letter_of(len(examples), reason))
         self._scores.send(Source(self._dead_letters, 0), letter)
 
     def _send_scores(

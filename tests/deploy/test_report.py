@@ -12,16 +12,22 @@ import zstandard
 from deploy.event_log import first_impressions, impression_ids_of, span_ms
 from deploy.models import path_of
 from deploy.outcomes import join_outcomes
-from deploy.report import Freshness, count_rows, make_report, write_report
+from deploy.report import Freshness, Held, count_rows, make_report, read_held, write_report
+from deploy.run import in_words
+from ingest.dead_letters import pack as pack_letter
 from ingest.examples import Kind
 from ingest.joiner import JoinerState
-from learner.spec import load_spec
+from ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from ingest.stream import Record, Source
+from ingest.topics import EventTopics
+from learner.guard import letter_of
+from learner.spec import load_spec, parse_spec
 from pserver.gains import Gains
 from pserver.table import RowTable
 from tests.deploy.handmade import examples, scores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 SPEC = load_spec(path_of("demo"))
@@ -101,6 +107,7 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     )
     report = make_report(
         state=JoinerState(4, 2, 0, 0, 6, 1, 0),
+        held=Held(2, 300),
         outcomes=outcomes,
         data=data,
         rows=count_rows(rows([(1, 4, 2)]), SPEC.fields),
@@ -114,6 +121,8 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     assert [part["data"] for part in report["by_data"]] == [str(each) for each in data]
     assert report["freshness_ms"] == {"p50": 12.5, "p99": None}
     assert report["seconds"] == 1.235
+    assert (report["held_batches"], report["held_examples"]) == (2, 300)
+    assert "300 examples in 2 batches" in in_words(report, None)
     assert (report["impressions"], report["clicks"], report["dead_letters"]) == (4, 2, 1)
     assert (report["rows"], report["shows_by_field"]["user"]) == (1, 4)
     assert list(report)[:6] == [
@@ -125,6 +134,7 @@ def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
     outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
     report = make_report(
         state=JoinerState(1, 0, 0, 0, 1, 0, 0),
+        held=Held(0, 0),
         outcomes=outcomes,
         data=[],
         rows=count_rows(rows([]), SPEC.fields),
@@ -136,3 +146,24 @@ def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
     assert orjson.loads(path.read_bytes()) == report
     assert report["progressive"]["auc"] is None
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_batch_held_back_counts_once_however_often_its_letter_was_written(
+    kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    settings, name = KafkaSettings(kafka), fresh_name("held")
+    spec = parse_spec(SPEC.text.replace('"demo"', f'"{name}"', 1), "held.toml")
+    letters = EventTopics().dead_letters
+    ensure_topics(settings, [each for each in topics_for(name) if each.name == letters])
+    of_others = Source("examples.other", 0)
+    writer = KafkaWriter(settings)
+    for source, offset, reason in (
+        (Source(f"examples.{name}", 1), 7, letter_of(120, "gradients explode")),
+        (Source(f"examples.{name}", 1), 7, letter_of(120, "gradients explode")),
+        (Source(f"examples.{name}", 0), 7, letter_of(30, "another")),
+        (of_others, 7, letter_of(500, "gradients explode")),
+    ):
+        writer.send(Source(letters, 0), pack_letter(Record(source, offset, 1, b"[]"), reason))
+    writer.flush()
+    writer.close()
+    assert read_held(settings, spec) == Held(2, 150)
