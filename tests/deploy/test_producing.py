@@ -15,6 +15,7 @@ from ingest.client import CollectorClient
 from ingest.collector.answer import TOO_LARGE
 from ingest.collector.check import check
 from ingest.collector.limits import Limits
+from ingest.collector.tokens import Tokens
 from ingest.events import Reason
 from tests.deploy.pages import blocks, command_of, commands
 
@@ -51,11 +52,18 @@ def test_every_reason_is_on_the_page() -> None:
 
 def test_events_that_the_page_shows_are_taken() -> None:
     shown = re.findall(r"^    topic \w+ +(\{.*\})$", PAGE, re.MULTILINE)
-    posted = [shlex.split(line)[4] for line in PAGE.splitlines() if line.startswith("curl ")]
+    curls = [shlex.split(line) for line in PAGE.splitlines() if line.startswith("curl ")]
+    posted = [words[words.index("-d") + 1] for words in curls]
     checked = check([text.encode() for text in shown + posted], NOW_MS, Limits())
     assert len(shown) == 2
     assert len(posted) == 1
     assert not checked.refused
+    # curl would call it a form, which the collector refuses
+    assert "Content-Type: application/json" in curls[0]
+    [token] = re.findall(r"Authorization: Bearer (\S+)'", PAGE)
+    assert f"HEADRACE_COLLECT_TOKENS={token} " in PAGE
+    assert f'"{token}"' in PAGE
+    Tokens([token])  # raises BadTokens
 
 
 def test_its_python_uses_the_client_as_it_is() -> None:
