@@ -44,8 +44,8 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
     """Return if rows of `original` are good rows of `copy`, and both learn the same examples.
 
     The name differs; how far the model may grow (admission, expiry) may, and how many examples are
-    learned at once. `where` says where the
-    original's spec was found. Raises WrongModel naming the sections that differ, and the lines.
+    learned at once. `where` says where the original's spec was found. Raises WrongModel naming the
+    sections that differ, and the lines.
     """
     pairs = {
         "[model]": (_form(copy), _form(original)),

@@ -351,14 +351,13 @@ class Learner:
             return
         self._recheck_at_ms = 0
         self._pushed_at_ms, self._unsent = self._now_ms(), 0
-        if self._guard is not None:
-            why = self._guard.exploded(self._pending.largest())
-            if why is not None and self._rounds is not None:
+        guard = self._guard
+        if guard is not None and (why := guard.exploded(self._pending.largest())):
+            if self._rounds is not None:
                 self._rounds.leave(why)  # a rehearsal did not show it: better none than this
-            if why is not None:
-                # some batch since the last push: read again, and looked at one by one
-                self._guard.careful = True
-                self._undo(set())
+            # some batch since the last push: read again, and looked at one by one
+            guard.careful = True
+            self._undo(set())
         self._pushes.send(self.progress, before=self._seal)
 
     def _seal(self) -> None:

@@ -32,6 +32,7 @@ from tests.learner.streams import (
 from tests.learner.torch_reference import TorchReference
 
 if TYPE_CHECKING:
+    from ingest.examples import Examples
     from learner.spec import ModelSpec
 
 OPTIMIZERS = {
@@ -79,6 +80,22 @@ def _spec(
     return parse_spec(of_ids_alone(text) if "coin" in kinds else text, "test.toml")
 
 
+def _learned_like_torch(
+    spec: ModelSpec, examples: Examples
+) -> tuple[Bench, TorchReference, np.ndarray]:
+    """Learn examples in mini-batches of 8 and as a plain torch loop does; scores are the same."""
+    bench = Bench(spec)
+    assert isinstance(bench.model, DeepModel)
+    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
+    reference.begin()
+    expected = []
+    for begin in range(0, len(examples), 8):
+        expected += reference.learn_batch(part(examples, begin, begin + 8))
+    found = bench.learn(examples)
+    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
+    return bench, reference, found
+
+
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize(
     ("architecture", "kinds"),
@@ -99,15 +116,8 @@ def test_scores_and_rows_equal_a_plain_torch_loop(
     random = np.random.default_rng(len(architecture))
     spec = _spec(random, architecture, policy, kinds=kinds)
     examples = random_examples(random, spec, 120, closed=policy == "window")
-    bench = Bench(spec)
+    bench, reference, found = _learned_like_torch(spec, examples)
     assert isinstance(bench.model, DeepModel)
-    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
-    reference.begin()
-    expected = []
-    for begin in range(0, len(examples), 8):
-        expected += reference.learn_batch(part(examples, begin, begin + 8))
-    found = bench.learn(examples)
-    np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-3)
     assert np.nanstd(found) > 0.02
     rows = bench.rows()
     ours = rows.ids & np.uint64(1023) != DENSE_NUMBER
@@ -150,14 +160,7 @@ def test_a_row_has_room_for_a_coordinate_of_a_layer_however_short_vectors_are(ki
     spec = _spec(np.random.default_rng(9), kinds=kinds)
     spec = parse_spec(spec.text.replace("dimensions = 3", "dimensions = 1"), "test.toml")
     examples = random_examples(np.random.default_rng(9), spec, 64, closed=False)
-    bench = Bench(spec)
-    assert isinstance(bench.model, DeepModel)
-    reference = TorchReference(spec, BUCKETS, module=make_module(spec, bench.model._arrange.form))
-    reference.begin()
-    expected = []
-    for begin in range(0, len(examples), 8):
-        expected += reference.learn_batch(part(examples, begin, begin + 8))
-    np.testing.assert_allclose(bench.learn(examples), expected, rtol=5e-3, atol=1e-3)
+    bench, _, _ = _learned_like_torch(spec, examples)
     assert spec.width >= floats(bench.spec.optimizers.dense or spec.optimizer, 1)
 
 
