@@ -27,11 +27,11 @@ LONG_WORDS = 25
 """Words of a sentence above which `--lengths` shows it."""
 
 HABITS = {
-    "'whoever' as a subject": r"\bwho(?:m|so)?ever\b",
-    "'whatever' as a subject": r"\bwhatever (?!the |its |their |happens\b|order\b)",
-    "'nobody' or 'somebody'": r"\b(?:nobody|somebody)\b",
+    "'whoever' as a subject": r"\b(?i:who(?:m|so)?ever)\b",
+    "'whatever' as a subject": r"\b[Ww]hatever (?!the |its |their |happens\b|order\b)",
+    "'nobody' or 'somebody'": r"\b(?i:nobody|somebody)\b",
     "'told'": r"\b(?:is|are|was|were|be|been|being|gets?) told\b|\btold of\b",
-    "'is none' for missing, empty or NaN": r"\b(?i:is|are|was|were|be|been) none\b",
+    "'is none' for missing, empty or NaN": r"\b(?:is|are|was|were|be|been) none\b",
     "a sentence that begins with 'Of ... ,'": r"(?:^|[.!?:] )Of (?!course\b)[^.;:!?]*,",
     "a clause as the subject": r"(?:^|[.!?] )(?:Who|What|Whom|That which) [^.!?]{20,}\.(?:\s|$)",
     "'lies' or 'stands' for 'is'": (

@@ -34,7 +34,7 @@ def test_every_name_of_the_list_exists() -> None:
         "Then nobody waits for it.",
         "The learner is told of its pushes.",
         "Scores that are none are refused.",
-        "Of learners that step together, none may leave.",
+        "Of learners that step together, one may leave.",
         "What it refuses takes the road of a refused push.",
         "The row lies in the table.",
         "That hangs on the id alone.",
