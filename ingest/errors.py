@@ -17,7 +17,7 @@ topic of dead letters.
     ├── BadCheckpoint         a committed offset was not written by this joiner and model: stop
     └── KafkaRefused          anything else Kafka or its client said: stop
 
-Foreign errors become these in one place, `ingest.foreign_errors`.
+Foreign errors become these in one place, `ingest.kafka.error_translation`.
 """
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ingest.stream import Source
+    from headrace.ingest.kafka.protocols import Source
 
 
 class LearnerError(Exception):
@@ -107,3 +107,7 @@ class NoUncertainty(ValueError):
 
 class NotPulled(LearnerError):
     """Rows that a batch needs could not be had: it is let go of, and read again."""
+
+
+class RecoveryRefused(LearnerError):
+    """A restore or rebuild cannot produce what was asked for."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from learner.admission import Admissions
-    from learner.loop import Learner
+    from headrace.learner.inputs.admission import Admissions
+    from headrace.learner.loop.loop import Learner
 
 
 class LearnerCollector(Collector):

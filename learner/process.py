@@ -15,33 +15,33 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
-from ingest.clock import wall_ms
-from ingest.examples import UnreadableExamples
-from ingest.kafka import KafkaReader, KafkaWriter
-from ingest.status import instance_name, telling
-from ingest.topics import EventTopics, examples_topic, scores_topic
-from learner.admission import described
-from learner.agreement import check_agreement
-from learner.errors import NoGroup, WrongExamples
-from learner.guard import Guard, Limits
-from learner.hot_rows import HotRows
-from learner.loop import Learner
-from learner.metrics import LearnerCollector
-from learner.models import open_model
-from learner.pace import Pace
-from pserver.replica import Replica
+from headrace.ingest.examples.batch import UnreadableExamples
+from headrace.ingest.kafka import KafkaReader, KafkaWriter
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+from headrace.learner.errors import NoGroup, WrongExamples
+from headrace.learner.inputs.admission import described
+from headrace.learner.loop.batch_guard import Guard, Limits
+from headrace.learner.loop.cached_replica import HotRows
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.metrics import LearnerCollector
+from headrace.learner.models import open_model
+from headrace.learner.spec.compatibility import check_agreement
+from headrace.pserver.replica.replica import Replica
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from ingest.kafka import KafkaSettings
-    from learner.models import Model
-    from learner.models.together import Place
-    from learner.rounds import Rounds
-    from learner.spec import ModelSpec
-    from pserver.errors import Unreachable
-    from pserver.store import Answer, Push, Shape, Store
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.models import Model
+    from headrace.learner.models.deep.process_group import Place
+    from headrace.learner.models.sync_group import Rounds
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.errors import Unreachable
+    from headrace.pserver.store import Answer, Push, Shape, Store
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +110,8 @@ def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
     """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
         return None
-    from learner.models.deep import DeepModel
-    from learner.models.together import meet
+    from headrace.learner.models.deep.deep_model import DeepModel
+    from headrace.learner.models.deep.process_group import meet
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)

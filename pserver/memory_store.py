@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pserver.errors import (
+from headrace.pserver.errors import (
     BucketExists,
     LostLease,
     MissingBucket,
@@ -22,16 +22,16 @@ from pserver.errors import (
     ModelExists,
     Unreachable,
 )
-from pserver.rows import pack_rows, unpack_rows
-from pserver.store import Answer, Entry, Looked, Polled
+from headrace.pserver.rows.row_codec import pack_rows, unpack_rows
+from headrace.pserver.store import Answer, Entry, Looked, Polled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from pserver.rows import Rows, StoredRows
-    from pserver.store import Delete, Fold, Push, Shape, Trim
+    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.store import Delete, Fold, Push, Shape, Trim
 
 _ROWS_A_CHUNK = 4096
 

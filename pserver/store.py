@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pserver.errors import LostLease, Unreachable
-    from pserver.rows import Rows, StoredRows
+    from headrace.pserver.errors import LostLease, Unreachable
+    from headrace.pserver.rows.row_codec import Rows, StoredRows
 
 OWN_FIELDS = frozenset(
     (

@@ -1,4 +1,7 @@
-"""Why a server cannot start. What it has to say to those who ask is in `api.refusal`."""
+"""Why a server cannot start. What it has to say to those who ask is in `api.refusal`.
+
+Why evaluation stops.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,7 @@ class BadAlias(ServingError):
 
 class BadSnapshot(ServingError):
     """It is not clear which snapshot is to be served, or as what."""
+
+
+class EvaluationError(ServingError):
+    """What is evaluated, or with what, is not as it must be; the message says what to do."""

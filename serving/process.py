@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from ingest.clock import wall_ms
-from ingest.collector.http_server import (
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.server import (
     Leaving,
     Readiness,
     is_this_machine,
@@ -20,22 +20,25 @@ from ingest.collector.http_server import (
     run_app,
     tokens_for,
 )
-from ingest.collector.tokens import Tokens
-from ingest.kafka import KafkaWriter
-from ingest.status import instance_name, telling
-from serving.api.app import Parts, make_app
-from serving.api.limits import Limits
-from serving.api.promptly import Promptly
-from serving.metrics import RequestMetrics
-from serving.models.aliases import Aliases
-from serving.models.opening import ModelAt, SnapshotAt, open_models
-from serving.models.served import Models
-from serving.models.shadows import Shadows
-from serving.page.reader import StatusReader
-from serving.page.routes import page_routes
-from serving.predictions.log import LogSettings, PredictionsLog
-from serving.predictions.topic import ensure_predictions
-from serving.replicas.follower import Following
+from headrace.ingest.kafka import KafkaWriter
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+from headrace.serving.api.app import Parts, make_app
+from headrace.serving.api.fast_path import Promptly
+from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.loading import ModelAt, SnapshotAt, open_models
+from headrace.serving.models.registry import Models
+from headrace.serving.observers.prediction_log import (
+    LogSettings,
+    PredictionsLog,
+    ensure_predictions,
+)
+from headrace.serving.observers.shadows import Shadows
+from headrace.serving.page.routes import page_routes
+from headrace.serving.page.status_reader import StatusReader
+from headrace.serving.replicas.follower import Following
+from headrace.serving.requests.limits import Limits
 
 if TYPE_CHECKING:
     import socket
@@ -45,11 +48,11 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from ingest.settings import KafkaSettings
-    from ingest.stream import Writer
-    from pserver.errors import StoreError
-    from serving.replicas.bounded import Bounds
-    from serving.replicas.standing import LocalRows
+    from headrace.ingest.kafka.protocols import Writer
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.pserver.errors import StoreError
+    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.replicas.status import LocalRows
 
 __all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server", "serve"]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.stack.jars import kafka_jars
-from deploy.stack.kafka import KafkaNode
-from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
 
 @pytest.fixture(scope="session")

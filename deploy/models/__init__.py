@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deploy.errors import DeployError
+from headrace.deploy.errors import DeployError
 
 
 def path_of(name: str) -> Path:

@@ -15,30 +15,30 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
-from ingest.collector import body as bodies
-from ingest.collector.answer import (
+from headrace.ingest.collector import body as bodies
+from headrace.ingest.collector.openapi import document
+from headrace.ingest.collector.responses import (
     NOT_ACKNOWLEDGED,
     REFUSED_BY_KAFKA,
     RETRY_AFTER_S,
     Answer,
-    Refused,
     RefusedEvent,
     encode,
     status_of,
 )
-from ingest.collector.check import check
-from ingest.collector.openapi import document
-from ingest.errors import WriteRefused
-from ingest.schema import EventKind, event_schema
+from headrace.ingest.collector.validation import check
+from headrace.ingest.errors import WriteRefused
+from headrace.ingest.events.json_schema import EventKind, event_schema
+from headrace.ingest.http.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ingest.collector.delivery import Delivery, Failure
-    from ingest.collector.http_server import Readiness
-    from ingest.collector.limits import Limits, Room
-    from ingest.collector.metrics import CollectorMetrics
-    from ingest.collector.tokens import Tokens
+    from headrace.ingest.collector.backpressure import Limits, Room
+    from headrace.ingest.collector.delivery import Delivery, Failure
+    from headrace.ingest.collector.metrics import CollectorMetrics
+    from headrace.ingest.http.bearer_tokens import Tokens
+    from headrace.ingest.http.server import Readiness
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}

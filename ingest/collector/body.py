@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ingest.collector.answer import Refused
+from headrace.ingest.http.errors import Refused
 
 if TYPE_CHECKING:
-    from ingest.collector.limits import Limits
+    from headrace.ingest.collector.backpressure import Limits
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

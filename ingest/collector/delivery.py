@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ingest.errors import KafkaUnreachable
-from ingest.foreign_errors import translate, translated
-from ingest.kafka_writer import producer_config
+from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.producer import producer_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from confluent_kafka import Message as KafkaMessage
 
-    from ingest.collector.check import Message
-    from ingest.errors import StreamError
-    from ingest.settings import KafkaSettings
+    from headrace.ingest.collector.validation import Message
+    from headrace.ingest.errors import StreamError
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from ingest.collector.answer import RefusedEvent
-    from ingest.collector.delivery import Delivery
-    from ingest.collector.limits import Room
+    from headrace.ingest.collector.backpressure import Room
+    from headrace.ingest.collector.delivery import Delivery
+    from headrace.ingest.collector.responses import RefusedEvent
 
 _REQUEST_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 

@@ -12,16 +12,16 @@ import msgspec
 import orjson
 from fastapi.openapi.utils import get_openapi
 
-from ingest.collector.answer import Answer
-from ingest.collector.body import JSON, NDJSON
-from ingest.schema import EXAMPLES, EventKind, event_schema
+from headrace.ingest.collector.body import JSON, NDJSON
+from headrace.ingest.collector.responses import Answer
+from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from fastapi import FastAPI
 
-    from ingest.collector.limits import Limits
+    from headrace.ingest.collector.backpressure import Limits
 
 _ANSWERS = {
     "200": "Kafka has every event.",

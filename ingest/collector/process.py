@@ -10,10 +10,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ingest.clock import wall_ms
-from ingest.collector.app import make_app
-from ingest.collector.delivery import Delivery
-from ingest.collector.http_server import (
+from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.backpressure import Limits, Room
+from headrace.ingest.collector.delivery import Delivery
+from headrace.ingest.collector.metrics import CollectorMetrics
+from headrace.ingest.events.json_schema import EventKind
+from headrace.ingest.http.server import (
     Leaving,
     Readiness,
     listening_socket,
@@ -23,17 +25,15 @@ from ingest.collector.http_server import (
     run_app,
     tokens_for,
 )
-from ingest.collector.limits import Limits, Room
-from ingest.collector.metrics import CollectorMetrics
-from ingest.schema import EventKind
-from ingest.status import instance_name, telling
-from ingest.topics import EventTopics, check_co_partitioned
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from ingest.settings import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
 

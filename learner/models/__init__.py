@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from learner.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
-from learner.errors import MissingTorch
-from learner.optimizer_spec import FTRL
+from headrace.learner.errors import MissingTorch
+from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec.optimizers import FTRL
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from ingest.examples import Encoded, Examples
-    from learner.admission import Admissions
-    from learner.asked_rows import AskedRows
-    from learner.pending import Gaining
-    from learner.spec import ModelSpec
-    from pserver.table import RowTable
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.admission import Admissions
+    from headrace.learner.inputs.required_rows import AskedRows
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.table import RowTable
 
 
 class Learning(Protocol):
@@ -74,8 +75,8 @@ class Model(Learning, Protocol):
     ) -> npt.NDArray[np.float64]:
         """Return how far one more outcome could move the log-odds of each answer; shape (n,).
 
-        Where coin steps the weights: how far it could if ftrl did (learner.uncertainty). Raises
-        NoUncertainty where the optimizer of the weights keeps no count of what was seen.
+        Where coin steps the weights: how far it could if ftrl did (learner.models.uncertainty).
+        Raises NoUncertainty where the optimizer of the weights keeps no count of what was seen.
         """
 
     def forget(self) -> None:
@@ -89,16 +90,16 @@ def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     UnfitModule if a module of the user's cannot be used, MissingTorch where torch is not installed.
     """
     if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
-        from learner.models.logistic import LogisticRegression
+        from headrace.learner.models.logistic import LogisticRegression
 
         return LogisticRegression(spec, buckets)
     if spec.architecture in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
         # without dimensions a factorization machine is a logistic regression, of any optimizer
-        from learner.models.factorization import FactorizationMachine
+        from headrace.learner.models.factorization_machine import FactorizationMachine
 
         return FactorizationMachine(spec, buckets)
     try:
-        from learner.models.deep import DeepModel
+        from headrace.learner.models.deep.deep_model import DeepModel
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -1,7 +1,7 @@
 """Logistic regression on the rows of ids, learned example by example, the model of most CTR teams.
 
-The inputs of an example (learner.inputs) are rows with one weight each; an item that is in a bag
-twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take the
+The inputs of an example (learner.inputs.inputs) are rows with one weight each; an item that is in a
+bag twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take the
 statistics, add up the weights, note the score, step, count. Example by example means exactly that:
 learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
 
@@ -9,20 +9,20 @@ An id in a bucket that already has the example changes nothing there, but its we
 sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
 
 Where the spec has an admission, an id without a row is learned and read in the rare row of its
-field (learner.rare_rows), until it is admitted (learner.admission).
+field (learner.inputs.rare_rows), until it is admitted (learner.inputs.admission).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from learner.ftrl import constants
-from learner.models.logistic_kernels import learn, predict
-from learner.models.rows import ExampleByExample
+from headrace.learner.kernels.ftrl import constants
+from headrace.learner.models.logistic_kernels import learn, predict
+from headrace.learner.models.row_model import ExampleByExample
 
 if TYPE_CHECKING:
-    from ingest.examples import Encoded
-    from learner.spec import ModelSpec
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.spec.model_spec import ModelSpec
 
 
 class LogisticRegression(ExampleByExample):

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 
-from ingest.compiled import kernel, part, quotient_part
-from learner.finding import shift_of
-from learner.ftrl import step, weight
-from learner.inputs import (
+from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.learner.inputs.inputs import (
     BLOCK,
     begin_at,
     common_input,
@@ -21,10 +19,12 @@ from learner.inputs import (
     settle_strangers,
     weight_of,
 )
-from learner.label_loss import probability_of, slope_of
-from learner.neighbours import add_two
-from learner.row_counters import count_row
-from pserver.columns import row_record
+from headrace.learner.intrinsics.simd_rows import add_two
+from headrace.learner.kernels.ftrl import step, weight
+from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_finding import shift_of
+from headrace.pserver.rows.columns import row_record
 
 _row_at = row_record("z", "n")
 

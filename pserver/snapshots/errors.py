@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pserver.errors import StoreError
+from headrace.pserver.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from pserver.store import Shape
+from headrace.pserver.store import Shape
 
 FORMAT = 1
 FILE = "manifest.json"

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from serving.api.limits import Limits, read_body
-from serving.api.refusal import JSON, Refused, as_response, encode
-from serving.errors import BadAlias
+from headrace.serving.api.load_shedding import read_body
+from headrace.serving.errors import BadAlias
+from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from enum import Enum
 
-    from ingest.collector.tokens import Tokens
-    from serving.models.aliases import Alias, Aliases
+    from headrace.ingest.http.bearer_tokens import Tokens
+    from headrace.serving.models.aliases import Alias, Aliases
 
 _LIMITS = Limits(body_bytes=4096)
 

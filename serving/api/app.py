@@ -15,15 +15,16 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from ingest.collector.http_server import Readiness
-from ingest.collector.tokens import Tokens
-from serving.api.admin import add_admin
-from serving.api.answering import Answering, PredictFace, RankFace
-from serving.api.inference import add_inference, error_of
-from serving.api.limits import Limits, Room
-from serving.api.openapi import document
-from serving.api.refusal import Refused, as_response
-from serving.api.status import add_health, add_metrics, add_status
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.server import Readiness
+from headrace.serving.api.admin import add_admin
+from headrace.serving.api.handler import Answering, PredictFace, RankFace
+from headrace.serving.api.health import add_health, add_metrics, add_status
+from headrace.serving.api.load_shedding import Room
+from headrace.serving.api.open_inference import add_inference, error_of
+from headrace.serving.api.openapi import document
+from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.refusals import Refused, as_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import Receive, Scope, Send
 
-    from serving.api.answering import Beside, Face
-    from serving.api.limits import Arrived, Whole
-    from serving.metrics import RequestMetrics
-    from serving.models.served import Models
+    from headrace.serving.api.handler import Face
+    from headrace.serving.api.load_shedding import Arrived, Whole
+    from headrace.serving.api.metrics import RequestMetrics
+    from headrace.serving.models.prediction import Beside
+    from headrace.serving.models.registry import Models
 
 Ask: TypeAlias = "Callable[[Arrived | Whole, str], Coroutine[Any, Any, Response]]"
 """Answers a request to the model, or alias, of this name."""

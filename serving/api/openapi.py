@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from ingest.fields import Transform
-from serving.api.answer import Answer, Ranking, Status
-from serving.api.inference import InferRequest
-from serving.api.refusal import RefusalBody
-from serving.api.tensors import inputs_of
-from serving.models.candidates import ID, REQUEST_ID
+from headrace.ingest.features.fields import Transform
+from headrace.serving.api.open_inference import InferRequest
+from headrace.serving.api.responses import Answer, Ranking, Status
+from headrace.serving.requests.candidates import ID, REQUEST_ID
+from headrace.serving.requests.refusals import RefusalBody
+from headrace.serving.requests.tensors import inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fastapi import FastAPI
 
-    from ingest.fields import FieldSet
-    from serving.models.served import Models, Served
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.serving.models.registry import Models, Served
 
     Schemas = dict[str, object]
 

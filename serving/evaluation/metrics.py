@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from serving.evaluation.windows import SETTLED
+from headrace.serving.evaluation.windows import SETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from prometheus_client import Metric
 
-    from serving.evaluation.agent import Keeper
-    from serving.evaluation.feed import FeedFigures
-    from serving.evaluation.windows import Figures
+    from headrace.serving.evaluation.faust_agent import Keeper
+    from headrace.serving.evaluation.feeder import FeedFigures
+    from headrace.serving.evaluation.windows import Figures
 
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {

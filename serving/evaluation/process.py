@@ -17,29 +17,28 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
-from ingest.clock import wall_ms
-from ingest.kafka import KafkaReader, TopicSpec, ensure_topics
-from ingest.status import instance_name, telling
-from ingest.topics import (
+from headrace.ingest.kafka import KafkaReader, TopicSpec, ensure_topics
+from headrace.ingest.kafka.topics import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
     examples_topic,
     partition_counts,
     scores_topic,
 )
-from ingest.transactions import KafkaTransactions
-from serving.evaluation.agent import AgentSettings, Keeper, changelog_topic, make_app
-from serving.evaluation.errors import EvaluationError
-from serving.evaluation.feed import Feeder, FeedFigures, FeedPace, FeedTopics
-from serving.evaluation.fold import Rules
-from serving.evaluation.metrics import EvaluationCollector
-from serving.evaluation.published import RESULTS
-from serving.evaluation.windows import Windows
-from serving.predictions.topic import TOPIC, ensure_predictions
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.evaluator import Rules
+from headrace.serving.evaluation.faust_agent import AgentSettings, Keeper, changelog_topic, make_app
+from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedPace, FeedTopics
+from headrace.serving.evaluation.metrics import EvaluationCollector
+from headrace.serving.evaluation.windows import RESULTS, Windows
+from headrace.serving.observers.prediction_log import TOPIC, ensure_predictions
 
 if TYPE_CHECKING:
-    from ingest.settings import KafkaSettings
-    from learner.spec import ModelSpec
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.spec.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
 

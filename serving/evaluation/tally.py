@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from learner.progressive import request_aucs
+from headrace.learner.validation.progressive import request_aucs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ BINS_PER_LOGIT = 64
 UNIT = float(1 << 32)
 """What is summed is rounded to 1 / UNIT: a window of a billion is right to a billionth each."""
 _LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, as in `learner.progressive`."""
+"""Probabilities are kept this far from 0 and 1, as in `learner.validation.progressive`."""
 _ZERO = 1 << 12
 """The bin of logit 0: bins count from the least score that there can be."""
 

@@ -4,6 +4,8 @@ A window is the sum of its minutes. It ends either where everything is known (`s
 of its last impression must have come) or with the newest minute, where clicks are still to come
 (`open`: the AUC can be read, the calibration cannot). Drift compares a window with the one of equal
 length before it.
+
+What evaluation has published, read by whoever wants it: commands, pages, tests.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from serving.evaluation.pane import OTHER, WHOLE, Scored, Summary, combine, narrowed
-from serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
+from headrace.ingest.kafka import read_all
+from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
+from headrace.serving.evaluation.window_pane import OTHER, WHOLE, Scored, Summary, combine, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from serving.evaluation.fold import Evaluation
-    from serving.evaluation.pane import Slice
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.serving.evaluation.evaluator import Evaluation
+    from headrace.serving.evaluation.window_pane import Slice
 
 SETTLED, OPEN = "settled", "open"
 
@@ -239,3 +244,24 @@ def _named(length_ms: int) -> str:
         if length_ms % size_ms == 0:
             return f"{length_ms // size_ms}{unit}"
     return f"{length_ms}ms"
+
+
+RESULTS = "evaluation"
+"""The compacted topic of all models' figures."""
+
+
+def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[Figures]:
+    """Return the figures that were published last, in the order of their keys.
+
+    Raises EvaluationError if there is a message that is none, KafkaUnreachable, MissingTopic.
+    """
+    last: dict[bytes, bytes] = {}
+    for record in read_all(kafka, topic):
+        key = record.key or b""
+        last.pop(key, None)
+        if record.value:
+            last[key] = record.value
+    try:
+        return [msgspec.json.decode(last[key], type=Figures) for key in sorted(last)]
+    except msgspec.DecodeError as error:
+        raise EvaluationError(f"topic {topic}: expected figures of evaluation: {error}") from error

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ingest.encode import Encoder
-from ingest.fields import TIME
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from ingest.encode import Event
-    from ingest.examples import Encoded
-    from ingest.fields import FieldSet
-    from pserver.table import RowTable
-    from serving.models.candidates import Candidates
+    from headrace.ingest.features.encoder import Encoded, Event
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.pserver.rows.table import RowTable
+    from headrace.serving.replicas.status import Rows
+    from headrace.serving.requests.candidates import Candidates
 
     Scores = npt.NDArray[np.float64]
 
@@ -43,31 +43,6 @@ class Scorer(Protocol):
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Return how far one more outcome could move each. Raises NoUncertainty."""
-
-
-class Rows(Protocol):
-    """Where the rows come from that a prediction reads."""
-
-    @property
-    def defaulted(self) -> int:
-        """How many rows were read as if they did not exist, since they were not to be had."""
-
-    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
-        """Return a table that has them."""
-
-
-class TableRows:
-    """All rows in one table."""
-
-    defaulted = 0
-    """Whatever is not here does not exist."""
-
-    def __init__(self, table: RowTable) -> None:
-        self._table = table
-
-    def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:  # noqa: ARG002
-        """Return the table."""
-        return self._table
 
 
 class Predictor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from ingest.status import Figure, Status
+    from headrace.ingest.runtime.status import Figure, Status
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000

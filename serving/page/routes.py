@@ -14,14 +14,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 if TYPE_CHECKING:
-    from serving.page.reader import StatusReader
+    from headrace.serving.page.status_reader import StatusReader
 
 _FOR_A_DAY = {"Cache-Control": "public, max-age=86400"}
 
 
 @cache
 def _page() -> str:
-    return files("serving.page").joinpath("page.html").read_text("utf-8")
+    return files("headrace.serving.page").joinpath("page.html").read_text("utf-8")
 
 
 @cache

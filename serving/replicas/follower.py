@@ -23,21 +23,19 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from pserver.errors import StoreError
-from pserver.replica import Copied, Folded, Stale
-from serving.models.predictor import TableRows
-from serving.replicas.freshness import Freshness, Summary
-from serving.replicas.standing import Standing
+from headrace.pserver.errors import StoreError
+from headrace.pserver.replica.replica import Copied, Folded, Stale
+from headrace.serving.replicas.freshness import Freshness, Summary
+from headrace.serving.replicas.status import Standing, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pserver.chain import Position
-    from pserver.replica import Change
-    from pserver.store import Shape
-    from pserver.table import RowTable
-    from serving.models.predictor import Rows
-    from serving.replicas.standing import LocalRows
+    from headrace.pserver.replica.log_chain import Position
+    from headrace.pserver.replica.replica import Change
+    from headrace.pserver.rows.table import RowTable
+    from headrace.pserver.store import Shape
+    from headrace.serving.replicas.status import LocalRows, Rows
 
 log = logging.getLogger(__name__)
 

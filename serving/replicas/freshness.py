@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pserver.gains import Header
+    from headrace.pserver.rows.deltas import Header
 
 RECENT = 10_000
 """Samples that percentiles are taken of: at 40 clicks a second the last four minutes."""

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.aborts import Aborts
-from ingest.dead_letters import pack
-from ingest.errors import KafkaUnreachable, TransactionAborted
-from ingest.events import TIME, Reason, is_tick, read_event
-from ingest.kafka import BY_KEY
-from ingest.stream import Gained, Lost, Record, Source
-from ingest.transactions import Committed, Outgoing
-from serving.models.candidates import ID
-from serving.scoring.message import message_of
+from headrace.ingest.dead_letters.letter import pack
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.events.contract import TIME, Reason, is_tick, read_event
+from headrace.ingest.kafka import BY_KEY
+from headrace.ingest.kafka.protocols import Gained, Lost, Record, Source
+from headrace.ingest.kafka.retry import Aborts
+from headrace.ingest.kafka.transactions import Committed, Outgoing
+from headrace.serving.requests.candidates import ID
+from headrace.serving.scoring.message import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from tenacity import Retrying
 
-    from ingest.encode import Encoder
-    from ingest.examples import Encoded
-    from ingest.stream import Reader
-    from ingest.transactions import Transactions
-    from serving.models.served import Served
+    from headrace.ingest.features.encoder import Encoded, Encoder
+    from headrace.ingest.kafka.protocols import Reader
+    from headrace.ingest.kafka.transactions import Transactions
+    from headrace.serving.models.registry import Served
 
     Event = dict[str, object]
 

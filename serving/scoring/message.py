@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 
 if TYPE_CHECKING:
-    from serving.replicas.standing import Standing
+    from headrace.serving.replicas.status import Standing
 
     Event = dict[str, object]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from serving.scoring.loop import Figures
+    from headrace.serving.scoring.loop import Figures
 
 
 class ScoringCollector(Collector):

@@ -6,28 +6,28 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ingest.clock import steady_ms, wall_ms
-from ingest.collector.http_server import metrics_port, new_registry
-from ingest.errors import KafkaUnreachable, MissingTopic
-from ingest.kafka import EventTopics, KafkaReader, TopicSpec, ensure_topics
-from ingest.patience import ask_again_until
-from ingest.status import instance_name, telling
-from ingest.topics import partition_counts
-from ingest.transactions import KafkaTransactions
-from serving.api.limits import Limits
-from serving.models.opening import open_models
-from serving.replicas.follower import Following
-from serving.scoring.loop import Scoring, ScoringTopics
-from serving.scoring.metrics import ScoringCollector
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic
+from headrace.ingest.http.server import metrics_port, new_registry
+from headrace.ingest.kafka import EventTopics, KafkaReader, TopicSpec, ensure_topics
+from headrace.ingest.kafka.retry import ask_again_until
+from headrace.ingest.kafka.topics import partition_counts
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from headrace.ingest.runtime.clock import steady_ms, wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+from headrace.serving.models.loading import open_models
+from headrace.serving.replicas.follower import Following
+from headrace.serving.requests.limits import Limits
+from headrace.serving.scoring.loop import Scoring, ScoringTopics
+from headrace.serving.scoring.metrics import ScoringCollector
 
 if TYPE_CHECKING:
     import threading
 
-    from ingest.settings import KafkaSettings
-    from serving.models.opening import ModelAt, SnapshotAt
-    from serving.models.served import Served
-    from serving.replicas.bounded import Bounds
-    from serving.scoring.loop import Figures
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.serving.models.loading import ModelAt, SnapshotAt
+    from headrace.serving.models.registry import Served
+    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.scoring.loop import Figures
 
 log = logging.getLogger(__name__)
 

@@ -18,25 +18,25 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ingest.clock import wall_ms
-from ingest.collector.http_server import listening_socket
-from serving.errors import ServingError
-from serving.models.aliases import Aliases
-from serving.models.opening import agreed
-from serving.process import tokens_of
-from serving.workers.aliases import tell_aliases
-from serving.workers.answering import ModelHere, WorkerWork, aliases_board
-from serving.workers.crew import Member, end_all
-from serving.workers.following import FollowerWork
-from serving.workers.memory import shared_folder, shared_place
+from headrace.ingest.http.server import listening_socket
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.serving.errors import ServingError
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.loading import agreed
+from headrace.serving.process import tokens_of
+from headrace.serving.workers.follower_process import FollowerWork
+from headrace.serving.workers.process_pool import Member, end_all
+from headrace.serving.workers.shared_aliases import tell_aliases
+from headrace.serving.workers.shared_memory import shared_folder, shared_place
+from headrace.serving.workers.worker_process import ModelHere, WorkerWork, aliases_board
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from serving.process import ServerSettings
-    from serving.workers.following import Opening
+    from headrace.serving.process import ServerSettings
+    from headrace.serving.workers.follower_process import Opening
 
 log = logging.getLogger(__name__)
 

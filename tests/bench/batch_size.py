@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from learner.progressive import progressive
+from headrace.learner.validation.progressive import progressive
 from tests.bench.learner.core import Core
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
     from tests.bench.learner.stream import Stream
 
 _SIZES = (1, 4, 16, 64, 128, 256, 1024, 4096)

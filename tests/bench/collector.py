@@ -29,11 +29,11 @@ import numpy as np
 import orjson
 import psutil
 
-from deploy.stack.jars import kafka_jars
-from deploy.stack.kafka import KafkaNode
-from ingest.collector.process import CollectorSettings, run_collector
-from ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, ensure_topics, topics_for
-from ingest.stream import Source
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.ingest.collector.process import CollectorSettings, run_collector
+from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.protocols import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,10 +2,10 @@
 
     python -m tests.bench.drift [--quick] [--json] [--chart FILE.html]
 
-The news site of `deploy.synthetic` for some days: items live for about a day and a half and their
-appeal wanders, tastes and habits stay. What the probability of each click was is known, so how much
-a model loses by not knowing it is known too, without the noise of the coin: its **regret** is the
-mean over impressions of the log loss it has to expect above that of the true probability,
+The news site of `deploy.demo.synthetic` for some days: items live for about a day and a half and
+their appeal wanders, tastes and habits stay. What the probability of each click was is known, so
+how much a model loses by not knowing it is known too, without the noise of the coin: its **regret**
+is the mean over impressions of the log loss it has to expect above that of the true probability,
 
     t log(t / p) + (1 - t) log((1 - t) / (1 - p))      t: the truth, p: what the model said
 
@@ -37,9 +37,9 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from deploy.synthetic import SyntheticStream, World
-from ingest.encode import Encoder
-from ingest.examples import Examples, Kind
+from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoder
 from tests.bench.drift_models import MODELS, RECENT, spec_of
 from tests.bench.learner.core import Core
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
 
     Floats = npt.NDArray[np.float64]
 

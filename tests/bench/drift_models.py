@@ -6,7 +6,7 @@ and category, and DIN what the user clicked last. Constants are the same for all
 
 from __future__ import annotations
 
-from learner.spec import ModelSpec, parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 RECENT = "recent"
 """Raw field of an event: categories of what its user clicked last, the latest last."""

@@ -26,21 +26,22 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from ingest.examples import Encoded, Examples, Kind
-from ingest.examples import pack as pack_examples
-from ingest.examples import unpack as unpack_examples
-from ingest.fields import SpecText, parse_fields
-from learner.scores import Scores
-from learner.scores import pack as pack_scores
-from learner.scores import unpack as unpack_scores
-from serving.evaluation.fold import Evaluation, Rules
-from serving.evaluation.rows import Gathering, Prediction, pack
-from serving.evaluation.windows import Windows, figures
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import pack as pack_scores
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.serving.evaluation.evaluator import Evaluation, Rules
+from headrace.serving.evaluation.messages import Gathering, Prediction, pack
+from headrace.serving.evaluation.windows import Windows, figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.fields import FieldSet
+    from headrace.ingest.features.fields import FieldSet
 
 BATCH = 2_000
 RATE_PER_S = 2_000

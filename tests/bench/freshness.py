@@ -29,12 +29,12 @@ import httpx
 import numpy as np
 import orjson
 
-from deploy.road import Road, RoadSettings
-from deploy.stack.steps import SilentSteps
-from ingest.examples import Kind, unpack
-from ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, read_all
-from ingest.stream import Source
-from ingest.topics import examples_topic
+from headrace.deploy.local.pipeline import Road, RoadSettings
+from headrace.deploy.local.services.progress import SilentSteps
+from headrace.ingest.examples.batch import Kind, unpack
+from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, read_all
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import examples_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

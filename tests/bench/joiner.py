@@ -35,20 +35,20 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
-from deploy.stack.jars import kafka_jars
-from deploy.stack.kafka import KafkaNode
-from ingest.fields import Policy
-from ingest.joiner import StateReader
-from ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, TopicSpec, ensure_topics
-from ingest.kafka_writer import BY_KEY
-from ingest.stream import Source
-from ingest.topics import topics_for
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.process import StateReader
+from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, TopicSpec, ensure_topics
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import topics_for
 from tests.bench import joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ingest.fields import FieldSet
+    from headrace.ingest.features.fields import FieldSet
 
 ROOT = Path(__file__).parents[2]
 TOPICS = EventTopics("shown", "clicked", "dead")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ingest.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,8 +83,8 @@ def _click(time_ms: int, identity: str) -> tuple[bool, str, bytes]:
 
 def headrace(bootstrap: str, model: str, impressions: str, clicks: str, dead_letters: str) -> None:
     """Join until SIGTERM."""
-    from ingest.joiner import JoinerSettings, run_joiner
-    from ingest.kafka import EventTopics, KafkaSettings
+    from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+    from headrace.ingest.kafka import EventTopics, KafkaSettings
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -31,9 +31,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ingest.encode import Encoder
-from learner.progressive import auc, log_loss
-from learner.spec import load_spec, parse_spec
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.core import learn_core
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
     from tests.bench.learner.alone import Learned
     from tests.bench.week import Events
 

@@ -2,10 +2,11 @@
 
     python -m tests.bench.learners [--quick] [--json]
 
-Accuracy is measured on a stream that moves (deploy.synthetic) and whose truth is known, by learners
-that take turns in one process (tests.learner.several): reproducible to the digit, and in backlog,
-where learners are as stale as they ever get. A turn is a batch of 250 examples for every learner
-and takes 10 ms, answers to pushes take 4. The second half is reported; the last line is the truth.
+Accuracy is measured on a stream that moves (deploy.demo.synthetic) and whose truth is known, by
+learners that take turns in one process (tests.learner.several): reproducible to the digit, and in
+backlog, where learners are as stale as they ever get. A turn is a batch of 250 examples for every
+learner and takes 10 ms, answers to pushes take 4. The second half is reported; the last line is the
+truth.
 
 Speed is measured with real processes on a real Kafka and Valkey: learners join one by one, and each
 time the same examples are sent again. On a machine with fewer cores than learners, stores and Kafka
@@ -30,29 +31,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-import deploy.models
-from deploy.stack.one_machine import OneMachine
-from deploy.stack.ports import free_port
-from deploy.stack.waiting import wait_until
-from deploy.synthetic import SyntheticStream, World
-from ingest.encode import Encoder
-from ingest.examples import Examples, Kind, pack
-from ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
-from ingest.stream import Source
-from ingest.topics import examples_topic
-from learner.progressive import auc, log_loss
-from learner.spec import ModelSpec, load_spec
-from learner.staleness import parse_staleness
-from pserver.errors import Unreachable
-from pserver.redis_store import open_store
-from pserver.store import Shape
+import headrace.deploy.models
+from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.learner.loop.pacing import parse_staleness
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.learner.validation.progressive import auc, log_loss
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.store import Shape
 from tests.learner.several import Turns
 from tests.learner.streams import part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pserver.redis_store import RedisStore
+    from headrace.pserver.redis_backend.store import RedisStore
 
 LEARNERS = (1, 2, 4)
 SETTINGS = ("batch", "1000", "10000", "50ms", "400ms", "")
@@ -164,7 +165,7 @@ class Road:
     def _start(self, *command: str) -> None:
         reach = ("--model", str(self._file), "--redis", self._machine.redis)
         with (self._folder / "processes.log").open("ab") as log:
-            full = [sys.executable, "-m", "deploy.cli", *command, *reach]
+            full = [sys.executable, "-P", "-m", "headrace", *command, *reach]
             self._processes.append(subprocess.Popen(full, stdout=log, stderr=log))
 
     def join(self) -> None:
@@ -275,7 +276,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--accuracy-only", action="store_true", help="no servers")
     options = parser.parse_args()
-    file = Path(deploy.models.__file__).parent / "demo.toml"
+    file = Path(headrace.deploy.models.__file__).parent / "demo.toml"
     spec = load_spec(file)
     stream = Stream(spec, 20 if options.quick else 120, options.seed)
     measured = accuracy(spec, stream, QUICK if options.quick else SETTINGS)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from ingest.chunks import Chunk, ChunkReader, Side, only_read
-from ingest.fields import Policy
-from ingest.join import PartitionJoiner
-from ingest.stream import Block, Source
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.core.input import Chunk, ChunkReader, Side, only_read
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import Block, Source
 from tests.bench import joining
 
 if TYPE_CHECKING:
-    from ingest.fields import FieldSet
+    from headrace.ingest.features.fields import FieldSet
 
 _CHUNK = 4_000
 _DELAY_MS = 5

@@ -4,9 +4,9 @@
 
 The sample week (`HEADRACE_WEEK`, default `../shared/data/ebnerd_week1`) goes down the whole road,
 real processes on a real Kafka and a Valkey Cluster, and before anything of a request is sent a
-client has the server rank its candidates (`deploy.asking`). For each speed: what became of the
-requests, how fresh the server was, and the accuracy of its answers beside that of the learner's
-scores of the same impressions, which are made in the order of events.
+client has the server rank its candidates (`deploy.reports.ranking_client`). For each speed: what
+became of the requests, how fresh the server was, and the accuracy of its answers beside that of the
+learner's scores of the same impressions, which are made in the order of events.
 
 `--lags` runs no processes: the same model in memory, whose requests are answered from what was
 learned so many seconds of the log before. It tells what lack of freshness alone costs.
@@ -26,14 +26,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.arrival import Patience
-from deploy.asking import Client
-from deploy.log_replay import LogReplay
-from deploy.observer import ask_server
-from deploy.road import PRODUCTION, Road, RoadSettings
-from deploy.served import served_beside_learned
-from deploy.stack.steps import SilentSteps
-from ingest.event_lines import DirectoryLog
+from headrace.deploy.local.background_replay import LogReplay
+from headrace.deploy.local.drain import Patience
+from headrace.deploy.local.pipeline import PRODUCTION, Road, RoadSettings
+from headrace.deploy.local.services.progress import SilentSteps
+from headrace.deploy.reports.observer import ask_server
+from headrace.deploy.reports.outcomes import served_beside_learned
+from headrace.deploy.reports.ranking_client import Client
+from headrace.ingest.replay.ndjson import DirectoryLog
 from tests.bench.week import WEEK, lagging, leave_without, read_events
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def measure(data: Path, speed: float) -> dict[str, Any]:
 
 def measure_lags(data: Path, lags_s: Sequence[float]) -> list[dict[str, Any]]:
     """Answer every request in memory from what was learned so long before it."""
-    from learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     events = read_events(data)
     return [

@@ -26,21 +26,21 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from deploy.stack.valkey import ValkeyCluster
-from pserver.redis_store import open_store
-from pserver.replica import Replica
-from pserver.rows import Rows
-from pserver.snapshots.restoring import restore
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.verifying import verify
-from pserver.snapshots.writing import Facts, Writing, write_snapshot
-from pserver.store import Shape
+from headrace.deploy.local.services.valkey import ValkeyCluster
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.snapshots.restore import restore
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.write import Facts, Writing, write_snapshot
+from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pserver.redis_store import RedisStore
-    from pserver.snapshots.manifest import Manifest
+    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 64
 WIDTH = 18

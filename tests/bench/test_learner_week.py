@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ingest.encode import Encoder
-from learner.progressive import log_loss
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.validation.progressive import log_loss
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.core import learn_core
 from tests.bench.learner_week import SPEC, main, week_spec, week_stream

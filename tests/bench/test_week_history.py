@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ingest.encode import Encoder
-from learner.spec import parse_spec
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.model_spec import parse_spec
 from tests.bench.drift import WORLD, make_days
 from tests.bench.week import Events, rows_of
 from tests.bench.week_history import RECENT, events_for, recent_clicks

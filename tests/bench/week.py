@@ -30,15 +30,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from ingest.encode import Encoder
-from ingest.examples import Encoded, Examples, Kind
-from ingest.fields import Policy
-from ingest.values import hash_strings
-from learner.models import open_model
-from learner.pending import Pending, view_of
-from learner.progressive import Progressive, progressive
-from learner.spec import ModelSpec, load_spec
-from pserver.store import Shape
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.features.hashing import hash_strings
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.models import open_model
+from headrace.learner.spec.model_spec import ModelSpec, load_spec
+from headrace.learner.validation.progressive import Progressive, progressive
+from headrace.pserver.store import Shape
 from tests.bench.week_history import events_for
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pserver.table import RowTable
+    from headrace.pserver.rows.table import RowTable
 
     Integers = npt.NDArray[np.int64]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from ingest.fields import FieldSet
+    from headrace.ingest.features.fields import FieldSet
     from tests.bench.week import Events
 
 RECENT = "recent"

@@ -26,16 +26,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from learner.spec import parse_spec
+from headrace.learner.spec.model_spec import parse_spec
 from tests.bench.week import WEEK, encode, learn, leave_without, read_events
 from tests.bench.week_history import RECENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.examples import Encoded
-    from ingest.fields import Field
-    from learner.spec import ModelSpec
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.ingest.features.fields import Field
+    from headrace.learner.spec.model_spec import ModelSpec
 
 _MODELS = Path(__file__).parents[2] / "deploy" / "models"
 _WINDOW = 'policy = "window"\nwindow_s = 600\n'

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import uvloop
 
-from deploy.stack.ports import free_port
-from learner.spec import load_spec
+from headrace.deploy.local.services.ports import free_port
+from headrace.learner.spec.model_spec import load_spec
 from tests.bench.pserver.scene import cluster
 from tests.bench.serving.__main__ import CANDIDATES, SPECS
 from tests.bench.serving.asking import answers_per_second, ready, requests
@@ -43,7 +43,16 @@ SPEC = SPECS["lr"]
 def served(url: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
     """Serve the model until the block ends; yield the port, and the first of the processes."""
     port = free_port()
-    command = [sys.executable, "-m", "deploy.cli", "--log-level", "warning", "serving", "run"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "headrace",
+        "--log-level",
+        "warning",
+        "serving",
+        "run",
+    ]
     of_model = ["--model", str(SPEC), "--redis", url, "--port", str(port)]
     process = subprocess.Popen([*command, *of_model, "--workers", str(workers)])
     try:

@@ -17,7 +17,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEADRACE = (sys.executable, "-m", "deploy.cli")
+HEADRACE = (sys.executable, "-P", "-m", "headrace")
 GENEROUS_S = 150.0
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ingest.examples import Encoded, Examples, Kind
-from learner.scores import Scores
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.loop.scores import Scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from deploy.cli import main
+from headrace.deploy.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

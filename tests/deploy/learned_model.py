@@ -14,23 +14,23 @@ import numpy as np
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ingest.bounded import offsets_at
-from ingest.examples import Examples, Kind, pack
-from ingest.kafka import KafkaReader, KafkaSettings, KafkaWriter, ensure_topics, topics_for
-from ingest.stream import Source
-from ingest.topics import examples_topic
-from learner.process import LearnerSettings, run_learner
-from learner.spec import ModelSpec, parse_spec
-from pserver.errors import Unreachable
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.store import Shape
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.kafka import KafkaReader, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.bounded_reader import offsets_at
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.learner.process import LearnerSettings, run_learner
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from pserver.rows import Rows
+    from headrace.pserver.rows.row_codec import Rows
 
 PARTITIONS = 2
 DEADLINE_S = 90.0

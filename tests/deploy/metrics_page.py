@@ -12,29 +12,30 @@ from typing import TYPE_CHECKING, Any, cast
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-import deploy
-from ingest.collector.metrics import CollectorMetrics
-from ingest.example_weights import Weights
-from ingest.joiner_loop import Figures as JoinerFigures
-from ingest.joiner_metrics import JoinerCollector
-from ingest.sink import rows_written
-from learner.bounded import Usage
-from learner.loop import Figures as LearnerFigures
-from learner.metrics import LearnerCollector
-from learner.pushes import Tally
-from pserver.keeper_metrics import KeeperMetrics
-from serving.evaluation.feed import FeedFigures
-from serving.evaluation.metrics import EvaluationCollector
-from serving.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector, RequestMetrics
-from serving.scoring.loop import Figures as ScoringFigures
-from serving.scoring.metrics import ScoringCollector
+import headrace.deploy
+from headrace.ingest.archive.archiver import rows_written
+from headrace.ingest.collector.metrics import CollectorMetrics
+from headrace.ingest.features.weights import Weights
+from headrace.ingest.joiner.loop import Figures as JoinerFigures
+from headrace.ingest.joiner.metrics import JoinerCollector
+from headrace.learner.loop.loop import Figures as LearnerFigures
+from headrace.learner.loop.pushes import Tally
+from headrace.learner.loop.row_prefetcher import Usage
+from headrace.learner.metrics import LearnerCollector
+from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.evaluation.feeder import FeedFigures
+from headrace.serving.evaluation.metrics import EvaluationCollector
+from headrace.serving.replicas.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector
+from headrace.serving.scoring.loop import Figures as ScoringFigures
+from headrace.serving.scoring.metrics import ScoringCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prometheus_client import Metric
 
-PAGE = Path(deploy.__file__).parent / "monitoring" / "METRICS.md"
+PAGE = Path(headrace.deploy.__file__).parent / "monitoring" / "METRICS.md"
 HEAD = """# Metrics of headrace
 
 Each process serves them on `--metrics-port`, in the format of Prometheus, with those of the process

@@ -8,7 +8,7 @@ import shlex
 import click
 import typer.main
 
-from deploy.cli import app
+from headrace.deploy.cli.main import app
 
 
 def blocks(page: str, kind: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.waiting import wait_until
 
 ENDED_WITHIN_S = 30.0
 

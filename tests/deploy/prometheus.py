@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from deploy.stack.leash import Leashed
-from deploy.stack.ports import free_port
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from deploy.asking import AskingSettings, Client, requests_of
-from deploy.models import path_of
-from ingest.event_lines import Line
-from learner.spec import load_spec
+from headrace.deploy.models import path_of
+from headrace.deploy.reports.ranking_client import AskingSettings, Client, requests_of
+from headrace.ingest.replay.ndjson import Line
+from headrace.learner.spec.model_spec import load_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.cli import main
-from deploy.commands import building
-from deploy.exit_status import REFUSED, UNREACHABLE
-from deploy.models import path_of
-from deploy.stack.ports import free_port
+from headrace.deploy import connections as building
+from headrace.deploy.cli.main import main
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.models import path_of
+from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.command import headrace
 
 if TYPE_CHECKING:

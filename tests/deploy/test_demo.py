@@ -14,9 +14,9 @@ import orjson
 import psutil
 import pytest
 
-from deploy.models import path_of
-from deploy.stack.waiting import wait_until
-from deploy.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.models import path_of
 from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
 from tests.deploy.browser import document as document_at
 from tests.deploy.command import running
@@ -118,10 +118,10 @@ def metrics_ports(demo: Running) -> dict[str, int]:
     found: dict[str, int] = {}
     for child in psutil.Process(demo.process.pid).children(recursive=True):
         words = child.cmdline()
-        if "deploy.cli" in words and "--metrics-port" in words:
+        if "headrace" in words and "--metrics-port" in words:
             port = int(words[words.index("--metrics-port") + 1])
             if port:
-                found[words[words.index("deploy.cli") + 1]] = port
+                found[words[words.index("headrace") + 1]] = port
     return found
 
 

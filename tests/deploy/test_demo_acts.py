@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from deploy.demo_acts import Acts, Upheaval, observed_upheaval, programme
-from deploy.race import Race
-from ingest.examples import Kind
+from headrace.deploy.demo.schedule import Acts, Upheaval, observed_upheaval, programme
+from headrace.deploy.reports.model_comparison import Race
+from headrace.ingest.examples.batch import Kind
 from tests.deploy.handmade import examples, scores
 
 AT_S = 30.0

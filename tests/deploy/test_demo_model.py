@@ -13,24 +13,24 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deploy.models import path_of
-from deploy.race import Race
-from deploy.synthetic import SyntheticStream, World
-from ingest.encode import Encoder
-from ingest.examples import Examples, Kind
-from learner.models.logistic import LogisticRegression
-from learner.pending import Pending, view_of
-from learner.scores import Scores
-from learner.spec import load_spec
-from pserver.gains import Gains
-from pserver.store import Shape
-from pserver.table import RowTable
+from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.models import path_of
+from headrace.deploy.reports.model_comparison import Race
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.loop.scores import Scores
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.race import Standing
-    from deploy.synthetic import Event
+    from headrace.deploy.demo.synthetic import Event
+    from headrace.deploy.reports.model_comparison import Standing
 
 START_MS = 1_700_000_000_000
 STEP_MS = 200

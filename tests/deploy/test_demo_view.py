@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from deploy.asking import Asked
-from deploy.demo_view import Counted, Served, Summary, View, line, summary, table
-from deploy.race import Standing
-from learner.progressive import Progressive
+from headrace.deploy.demo.view import Counted, Served, Summary, View, line, summary, table
+from headrace.deploy.reports.model_comparison import Standing
+from headrace.deploy.reports.ranking_client import Asked
+from headrace.learner.validation.progressive import Progressive
 
 NAN = float("nan")
 COUNTED = Counted(1000, 102, 2, {"user": 1000, "item": 1000}, {"user": 100, "item": 100})

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deploy.models import path_of
-from deploy.operation import doctor
-from deploy.operation.finding import SUBJECTS, Severity
-from deploy.operation.model_checks import LARGEST_LOG_BYTES
-from deploy.operation.server_checks import LEAST_BACKLOG_BYTES
-from deploy.operation.topic import HeldTopic
-from learner.pace import Pace
-from learner.spec import load_spec
-from pserver.bucket_survey import FoundBucket
-from pserver.errors import MissingModel, StoreError, Unreachable
-from pserver.node_survey import FoundNode, Member, parse_members
-from pserver.nodes import LIBRARY_VERSION
-from pserver.rows import row_bytes
-from pserver.store import Shape
-from pserver.survey import Survey
+from headrace.deploy.models import path_of
+from headrace.deploy.operations import doctor
+from headrace.deploy.operations.examples_topic import HeldTopic
+from headrace.deploy.operations.finding import SUBJECTS, Severity
+from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES
+from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.errors import MissingModel, StoreError, Unreachable
+from headrace.pserver.inspection.buckets import FoundBucket
+from headrace.pserver.inspection.nodes import FoundNode, Member, parse_members
+from headrace.pserver.inspection.survey import Survey
+from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
+from headrace.pserver.rows.row_codec import row_bytes
+from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

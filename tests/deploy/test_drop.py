@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.operation.dropping import NotDropped, drop_model
-from pserver.errors import MissingModel
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.store import Shape
-from pserver.survey import survey
-from pserver.usage import WATCH_S, signs_of_use
+from headrace.deploy.operations.drop import NotDropped, drop_model
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.inspection.survey import survey
+from headrace.pserver.inspection.usage import WATCH_S, signs_of_use
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH, Pusher
 
 if TYPE_CHECKING:

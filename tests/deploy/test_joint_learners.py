@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from deploy.observer import copy_rows
-from deploy.stack.ports import free_port
-from deploy.stack.waiting import wait_until
-from learner.spec import parse_spec
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.reports.observer import copy_rows
+from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.command import headrace, running
 from tests.deploy.learned_model import LearnedModel, counts_of
 from tests.learner.joining import spec_of
@@ -43,7 +43,7 @@ def test_one_that_is_killed_takes_the_group_with_it_and_every_example_counts_onc
 
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-        "--max-restarts", "20", "--master-port", str(free_port()), "-m", "deploy.cli",
+        "--max-restarts", "20", "--master-port", str(free_port()), "-m", "headrace",
         "learner", "run", "--model", str(model.path), "--redis", valkey, "--kafka", kafka,
     ]  # fmt: skip
     with (tmp_path / "learners.log").open("wb") as log:

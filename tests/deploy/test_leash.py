@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.stack.leash import Leashed
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]

@@ -6,11 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from deploy.live_stream import LiveStream, Throttle
-from deploy.synthetic import SyntheticStream, World
+from headrace.deploy.demo.live_stream import LiveStream, Throttle
+from headrace.deploy.demo.synthetic import SyntheticStream, World
 
 if TYPE_CHECKING:
-    from deploy.synthetic import Happened
+    from headrace.deploy.demo.synthetic import Happened
 
 
 def test_a_machine_that_follows_gets_the_rate_wanted() -> None:

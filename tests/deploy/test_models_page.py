@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-import deploy
-from learner.models import open_model
-from learner.models.network import Batch, Form
-from learner.optimizer_spec import Optimizer
-from learner.optimizers import floats
-from learner.spec import SpecError, parse_spec
+import headrace.deploy
+from headrace.learner.models import open_model
+from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.spec.model_spec import SpecError, parse_spec
+from headrace.learner.spec.optimizers import Optimizer, floats
 from tests.deploy.pages import blocks, command_of, commands
 
-PAGE = (Path(deploy.__file__).parent / "MODELS.md").read_text()
+PAGE = (Path(headrace.deploy.__file__).parent / "MODELS.md").read_text()
 SPECS = blocks(PAGE, "toml")
 
 Tables = dict[str, dict[str, str]]
@@ -245,7 +244,9 @@ def test_floats_are_what_optimizers_take() -> None:
         optimizer = Optimizer(name.strip("`"))
         assert int(weight) == floats(optimizer, 1)
         assert int(each or 1) * 8 + int(more or 0) == floats(optimizer, 8)
-    news = parse_spec((Path(deploy.__file__).parent / "models/news_deepfm.toml").read_text(), "m")
+    news = parse_spec(
+        (Path(headrace.deploy.__file__).parent / "models/news_deepfm.toml").read_text(), "m"
+    )
     assert f"3 + 2 · 8 = {news.width} of `news_deepfm.toml`" in PAGE
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import deploy
+import headrace.deploy
 from tests.deploy.metrics_page import PAGE, page
 
-MONITORING = Path(deploy.__file__).parent / "monitoring"
+MONITORING = Path(headrace.deploy.__file__).parent / "monitoring"
 RULES = [
     rule
     for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy import observer
-from deploy.observer import ServerStatus, ask_caught_up, copied
-from pserver.store import Shape
+from headrace.deploy.reports import observer
+from headrace.deploy.reports.observer import ServerStatus, ask_caught_up, copied
+from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.test_replica import new_store
 
 if TYPE_CHECKING:
-    from pserver.replica import Replica
+    from headrace.pserver.replica.replica import Replica
 
 BUCKETS = 2
 PUSHES = 5

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import deploy
-from deploy.operation import cluster_checks, server_checks
-from deploy.operation.finding import Severity
-from deploy.stack.leash import Leashed
-from deploy.stack.ports import free_port
-from deploy.stack.valkey import call, server_binary
-from deploy.stack.waiting import wait_until
-from ingest.errors import StreamError
-from learner.errors import LearnerError
-from pserver.errors import StoreError
-from pserver.redis_store import open_store
-from pserver.survey import survey
+import headrace.deploy
+from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.valkey import call, server_binary
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.operations import cluster_checks, server_checks
+from headrace.deploy.operations.finding import Severity
+from headrace.ingest.errors import StreamError
+from headrace.learner.errors import LearnerError
+from headrace.pserver.errors import StoreError
+from headrace.pserver.inspection.survey import survey
+from headrace.pserver.redis_backend.store import open_store
 from tests.deploy.pages import blocks, command_of, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE = (Path(deploy.__file__).parent / "OPERATING.md").read_text()
+PAGE = (Path(headrace.deploy.__file__).parent / "OPERATING.md").read_text()
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def test_every_error_that_stops_or_delays_a_process_is_explained() -> None:
     ours = {
         name
         for base, module in (
-            (StoreError, "pserver.errors"),
-            (LearnerError, "learner.errors"),
-            (StreamError, "ingest.errors"),
+            (StoreError, "headrace.pserver.errors"),
+            (LearnerError, "headrace.learner.errors"),
+            (StreamError, "headrace.ingest.errors"),
         )
         for name in below(base)
         if name in vars(__import__(module, fromlist=["errors"]))

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from deploy.exit_status import UNREACHABLE
-from deploy.models import path_of
-from deploy.operation.topic import held_topic
-from deploy.stack.valkey import ValkeyCluster
-from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics
-from ingest.topics import examples_topic
-from pserver import log_survey
-from pserver.gains import Gains
-from pserver.keeper import Keeper, Keeping
-from pserver.nodes import Call
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.replica import Replica
-from pserver.store import Push, Shape, Span
+from headrace.deploy.local.services.valkey import ValkeyCluster
+from headrace.deploy.models import path_of
+from headrace.deploy.operations.examples_topic import held_topic
+from headrace.deploy.termination import UNREACHABLE
+from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.pserver.inspection import buckets
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.store import Push, Shape, Span
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.entries import Pusher, blob_of, gains_of
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
 
 __all__ = ["headrace"]
 
@@ -51,7 +51,7 @@ def cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture
 def spec(tmp_path: Path, fresh_name: Callable[[str], str]) -> ModelSpec:
-    from learner.spec import load_spec
+    from headrace.learner.spec.model_spec import load_spec
 
     path = tmp_path / "model.toml"
     name = fresh_name("operation")
@@ -172,7 +172,7 @@ def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
     assert found["rows"] == ROWS * BUCKETS + 2
     assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS + 2, 2)
     assert f"{ROWS * BUCKETS + 2:,} rows (2 of them" in headrace("pserver", "inspect", *to).out
-    monkeypatch.setattr(log_survey, "MOST_BYTES", 1)
+    monkeypatch.setattr(buckets, "MOST_BYTES", 1)
     _, found = inspected(headrace, *to)
     assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS, None)
     assert "were not counted" in headrace("pserver", "inspect", *to).out

@@ -10,16 +10,16 @@ from pathlib import Path
 import orjson
 import pytest
 
-import deploy
-from ingest.client import CollectorClient
-from ingest.collector.answer import TOO_LARGE
-from ingest.collector.check import check
-from ingest.collector.limits import Limits
-from ingest.collector.tokens import Tokens
-from ingest.events import Reason
+import headrace.deploy
+from headrace.ingest.client import CollectorClient
+from headrace.ingest.collector.backpressure import Limits
+from headrace.ingest.collector.responses import TOO_LARGE
+from headrace.ingest.collector.validation import check
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.http.bearer_tokens import Tokens
 from tests.deploy.pages import blocks, command_of, commands
 
-PAGE = (Path(deploy.__file__).parent / "PRODUCING.md").read_text()
+PAGE = (Path(headrace.deploy.__file__).parent / "PRODUCING.md").read_text()
 NOW_MS = 1_767_225_600_000
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from deploy.race import Race
-from ingest.examples import Kind
+from headrace.deploy.reports.model_comparison import Race
+from headrace.ingest.examples.batch import Kind
 from tests.deploy.handmade import examples, scores
 
 SHOWN, CLICKED = Kind.SHOWN, Kind.CLICKED

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from deploy.commands.pserver_restore import moment_ms
-from deploy.errors import BadOption, DeployError
-from deploy.rebuild import BEGINNING, Rebuilding, RebuildSettings, rebuild
-from ingest.bounded import BoundedReader, offsets_at
-from ingest.fakes import ListReader
-from ingest.stream import AtEnd, Gained, Record, Source
-from learner.spec import parse_spec
-from pserver.rows import Rows
-from pserver.snapshots.rows_file import unpack
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.verifying import verify
+from headrace.deploy.cli.pserver_restore import moment_ms
+from headrace.deploy.errors import BadOption
+from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Record, Source
+from headrace.learner.errors import RecoveryRefused
+from headrace.learner.recovery.rebuild import BEGINNING, Rebuilding, RebuildSettings, rebuild
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.snapshots.bucket_file import unpack
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.verify import verify
 from tests.deploy.learned_model import FAR_MS, LearnedModel, counts_of
 from tests.learner.streams import Bench
 from tests.pserver.snapshot_world import taken
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ingest.examples import Examples
-    from pserver.snapshots.manifest import Manifest
+    from headrace.ingest.examples.batch import Examples
+    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 4
 
@@ -151,7 +152,7 @@ def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refu
 
     def refused(start: str | None) -> str:
         settings = RebuildSettings(then_ms, start)
-        with pytest.raises(DeployError) as refusal:
+        with pytest.raises(RecoveryRefused) as refusal:
             Rebuilding(settings, model.kafka, model.spec, shelf)
         return str(refusal.value)
 

@@ -9,21 +9,28 @@ import orjson
 import pytest
 import zstandard
 
-from deploy.event_log import first_impressions, impression_ids_of, span_ms
-from deploy.models import path_of
-from deploy.outcomes import join_outcomes
-from deploy.report import Freshness, Held, count_rows, make_report, read_held, write_report
-from deploy.run import in_words
-from ingest.dead_letters import pack as pack_letter
-from ingest.examples import Kind
-from ingest.joiner import JoinerState
-from ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
-from ingest.stream import Record, Source
-from ingest.topics import EventTopics
-from learner.guard import letter_of
-from learner.spec import load_spec, parse_spec
-from pserver.gains import Gains
-from pserver.table import RowTable
+from headrace.deploy.local.run import in_words
+from headrace.deploy.models import path_of
+from headrace.deploy.reports.event_log import first_impressions, impression_ids_of, span_ms
+from headrace.deploy.reports.outcomes import join_outcomes
+from headrace.deploy.reports.report import (
+    Freshness,
+    Held,
+    count_rows,
+    make_report,
+    read_held,
+    write_report,
+)
+from headrace.ingest.dead_letters.letter import pack as pack_letter
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.joiner.process import JoinerState
+from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import EventTopics
+from headrace.learner.loop.batch_guard import letter_of
+from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.table import RowTable
 from tests.deploy.handmade import examples, scores
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from deploy.models import path_of
-from deploy.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.models import path_of
 from tests.deploy.command import headrace, running
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from deploy.models import path_of
-from deploy.road import Road, RoadSettings
-from deploy.stack.one_machine import OneMachine
-from deploy.stack.steps import SilentSteps
-from pserver.access import ROLES
+from headrace.deploy.local.pipeline import Road, RoadSettings
+from headrace.deploy.local.services.progress import SilentSteps
+from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.models import path_of
+from headrace.pserver.redis_backend.acl import ROLES
 from tests.deploy.in_process import Commands, headrace
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.observer import copy_rows
-from deploy.stack.waiting import wait_until
-from pserver.errors import Unreachable
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.reports.observer import copy_rows
+from headrace.pserver.errors import Unreachable
 from tests.deploy.command import HEADRACE
 from tests.deploy.learned_model import LearnedModel, counts_of
 

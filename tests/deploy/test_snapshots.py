@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from deploy.cli import main
-from deploy.observer import copy_rows
-from ingest.bounded import offsets_at
-from learner.errors import MarkOutsideTopic, WrongExamples
-from pserver.errors import MissingModel
-from pserver.nodes import Call
+from headrace.deploy.cli.main import main
+from headrace.deploy.reports.observer import copy_rows
+from headrace.ingest.kafka.bounded_reader import offsets_at
+from headrace.learner.errors import MarkOutsideTopic, WrongExamples
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.redis_backend.cluster_client import Call
 from tests.deploy.command import HEADRACE
 from tests.deploy.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pserver.redis_store import RedisStore
+    from headrace.pserver.redis_backend.store import RedisStore
 
 BUCKETS = 8
 

@@ -13,14 +13,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from deploy.stack import ports
-from deploy.stack.errors import DidNotStart, StackError
-from deploy.stack.jars import kafka_jars
-from deploy.stack.kafka import KafkaNode
-from deploy.stack.one_machine import OneMachine
-from deploy.stack.ports import HOST, free_port, is_free, take_port
-from deploy.stack.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services import ports
+from headrace.deploy.local.services.errors import DidNotStart, StackError
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
+from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
+from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_running
 
 ONE_MACHINE = """

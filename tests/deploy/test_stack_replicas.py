@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.stack.valkey import ValkeyCluster, ValkeyNode
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.deploy.local.services.waiting import wait_until
 
 DEADLINE_S = 30.0
 

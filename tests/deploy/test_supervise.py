@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.errors import PartFailed
-from deploy.exit_status import REFUSED, UNREACHABLE
-from deploy.stack.waiting import wait_until
-from deploy.supervise import Part, Restart, Supervisor, SupervisorSettings
+from headrace.deploy.errors import PartFailed
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.local.supervisor import Part, Restart, Supervisor, SupervisorSettings
+from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
 PYTHON = (sys.executable, "-c")

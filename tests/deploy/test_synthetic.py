@@ -9,12 +9,12 @@ import numpy as np
 import orjson
 import pytest
 
-from deploy.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from deploy.synthetic import Happened
+    from headrace.deploy.demo.synthetic import Happened
 
 START_MS = 1_700_000_000_000
 SEEDS = (1, 2, 3)

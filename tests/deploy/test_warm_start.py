@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from deploy.observer import copy_rows
-from learner.spec import parse_spec
+from headrace.deploy.reports.observer import copy_rows
+from headrace.learner.spec.model_spec import parse_spec
 from tests.deploy.command import headrace
 from tests.deploy.learned_model import LearnedModel, counts_of
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deploy.models import path_of
-from deploy.warming import warm
-from learner import pending
-from learner.spec import load_spec
-from pserver import table
+from headrace.deploy.local.kernel_warmup import warm
+from headrace.deploy.models import path_of
+from headrace.learner.kernels import pending_gains as pending
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.rows import table
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deploy.stack.valkey import FAILING_OVER, ValkeyCluster
-from deploy.warming import warm
-from learner import process
+from headrace.deploy.local.kernel_warmup import warm
+from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
+from headrace.learner import process
 from tests.faults.scene import Scene, playing
 from tests.faults.shards import wait_healthy
 from tests.faults.traffic import spec_of

@@ -12,24 +12,24 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from deploy.stack.waiting import wait_until
-from ingest.kafka import KafkaSettings, ensure_topics, topics_for
-from ingest.topics import examples_topic
-from learner.process import LearnerSettings, run_learner
-from pserver.errors import Unreachable
-from pserver.keeper import Keeping
-from pserver.keeping import KeeperSettings, run_keeper
-from pserver.nodes import Waiting
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.replica import Replica
-from pserver.store import Shape
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.learner.process import LearnerSettings, run_learner
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+from headrace.pserver.redis_backend.cluster_client import Waiting
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
 from tests.faults.shards import DEADLINE_S, expect
 from tests.faults.traffic import PARTITIONS, Traffic, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pserver.store import Answer
+    from headrace.pserver.store import Answer
     from tests.faults.traffic import Counts
 
 BUCKETS = 16

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
 DEADLINE_S = 40.0
 """For anything that is waited for: ten times what it takes on an idle machine."""

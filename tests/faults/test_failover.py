@@ -18,7 +18,7 @@ from tests.faults.shards import (
 )
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.scene import Scene
 
 

@@ -14,7 +14,7 @@ from tests.faults.shards import head_of, shard_at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.scene import Scene
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pserver.errors import MissingBucket
+from headrace.pserver.errors import MissingBucket
 from tests.faults.shards import lose_files, shard_at
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster
+    from headrace.deploy.local.services.valkey import ValkeyCluster
     from tests.faults.scene import Scene
 
 

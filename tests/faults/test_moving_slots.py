@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.crc import key_slot
 
-from deploy.stack.waiting import wait_until
+from headrace.deploy.local.services.waiting import wait_until
 from tests.faults.shards import DEADLINE_S, expect, shard_at, shards_of
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster, ValkeyNode
+    from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.scene import Scene
 
 MOVED = 3

@@ -19,18 +19,18 @@ import numpy as np
 import orjson
 import pytest
 
-from deploy.road import Road, RoadSettings
-from deploy.stack.one_machine import OneMachine
-from deploy.stack.steps import SilentSteps
-from deploy.stack.waiting import wait_until
-from ingest.clock import wall_ms
-from ingest.kafka import BY_KEY, KafkaWriter
-from ingest.stream import Source
+from headrace.deploy.local.pipeline import Road, RoadSettings
+from headrace.deploy.local.services.progress import SilentSteps
+from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.ingest.kafka import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ingest.settings import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "demo.toml"
 EVENTS_PER_S, REQUESTS_PER_S = 300, 100

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ingest.errors import StreamError
-from ingest.kafka import ensure_topics
-from learner.errors import TopicMadeAgain
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka import ensure_topics
+from headrace.learner.errors import TopicMadeAgain
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

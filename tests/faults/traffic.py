@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ingest.encode import Encoder
-from ingest.examples import Encoded, Examples, Kind, pack
-from ingest.kafka import KafkaReader, KafkaWriter
-from ingest.stream import Source
-from learner.inputs import INTERCEPT
-from learner.spec import ModelSpec, parse_spec
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.ingest.kafka import KafkaReader, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 PARTITIONS = 2
 POOL = 3000

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
-from ingest.collector.app import make_app
-from ingest.collector.delivery import Delivery
-from ingest.collector.fakes import ListKafka
-from ingest.collector.http_server import Readiness
-from ingest.collector.limits import Limits, Room
-from ingest.collector.metrics import CollectorMetrics
-from ingest.collector.tokens import Tokens
-from ingest.kafka import KafkaSettings
-from ingest.schema import EventKind
+from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.backpressure import Limits, Room
+from headrace.ingest.collector.delivery import Delivery
+from headrace.ingest.collector.fakes import ListKafka
+from headrace.ingest.collector.metrics import CollectorMetrics
+from headrace.ingest.events.json_schema import EventKind
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.server import Readiness
+from headrace.ingest.kafka import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.values import field_ids, fmix64
+from headrace.ingest.features.hashing import field_ids, fmix64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,10 +8,10 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ingest.examples import Kind, unpack
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.kafka import EventTopics
-from ingest.stream import Record, Source
+from headrace.ingest.examples.batch import Kind, unpack
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.kafka import EventTopics
+from headrace.ingest.kafka.protocols import Record, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

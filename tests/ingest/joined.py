@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.joiner import StateReader
-from ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, ensure_topics, topics_for
-from ingest.kafka import read_all as read_whole_topic
-from ingest.topics import examples_topic
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.joiner.process import StateReader
+from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka import read_all as read_whole_topic
+from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import Example, Happened, examples_in, spec_of
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import signal
 import sys
 import threading
 
-from ingest.fields import SpecText, parse_fields
-from ingest.joiner import JoinerSettings, run_joiner
-from ingest.kafka import EventTopics, KafkaSettings
+from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+from headrace.ingest.kafka import EventTopics, KafkaSettings
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])

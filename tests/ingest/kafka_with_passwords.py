@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploy.stack.kafka import HOST, KafkaNode
-from deploy.stack.ports import free_port
+from headrace.deploy.local.services.kafka import HOST, KafkaNode
+from headrace.deploy.local.services.ports import free_port
 
 PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest.batches import Cut
-from ingest.fakes import ListReader, ListTransactions
-from ingest.joiner_loop import Joiner, Pace
-from ingest.patience import ask_again
-from ingest.topics import examples_topic
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.loop import Joiner, Pace
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import TOPICS, examples_in, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ingest.stream import Record, Source
+    from headrace.ingest.kafka.protocols import Record, Source
 
 PARTITIONS = 2
 MODEL = "test"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from ingest.chunks import ChunkReader, Side
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.join import PartitionJoiner
-from ingest.stream import Block, Record, Source
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import Block, Record, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ingest.examples import Examples
-    from ingest.join import Dead
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.joiner.core.join import Dead
 
 T0_MS = 1_700_000_000_000
 WINDOW_MS = 100

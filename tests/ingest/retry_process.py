@@ -8,10 +8,10 @@ from typing import Any
 
 import confluent_kafka
 
-from ingest import dead_letter_retry
-from ingest.dead_letter_reading import Choice
-from ingest.dead_letters import Letter
-from ingest.kafka import EventTopics, KafkaSettings
+from headrace.ingest.dead_letters import retry as dead_letter_retry
+from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.reader import Choice
+from headrace.ingest.kafka import EventTopics, KafkaSettings
 
 bootstrap, impressions, clicks, dead_letters, moment = sys.argv[1:]
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from ingest.batches import Cut, cut
-from ingest.examples import Encoded, Examples, concatenate, pack
+from headrace.ingest.examples.batch import Examples, concatenate, pack
+from headrace.ingest.examples.splitting import Cut, cut
+from headrace.ingest.features.encoder import Encoded
 
 
 def examples(event_ms: list[int], bags: int = 0) -> Examples:

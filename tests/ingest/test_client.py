@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ingest.client import ClientSettings, CollectorClient, NotDelivered, RefusedEvent
+from headrace.ingest.client import ClientSettings, CollectorClient, NotDelivered, RefusedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

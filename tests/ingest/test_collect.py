@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError
 
-from ingest.collector import delivery as delivery_module
-from ingest.collector.answer import RETRY_AFTER_S
-from ingest.collector.check import _WANTED
-from ingest.collector.errors import BadTokens
-from ingest.collector.limits import Limits
-from ingest.collector.tokens import Tokens, read_tokens
-from ingest.errors import Fenced
-from ingest.events import Reason
+from headrace.ingest.collector import delivery as delivery_module
+from headrace.ingest.collector.backpressure import Limits
+from headrace.ingest.collector.responses import RETRY_AFTER_S
+from headrace.ingest.collector.validation import _WANTED
+from headrace.ingest.errors import Fenced
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.http.bearer_tokens import Tokens, read_tokens
+from headrace.ingest.http.errors import BadTokens
 from tests.ingest.collecting import NOW_MS, collecting, until
 
 if TYPE_CHECKING:

@@ -22,19 +22,25 @@ import httpx
 import pytest
 from confluent_kafka import KafkaError
 
-from deploy.commands import dead_letters
-from deploy.errors import BadOption
-from deploy.stack.jars import kafka_jars
-from deploy.stack.ports import free_port
-from ingest.client import CollectorClient, RefusedEvent
-from ingest.collector import process as process_module
-from ingest.collector.delivery import Delivery
-from ingest.collector.errors import AddressTaken, BadTokens
-from ingest.collector.process import CollectorSettings, run_collector
-from ingest.dead_letters import pack
-from ingest.errors import KafkaRefused, KafkaUnreachable, MissingTopic, NotAllowed, StreamError
-from ingest.events import Reason
-from ingest.kafka import (
+from headrace.deploy.cli import dead_letters
+from headrace.deploy.errors import BadOption
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.client import CollectorClient, RefusedEvent
+from headrace.ingest.collector import process as process_module
+from headrace.ingest.collector.delivery import Delivery
+from headrace.ingest.collector.process import CollectorSettings, run_collector
+from headrace.ingest.dead_letters.letter import pack
+from headrace.ingest.errors import (
+    KafkaRefused,
+    KafkaUnreachable,
+    MissingTopic,
+    NotAllowed,
+    StreamError,
+)
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.http.errors import AddressTaken, BadTokens
+from headrace.ingest.kafka import (
     EventTopics,
     KafkaSettings,
     KafkaWriter,
@@ -42,9 +48,9 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
-from ingest.status import unpack
-from ingest.stream import Record, Source
-from ingest.topics import STATUS_TOPIC
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.runtime.status import unpack
 from tests.deploy.command import Running, running
 from tests.ingest.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka_with_passwords import KafkaWithPasswords

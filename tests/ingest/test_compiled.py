@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ingest.compiled import Settled, kernel
+from headrace.ingest.runtime.numba_kernels import Settled, kernel
 
 
 class Pair(NamedTuple):

@@ -13,21 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from ingest.dead_letter_reading import Choice, DeadLetters
-from ingest.dead_letter_repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
-from ingest.dead_letter_retry import Retried, retry
-from ingest.dead_letters import (
-    LARGEST_VALUE_BYTES,
-    Letter,
-    Origin,
-    Settled,
-    pack,
-    pack_settled,
-    unpack,
-)
-from ingest.errors import Fenced
-from ingest.events import Reason
-from ingest.kafka import (
+from headrace.ingest.dead_letters.letter import Letter, Origin, Settled, pack, pack_settled, unpack
+from headrace.ingest.dead_letters.reader import Choice, DeadLetters
+from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
+from headrace.ingest.dead_letters.retry import Retried, retry
+from headrace.ingest.errors import Fenced
+from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
+from headrace.ingest.kafka import (
     EventTopics,
     KafkaSettings,
     KafkaWriter,
@@ -35,14 +27,14 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
-from ingest.stream import Record, Source
+from headrace.ingest.kafka.protocols import Record, Source
 from tests.ingest.events_of import spec_of
 from tests.ingest.joined import Joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ingest.dead_letter_retry import Repairs
+    from headrace.ingest.dead_letters.retry import Repairs
 
 NOW_MS = 1_767_225_600_000
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,15 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import typeof
 
-from ingest.chunks import Chunk, ChunkReader, Role, Side
-from ingest.decode import Decoder
-from ingest.encode import Encoder
-from ingest.events import IMPRESSION_ID, REQUEST_ID, TIME, Reason, is_tick, read_event
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.join import _no_chunk
-from ingest.scan import ODD
-from ingest.stream import Block, Record, Source
-from ingest.values import hash_values, texts
+from headrace.ingest.decoding.decoder import Decoder
+from headrace.ingest.decoding.json_scanner import ODD
+from headrace.ingest.events.contract import (
+    IMPRESSION_ID,
+    REQUEST_ID,
+    TIME,
+    Reason,
+    is_tick,
+    read_event,
+)
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.hashing import hash_values, texts
+from headrace.ingest.joiner.core.input import Chunk, ChunkReader, Role, Side
+from headrace.ingest.joiner.core.join import _no_chunk
+from headrace.ingest.kafka.protocols import Block, Record, Source
 
 NOW_MS = 1_700_000_000_000
 _SPEC = """

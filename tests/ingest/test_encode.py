@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.encode import Encoder
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.values import ABSENT, field_id, hash_text
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.hashing import ABSENT, field_id, hash_text
 from tests.ingest.crosses import cross_ids
 
 if TYPE_CHECKING:
-    from ingest.examples import Encoded
+    from headrace.ingest.features.encoder import Encoded
 
 _SPEC = """
 [fields.item]

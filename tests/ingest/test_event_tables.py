@@ -12,15 +12,15 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from ingest.event_tables import TableLog
-from ingest.events import Reason, read_event
-from ingest.layout import load_layout, parse_layout
-from ingest.spec_text import SpecError
+from headrace.ingest.events.contract import Reason, read_event
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.replay.layout import load_layout, parse_layout
+from headrace.ingest.replay.tables import TableLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ingest.event_lines import Line
+    from headrace.ingest.replay.ndjson import Line
 
 START_MS = 1_700_000_000_000
 

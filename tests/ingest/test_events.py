@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.events import AHEAD_MS, EARLIEST_MS, Reason, is_tick, read_event
+from headrace.ingest.events.contract import AHEAD_MS, EARLIEST_MS, Reason, is_tick, read_event
 
 NOW_MS = 1_700_000_000_000
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingest.chunks import Side
-from ingest.events import Reason
-from ingest.examples import Examples, concatenate, pack, unpack
-from ingest.fields import SpecError
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.examples.batch import Examples, concatenate, pack, unpack
+from headrace.ingest.features.fields import SpecError
+from headrace.ingest.joiner.core.input import Side
 from tests.ingest.partition import Partition, clicked, fields_of, records, shown, tick
 
 END = tick(1000)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.chunks import Side
-from ingest.examples import Examples, UnreadableExamples, concatenate, pack, unpack
-from ingest.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.examples.batch import Examples, UnreadableExamples, concatenate, pack, unpack
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.joiner.core.input import Side
 from tests.ingest.partition import Partition, clicked, fields_of, records, shown, tick
 
 

@@ -1,8 +1,8 @@
 """The fakes keep the promises of the protocols they stand for."""
 
-from ingest.fakes import ListReader, ListTransactions, ListWriter, Sent
-from ingest.stream import AtEnd, Gained, Lost, Reader, Record, Source, Writer
-from ingest.transactions import Committed, Outgoing, Transactions
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, Sent
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Reader, Record, Source, Writer
+from headrace.ingest.kafka.transactions import Committed, Outgoing, Transactions
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
 

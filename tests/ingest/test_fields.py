@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.fields import FieldSet, LabelPolicy, Policy, SpecError, SpecText, parse_fields
+from headrace.ingest.features.fields import (
+    FieldSet,
+    LabelPolicy,
+    Policy,
+    SpecError,
+    SpecText,
+    parse_fields,
+)
 
 GOOD = """
 [label]

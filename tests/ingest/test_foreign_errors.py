@@ -3,9 +3,15 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from ingest import errors
-from ingest.errors import Fenced, KafkaRefused, KafkaUnreachable, StreamError, TransactionAborted
-from ingest.foreign_errors import KIND_OF, translate, translated
+from headrace.ingest import errors
+from headrace.ingest.errors import (
+    Fenced,
+    KafkaRefused,
+    KafkaUnreachable,
+    StreamError,
+    TransactionAborted,
+)
+from headrace.ingest.kafka.error_translation import KIND_OF, translate, translated
 
 CODES = sorted(name for name in dir(KafkaError) if name.isupper() and name != "NO_ERROR")
 

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from ingest import join
-from ingest.checkpoint import Checkpoint, Counters
-from ingest.chunks import Side
-from ingest.events import Reason
-from ingest.fields import Policy
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.core import join
+from headrace.ingest.joiner.core.checkpoint import Checkpoint, Counters
+from headrace.ingest.joiner.core.input import Side
 from tests.ingest.partition import (
     LONG_AGO_MS,
     T0_MS,

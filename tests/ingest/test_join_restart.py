@@ -14,18 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingest import join, window
-from ingest.checkpoint import Checkpoint
-from ingest.chunks import Side
-from ingest.join_rules import FOREVER
+from headrace.ingest.joiner.core import join
+from headrace.ingest.joiner.core import window_state as window
+from headrace.ingest.joiner.core.checkpoint import Checkpoint
+from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.rules import FOREVER
 from tests.ingest.partition import T0_MS, Partition, clicked, records, shown, tick
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ingest.examples import Examples
-    from ingest.join import PartitionJoiner
-    from ingest.stream import Record
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.joiner.core.join import PartitionJoiner
+    from headrace.ingest.kafka.protocols import Record
 
 SIDES = (Side.IMPRESSIONS, Side.CLICKS)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from ingest.checkpoint import Checkpoint
-from ingest.chunks import ChunkReader, Side
-from ingest.fields import LabelPolicy, Policy, SpecText, parse_fields
-from ingest.join import PartitionJoiner
-from ingest.stream import Block, Record, Source
+from headrace.ingest.features.fields import LabelPolicy, Policy, SpecText, parse_fields
+from headrace.ingest.joiner.core.checkpoint import Checkpoint
+from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import Block, Record, Source
 from tests.ingest.partition import LONG_AGO_MS
 
 WEEK = Path(__file__).parents[2].parent / "shared" / "data" / "ebnerd_week1"

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.stack.ports import free_port
-from ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
-from ingest.joiner import JoinerSettings, read_state, run_joiner
-from ingest.kafka import EventTopics, KafkaSettings, TopicSpec, ensure_topics, read_all
-from ingest.replay import replay
+from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
+from headrace.ingest.joiner.process import JoinerSettings, read_state, run_joiner
+from headrace.ingest.kafka import EventTopics, KafkaSettings, TopicSpec, ensure_topics, read_all
+from headrace.ingest.replay.replay import replay
 from tests.ingest.events_of import Happened, fields_of, happen
 from tests.ingest.joined import DEADLINE_S, WEEK, Joined
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ingest.batches import Cut
-from ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
-from ingest.fakes import ListTransactions
-from ingest.joiner_loop import Pace
-from ingest.joiner_state import Saved
-from ingest.stream import Source
-from ingest.transactions import Committed
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.committed_state import Saved
+from headrace.ingest.joiner.loop import Pace
+from headrace.ingest.kafka.fakes import ListTransactions
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.transactions import Committed
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.life import EXAMPLES, PARTITIONS, Life
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ingest.stream import Record
-    from ingest.transactions import Outgoing
+    from headrace.ingest.kafka.protocols import Record
+    from headrace.ingest.kafka.transactions import Outgoing
 
 
 def saved(transactions: ListTransactions, partition: int) -> Saved:

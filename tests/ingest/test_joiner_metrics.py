@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.events import Reason
-from ingest.fakes import ListTransactions
-from ingest.joiner_metrics import JoinerCollector
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.joiner.metrics import JoinerCollector
+from headrace.ingest.kafka.fakes import ListTransactions
 from tests.ingest.events_of import START_MS, TOPICS, WINDOW_MS, Happened, happen
 from tests.ingest.life import MODEL, PARTITIONS, Life
 

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from ingest.errors import (
+from headrace.ingest.errors import (
     Fenced,
     KafkaRefused,
     KafkaUnreachable,
@@ -19,7 +19,7 @@ from ingest.errors import (
     TopicMismatch,
     WriteRefused,
 )
-from ingest.kafka import (
+from headrace.ingest.kafka import (
     BY_KEY,
     EventTopics,
     KafkaReader,
@@ -31,8 +31,8 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
-from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
-from ingest.topics import STATUS_TOPIC
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Happening, Lost, Record, Source
+from headrace.ingest.kafka.topics import STATUS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from ingest.collector.http_server import Gathering, OneWrite
+from headrace.ingest.http.server import Gathering, OneWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,14 +13,14 @@ import confluent_kafka
 import pytest
 import zstandard
 
-from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
-from ingest.replay import NoEventsError, Progress, ReplaySettings, replay
+from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from headrace.ingest.replay.replay import NoEventsError, Progress, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ingest.event_lines import Line
+    from headrace.ingest.replay.ndjson import Line
 
 WINDOW_MS = 1_000
 START_MS = 1_700_000_000_000

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.errors import BadCheckpoint
-from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
-from ingest.replay import Progress, ReplaySettings, replay
+from headrace.ingest.errors import BadCheckpoint
+from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from headrace.ingest.replay.replay import Progress, ReplaySettings, replay
 from tests.ingest.test_replay import clicked, shown, write_directory
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 import psutil
 import pytest
 
-from ingest import ring
-from ingest.ring import Column, Ring
+from headrace.ingest.joiner.core import ring_buffer as ring
+from headrace.ingest.joiner.core.ring_buffer import Column, Ring
 
 COLUMNS = (Column(np.int64), Column(np.uint8), Column(np.uint64, 3), Column(np.float32, 0))
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from deploy.commands.ingest import schema
-from ingest.events import EARLIEST_MS, LATEST_MS, Reason, is_tick, read_event
-from ingest.schema import EXAMPLES, EventKind, event_schema
+from headrace.deploy.cli.ingest import schema
+from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS, Reason, is_tick, read_event
+from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 
 KINDS = list(EventKind)
 VALIDATORS = {kind: Draft202012Validator(event_schema(kind)) for kind in KINDS}

@@ -1,6 +1,6 @@
 """Fields come and go and change their types, producers first or specs first: what then happens.
 
-The rules stand at the top of `ingest.fields`; here each is a test.
+The rules stand at the top of `ingest.features.fields`; here each is a test.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from ingest.encode import Encoder
-from ingest.examples import Examples, Kind, concatenate, unpack
-from ingest.fakes import ListReader, ListTransactions
-from ingest.fields import FieldSet, SpecText, parse_fields
-from ingest.joiner_loop import Joiner, Pace
-from ingest.patience import ask_again
-from ingest.stream import Record, Source
-from ingest.topics import EventTopics, examples_topic, joiner_group
-from ingest.values import ABSENT, field_id
+from headrace.ingest.examples.batch import Examples, Kind, concatenate, unpack
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.hashing import ABSENT, field_id
+from headrace.ingest.joiner.loop import Joiner, Pace
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from ingest.fakes import ListReader
-from ingest.kafka import (
+from headrace.ingest.archive.archiver import Sink, SinkSettings
+from headrace.ingest.archive.parquet_folder import Folder, SinkError
+from headrace.ingest.kafka import (
     EventTopics,
     KafkaSettings,
     KafkaWriter,
@@ -23,12 +24,11 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
-from ingest.kafka_writer import BY_KEY
-from ingest.sink import Sink, SinkSettings
-from ingest.sink_folder import Folder, SinkError
-from ingest.status import unpack
-from ingest.stream import Record, Source
-from ingest.topics import STATUS_TOPIC
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.runtime.status import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

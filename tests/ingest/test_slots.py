@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from ingest import slots as parts
-from ingest.slots import NOWHERE, slots_for, too_full
+from headrace.ingest.joiner.core import hash_index as parts
+from headrace.ingest.joiner.core.hash_index import NOWHERE, slots_for, too_full
 
 find_slot, find_place, put_in, clear_slot = (
     njit(part.py_func)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.errors import TopicMismatch
-from ingest.kafka import EventTopics, KafkaSettings, ensure_topics, topics_for
+from headrace.ingest.errors import TopicMismatch
+from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, topics_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

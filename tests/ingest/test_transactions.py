@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 
-from ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
-from ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
-from ingest.kafka_offsets import committed_offsets
-from ingest.stream import Gained, Source
-from ingest.transactions import Committed, KafkaTransactions, Outgoing
+from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
+from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.offset_store import committed_offsets
+from headrace.ingest.kafka.protocols import Gained, Source
+from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,7 +149,7 @@ def test_a_transaction_that_kafka_ended_as_too_long_is_not_taken_for_one_that_wa
     member: Member,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ingest.transactions.TRANSACTION_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr("headrace.ingest.kafka.transactions.TRANSACTION_TIMEOUT_MS", 1_000)
     slow = KafkaTransactions(settings, f"{group}.slow", AbortedMeanwhile(member.reader, source))
     with pytest.raises(KafkaUnreachable, match=r"took \d+ s, and Kafka ended it"):
         slow.write([Outgoing(source, b"a")], {source: Committed(1, "")})

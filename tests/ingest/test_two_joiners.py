@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ingest.examples import Kind
-from ingest.fields import Policy
-from ingest.replay import ReplaySettings, replay
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.replay.replay import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joined import WEEK, Joined
 

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.values import (
+from headrace.ingest.features.hashing import (
     ABSENT,
     canonical,
     field_id,

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deploy.commands.building import open_store
-from ingest.examples import pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.hot_rows import HotRows
-from learner.loop import Learner
-from learner.models import open_model
-from learner.pace import Pace
-from pserver.errors import Unreachable
-from pserver.expiry import Expiry
-from pserver.keeper import Keeper
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Shape
-from pserver.tenure import Keeping
+from headrace.deploy.connections import open_store
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.cached_replica import HotRows
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.models import open_model
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.keeper.bucket_lease import Keeping
+from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
 from tests.learner.streams import BUCKETS, part, random_examples, random_spec
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.examples import Examples
-    from learner.spec import ModelSpec
-    from pserver.rows import Rows
-    from pserver.store import Answer, Looked, Push
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.store import Answer, Looked, Push
 
 
 class Silent:

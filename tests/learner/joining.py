@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 
-from learner.models.deep import DeepModel
-from learner.models.together import Place, meet
-from learner.spec import ModelSpec, parse_spec
+from headrace.learner.models.deep.deep_model import DeepModel
+from headrace.learner.models.deep.process_group import Place, meet
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
 EXAMPLES, MINI_BATCH = 48, 8

@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.examples import pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.loop import Learner
-from learner.models import open_model
-from learner.pace import Pace
-from learner.scores import unpack as unpack_scores
-from pserver.keeper import Keeper, Keeping
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Answer, Push, Shape
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.models import open_model
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Push, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.examples import Examples
-    from learner.intake import Batch
-    from learner.spec import ModelSpec
-    from learner.staleness import Staleness
-    from pserver.errors import Unreachable
-    from pserver.rows import Rows
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.example_queue import Batch
+    from headrace.learner.loop.pacing import Staleness
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.errors import Unreachable
+    from headrace.pserver.rows.row_codec import Rows
 
 _MOST_TURNS = 200_000
 

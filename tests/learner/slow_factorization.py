@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ingest.examples import Kind
+from headrace.ingest.examples.batch import Kind
 from tests.learner.slow_logistic import Row, SlowLogistic, mixed, weight_of
 from tests.learner.slow_optimizers import Coordinate, kept
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
+    from headrace.ingest.examples.batch import Examples
 
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

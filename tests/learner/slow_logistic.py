@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from ingest.examples import Kind
-from learner.inputs import INTERCEPT
+from headrace.ingest.examples.batch import Kind
+from headrace.learner.inputs.inputs import INTERCEPT
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
-    from learner.spec import ModelSpec, Statistic
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.spec.model_spec import ModelSpec, Statistic
 
 _ALL = (1 << 64) - 1
 _NOTHING = -32768

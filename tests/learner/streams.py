@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ingest.encode import Encoder
-from ingest.examples import Encoded, Examples, Kind
-from learner.models import open_model
-from learner.pending import Pending, view_of
-from learner.spec import ModelSpec, parse_spec
-from pserver.gains import Gains
-from pserver.store import Shape
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded, Encoder
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.models import open_model
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
-    from pserver.table import RowTable
+    from headrace.pserver.rows.table import RowTable
 
 START_MS = 1_700_000_000_000
 BUCKETS = 16

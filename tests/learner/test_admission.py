@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.admission import (
+from headrace.learner.inputs.admission import (
     Filter,
     Gate,
     admits,
@@ -20,7 +20,7 @@ from learner.admission import (
     remembered,
     sighted,
 )
-from learner.spec import ModelSpec, parse_spec
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 IDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=12).flatmap(
     lambda pool: st.lists(st.sampled_from(pool), min_size=1, max_size=400)

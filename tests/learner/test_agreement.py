@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from learner.agreement import check_agreement, check_copy
-from learner.spec import parse_spec
-from pserver.errors import WrongModel
-from pserver.store import Shape
+from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.errors import WrongModel
+from headrace.pserver.store import Shape
 
 SPEC = """\
 [model]

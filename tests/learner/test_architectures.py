@@ -14,21 +14,23 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from learner.inputs import INTERCEPT
-from learner.models.dcn import DCNv2
-from learner.models.deep import DeepModel, _Module
-from learner.models.deepfm import DeepFM
-from learner.models.din import DeepInterestNetwork
-from learner.models.field_weighted import FieldWeightedFM
-from learner.models.network import Batch, Form
-from learner.models.wide_and_deep import WideAndDeep
+from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.deep_model import DeepModel, _Module
+from headrace.learner.models.deep.networks import (
+    DCNv2,
+    DeepFM,
+    DeepInterestNetwork,
+    FieldWeightedFM,
+    WideAndDeep,
+)
 from tests.learner.slow_architectures import ARCHITECTURES, Inputs, parameters_in
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.streams import BUCKETS, Bench, part, random_examples, random_spec
 
 if TYPE_CHECKING:
-    from ingest.examples import Encoded
-    from learner.spec import ModelSpec
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.spec.model_spec import ModelSpec
 
 MODULES = {
     "wide_and_deep": WideAndDeep,

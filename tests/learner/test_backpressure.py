@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ingest.examples import pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.loop import Learner
-from learner.models.logistic import LogisticRegression
-from learner.pace import Pace
-from learner.staleness import AT_EASE, Staleness, parse_staleness
-from pserver.keeper import Keeper, Keeping
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Answer, Push, Shape
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import AT_EASE, Pace, Staleness, parse_staleness
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Push, Shape
 from tests.learner.streams import BUCKETS, counted, part, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pserver.errors import Unreachable
-    from pserver.rows import Rows
+    from headrace.pserver.errors import Unreachable
+    from headrace.pserver.rows.row_codec import Rows
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from ingest.examples import Kind
-from learner.errors import GroupBroken, NotPulled
-from learner.hot_rows import HotRows
-from pserver.expiry import Expiry
+from headrace.ingest.examples.batch import Kind
+from headrace.learner.errors import GroupBroken, NotPulled
+from headrace.learner.loop.cached_replica import HotRows
+from headrace.pserver.keeper.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.examples import Examples
-    from learner.loop import Learner
-    from pserver.rows import Rows
-    from pserver.table import RowTable
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.loop import Learner
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.table import RowTable
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
@@ -171,7 +171,10 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
     store = Silent(model.store, random.Random(3))
     learner = model.learner(60, store)
     assert learner.bounded is not None
-    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+    pull, usage = (
+        learner.bounded.pull_statistics,
+        learner.bounded.usage,
+    )
 
     unanswered = []
 
@@ -217,7 +220,10 @@ def test_learners_that_step_together_part_where_a_batch_would_be_read_again() ->
     store = Silent(model.store, random.Random(3))
     learner = model.learner(60, store)
     assert learner.bounded is not None
-    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+    pull, usage = (
+        learner.bounded.pull_statistics,
+        learner.bounded.usage,
+    )
 
     def once_unanswered(*asked: Any) -> None:
         store.share = float(usage.stops == 2)
@@ -298,7 +304,10 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
     whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
     learner = few.learner(most_rows=150)
     assert learner.bounded is not None
-    pull, usage = learner.bounded.pull_statistics, learner.bounded.usage
+    pull, usage = (
+        learner.bounded.pull_statistics,
+        learner.bounded.usage,
+    )
     dropped = []
 
     def watched(*of: Any) -> None:

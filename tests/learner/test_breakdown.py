@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.breakdown import Scored, by_decile, by_slice, by_window, calibration_error
+from headrace.learner.validation.breakdown import (
+    Scored,
+    by_decile,
+    by_slice,
+    by_window,
+    calibration_error,
+)
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 1), st.floats(0.01, 0.99).map(lambda x: round(x, 2))),

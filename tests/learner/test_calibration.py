@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingest.examples import Examples, Kind, concatenate
-from learner.calibration import CALIBRATION_NUMBER, Calibrated, Calibration
-from learner.isotonic import Isotonic
-from learner.progressive import calibration, normalized_entropy
-from learner.spec import ModelSpec, SpecError, parse_spec
+from headrace.ingest.examples.batch import Examples, Kind, concatenate
+from headrace.learner.calibration.isotonic import Isotonic
+from headrace.learner.calibration.platt import Calibrated
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
+from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
+from headrace.learner.validation.progressive import calibration, normalized_entropy
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
 
 SECTION = '[calibration]\nkind = "platt"\nalpha = 0.01\n'

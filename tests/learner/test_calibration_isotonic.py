@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from learner.calibration import CALIBRATION_NUMBER, Calibration
-from learner.isotonic import Isotonic
-from learner.spec import ModelSpec, SpecError, load_spec, parse_spec
+from headrace.learner.calibration.isotonic import Isotonic
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
+from headrace.learner.spec.model_spec import ModelSpec, SpecError, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
 from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
@@ -19,7 +19,7 @@ from tests.learner.test_calibration import layer_of, pair
 from tests.learner.test_spec import MODELS
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
+    from headrace.ingest.examples.batch import Examples
 
 ALPHA = 0.3
 SECTION = f'[calibration]\nkind = "isotonic"\nalpha = {ALPHA}\n'

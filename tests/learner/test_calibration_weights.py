@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from learner.calibration import Calibrated, Calibration, gain_of
-from learner.isotonic import Isotonic
+from headrace.learner.calibration.isotonic import Isotonic
+from headrace.learner.calibration.platt import Calibrated, gain_of
+from headrace.learner.spec.calibration import Calibration
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.learner.test_calibration import pair
 

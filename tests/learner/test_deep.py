@@ -13,13 +13,13 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from learner.errors import UnfitModule
-from learner.models import open_model
-from learner.models.deep import DeepModel, _Module
-from learner.models.layer_kernels import DENSE_NUMBER
-from learner.models.network import make_module
-from learner.optimizers import floats
-from learner.spec import parse_spec
+from headrace.learner.errors import UnfitModule
+from headrace.learner.models import open_model
+from headrace.learner.models.deep.deep_model import DeepModel, _Module
+from headrace.learner.models.deep.networks import make_module
+from headrace.learner.spec.architecture import DENSE_NUMBER
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.optimizers import floats
 from tests.learner.streams import (
     BUCKETS,
     COUNT,
@@ -32,8 +32,8 @@ from tests.learner.streams import (
 from tests.learner.torch_reference import TorchReference
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
-    from learner.spec import ModelSpec
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.spec.model_spec import ModelSpec
 
 OPTIMIZERS = {
     "sgd": "alpha = 0.03\ndecay_per_day = 10.0",

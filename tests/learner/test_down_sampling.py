@@ -6,12 +6,12 @@ import numpy as np
 import orjson
 import pytest
 
-from ingest.chunks import ChunkReader, Side
-from ingest.encode import Encoder
-from ingest.join import PartitionJoiner
-from ingest.stream import Block, Record, Source
-from learner.progressive import progressive
-from learner.spec import ModelSpec, parse_spec
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.protocols import Block, Record, Source
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.validation.progressive import progressive
 from tests.learner.streams import Bench
 
 START_MS = 1_700_000_000_000

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingest.encode import Encoder
-from learner.models import open_model
-from learner.models.factorization import FactorizationMachine
-from learner.spec import ModelSpec, parse_spec
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.models import open_model
+from headrace.learner.models.factorization_machine import FactorizationMachine
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.streams import (
     BUCKETS,

@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from learner.models.field_weighted import FieldWeightedFM
-from learner.models.network import Batch, Form
+from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.networks import FieldWeightedFM
 
 
 @pytest.mark.parametrize("fields", [1, 2, 5])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from learner.ftrl import constants, step, weight
+from headrace.learner.kernels.ftrl import constants, step, weight
 
 REALS = st.floats(-2.0, 2.0, width=32)
 

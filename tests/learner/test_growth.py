@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.examples import pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.admission import high_bits
-from learner.loop import Learner
-from learner.metrics import LearnerCollector
-from learner.models.logistic import LogisticRegression
-from learner.pace import Pace
-from learner.rare_rows import rare_id
-from pserver.expiry import Expiry
-from pserver.keeper import Keeper
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Shape
-from pserver.tenure import Keeping
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.inputs.admission import high_bits
+from headrace.learner.kernels.row_ids import rare_id
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.metrics import LearnerCollector
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.pserver.keeper.bucket_lease import Keeping
+from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper.keeper import Keeper
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
 from tests.learner.streams import (
     BUCKETS,
     COUNT,
@@ -36,7 +36,7 @@ from tests.learner.streams import (
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
 
 # a pair of user and item is seen some 18 times: half of them are refused to the end
 HARD = [COUNT.replace("= 4", "= 20"), PROBABILITY.replace("0.2", "0.03")]

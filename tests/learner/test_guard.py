@@ -11,26 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ingest.dead_letters import Letter, unpack
-from ingest.examples import Encoded, Examples, Kind, pack
-from ingest.fakes import ListReader, ListWriter
-from ingest.stream import Record, Source
-from learner.guard import Guard, Limits
-from learner.loop import Learner
-from learner.models import open_model
-from learner.pace import Pace
-from learner.scores import unpack as unpack_scores
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Answer, Shape
+from headrace.ingest.dead_letters.letter import Letter, unpack
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.kafka.fakes import ListReader, ListWriter
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.batch_guard import Guard, Limits
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.models import open_model
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Shape
 from tests.learner.streams import BUCKETS, part, random_examples, random_spec
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
-    from learner.models import Model
-    from learner.rounds import Rounds
-    from learner.spec import ModelSpec
-    from pserver.rows import Rows
+    from headrace.learner.models import Model
+    from headrace.learner.models.sync_group import Rounds
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.row_codec import Rows
 
 BATCH = 120
 BAD = 60
@@ -130,8 +131,8 @@ def _alone(model: Model) -> Rounds:
     """A group of one."""
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    from learner.models.deep import DeepModel
-    from learner.models.together import Place, Together
+    from headrace.learner.models.deep.deep_model import DeepModel
+    from headrace.learner.models.deep.process_group import Place, Together
 
     assert isinstance(model, DeepModel)
     return model.step_together(Together(HashStore(), Place(0, 1)))

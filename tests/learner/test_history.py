@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.spec import SpecError, parse_spec
+from headrace.learner.spec.model_spec import SpecError, parse_spec
 
 DIN = """\
 [model]

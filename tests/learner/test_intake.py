@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingest.examples import pack
-from ingest.fakes import ListReader
-from ingest.stream import Source
-from learner.cursors import Cursors
-from learner.errors import TopicMadeAgain
-from learner.intake import Intake
-from pserver.store import Answer
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.ingest.kafka.protocols import Source
+from headrace.learner.errors import TopicMadeAgain
+from headrace.learner.loop.cursors import Cursors
+from headrace.learner.loop.example_queue import Intake
+from headrace.pserver.store import Answer
 from tests.learner.streams import random_examples, random_spec
 
 SOURCE = Source("examples.test", 0)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from deploy.stack.ports import free_port
-from ingest.examples import Kind
-from ingest.spec_text import SpecError
-from learner.errors import GroupBroken
-from learner.models.together import Place, Together, meet
+from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.errors import GroupBroken
+from headrace.learner.models.deep.process_group import Place, Together, meet
 from tests.learner.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
 from tests.learner.streams import (
     COUNT,
@@ -31,8 +31,8 @@ from tests.learner.streams import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingest.examples import Examples
-    from learner.models.joint import JointLayers
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.models.deep.synchronous_layers import JointLayers
 
 DENSE, ROUNDS = 1001, 5
 
@@ -273,7 +273,7 @@ def test_a_spec_without_it_keeps_its_fingerprint() -> None:
 
 def chosen(examples: Examples, which: list[int]) -> Examples:
     """The examples at these indexes, one after the other."""
-    from ingest.examples import Encoded
+    from headrace.ingest.features.encoder import Encoded
 
     places, features = np.array(which), examples.features
     bags = (features.bag_offsets.shape[0] - 1) // len(examples)

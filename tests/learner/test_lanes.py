@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.errors import TypingError
 
-from ingest.compiled import kernel, part, quotient_part
-from learner.lanes import (
+from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.learner.intrinsics.simd import (
     LANES,
     absolute,
     add,
@@ -22,9 +22,9 @@ from learner.lanes import (
     take,
     with_sign,
 )
-from learner.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
-from learner.optimizers import begin_step, floats, gained_at, group_of, step_at, step_row
-from pserver.row_view import row_of
+from headrace.learner.kernels.optimizers import begin_step, gained_at, group_of, step_at, step_row
+from headrace.learner.spec.optimizers import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
+from headrace.pserver.intrinsics.row_view import row_of
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
 ARRAYS = st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=40)

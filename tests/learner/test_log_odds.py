@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.models.log_odds import probabilities
+from headrace.learner.models.deep.kernels import probabilities
 
 
 def test_probabilities_are_those_of_log_odds_and_never_certain() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ingest.examples import Kind
-from learner.inputs import INTERCEPT
+from headrace.ingest.examples.batch import Kind
+from headrace.learner.inputs.inputs import INTERCEPT
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import BUCKETS, Bench, counted, part, random_examples, random_spec
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from learner.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer
-from learner.optimizers import floats, gained_at, group_of, shrink_of, step_row
+from headrace.learner.kernels.optimizers import gained_at, group_of, shrink_of, step_row
+from headrace.learner.spec.optimizers import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
 from tests.learner.slow_optimizers import DAY_S, Coordinate
 
 GRADIENTS = st.lists(

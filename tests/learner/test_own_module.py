@@ -11,14 +11,16 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 import torch
 from torch import Tensor, nn
 
-from learner.errors import UnfitModule
-from learner.models.dcn import DCNv2
-from learner.models.deepfm import DeepFM
-from learner.models.din import DeepInterestNetwork
-from learner.models.field_weighted import FieldWeightedFM
-from learner.models.network import Batch, Form
-from learner.models.own_module import check_module, make_own
-from learner.models.wide_and_deep import WideAndDeep
+from headrace.learner.errors import UnfitModule
+from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.networks import (
+    DCNv2,
+    DeepFM,
+    DeepInterestNetwork,
+    FieldWeightedFM,
+    WideAndDeep,
+)
+from headrace.learner.models.deep.user_module import check_module, make_own
 
 FORM = Form(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
 

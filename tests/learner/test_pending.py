@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingest.compiled import kernel
-from learner.pending import Pending, view_of
-from learner.row_counters import count_row
-from pserver.gains import NEVER, Gains
-from pserver.store import Shape
-from pserver.table import RowTable
+from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.row_counters import count_row
+from headrace.pserver.rows.deltas import NEVER, Gains
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 
 SHAPE = Shape("m", 1, 2, "f", "s")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ingest.encode import Encoder
-from learner.models import open_model
-from learner.spec import parse_spec
-from pserver.table import RowTable
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.models import open_model
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.rows.table import RowTable
 from tests.serving.scenery import SPEC
 
 EVENTS = [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from learner.progressive import (
+from headrace.learner.validation.progressive import (
     auc,
     calibration,
     log_loss,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.examples import Examples, Kind
-from learner.admission import high_bits
-from learner.models.logistic import LogisticRegression
-from learner.rare_rows import rare_id
-from pserver.gains import Deletions
-from pserver.store import Shape
-from pserver.table import RowTable
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.learner.inputs.admission import high_bits
+from headrace.learner.kernels.row_ids import rare_id
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.pserver.rows.deltas import Deletions
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import (
     BUCKETS,

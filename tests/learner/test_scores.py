@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from learner.scores import Scores, UnreadableScores, pack, unpack
+from headrace.learner.loop.scores import Scores, UnreadableScores, pack, unpack
 
 
 def test_a_batch_comes_back_as_it_was() -> None:

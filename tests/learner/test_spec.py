@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import deploy
-from learner.growth import Admission
-from learner.spec import SpecError, load_spec, parse_spec
+import headrace.deploy
+from headrace.learner.spec.growth import Admission
+from headrace.learner.spec.model_spec import SpecError, load_spec, parse_spec
 from tests.learner.streams import FIELDS, of_ids_alone
 
-MODELS = Path(deploy.__file__).parent / "models"
+MODELS = Path(headrace.deploy.__file__).parent / "models"
 
 GOOD = """\
 [model]

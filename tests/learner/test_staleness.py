@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 
-from learner.pace import Pace
-from learner.staleness import AT_EASE, BadStaleness, Staleness, parse_staleness
+from headrace.learner.loop.pacing import AT_EASE, BadStaleness, Pace, Staleness, parse_staleness
 from tests.learner.several import Turns
 from tests.learner.streams import counted, part, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.examples import Examples
-    from learner.pushes import Progress
-    from learner.spec import ModelSpec
-    from pserver.store import Push
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.pushes import Progress
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.store import Push
 
 BATCH, IMPRESSIONS = 40, 900
 TURN_MS = 2

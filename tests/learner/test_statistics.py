@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from learner.statistics import Memory, empty_memory, keep, recall, statistic_id, with_room
+from headrace.learner.inputs.statistics import (
+    Memory,
+    empty_memory,
+    keep,
+    recall,
+    statistic_id,
+    with_room,
+)
 from tests.learner.streams import Bench, part, random_examples, random_spec
 
 WINDOW_MS = 1000

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ingest.encode import Encoder
-from learner.errors import NoUncertainty
-from learner.inputs import INTERCEPT
-from learner.spec import parse_spec
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.errors import NoUncertainty
+from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.spec.model_spec import parse_spec
 from tests.learner.streams import (
     COUNT,
     FIELDS,

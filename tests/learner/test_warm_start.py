@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from ingest.examples import pack
-from ingest.stream import Record, Source
-from learner.calibration import CALIBRATION_NUMBER
-from learner.models.layer_kernels import DENSE_NUMBER
-from learner.spec import ModelSpec, parse_spec
-from learner.warm_start import check_larger, first_after
-from pserver.errors import WrongModel
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.snapshots.restoring import Change, restore
-from pserver.snapshots.shelf import Shelf
-from pserver.store import Push, Shape, Span
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.spec.architecture import DENSE_NUMBER
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.spec.warm_start import check_larger, first_after
+from headrace.pserver.errors import WrongModel
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.snapshots.restore import Change, restore
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.store import Push, Shape, Span
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.pserver.snapshot_world import taken
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pserver.rows import Rows
+    from headrace.pserver.rows.row_codec import Rows
 
 SMALL = """\
 [model]
@@ -73,8 +73,8 @@ def store() -> MemoryStore:
 
 def learned(spec: ModelSpec, seed: int) -> tuple[MemoryStore, Bench]:
     """A store whose model has learned some examples, and who has learned them."""
-    from pserver.gains import Header
-    from pserver.gains import pack as pack_gains
+    from headrace.pserver.rows.deltas import Header
+    from headrace.pserver.rows.deltas import pack as pack_gains
 
     bench, filled = Bench(spec), store()
     filled.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingest.examples import Examples, Kind, concatenate
-from learner.spec import ModelSpec, SpecError, parse_spec
+from headrace.ingest.examples.batch import Examples, Kind, concatenate
+from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec

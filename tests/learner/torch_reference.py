@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ingest.examples import Kind
-from learner.models.network import Batch
+from headrace.ingest.examples.batch import Kind
+from headrace.learner.models.deep.contract import Batch
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.slow_logistic import Row, Seen, mixed
 from tests.learner.slow_optimizers import Coordinate
@@ -22,7 +22,7 @@ from tests.learner.slow_optimizers import Coordinate
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingest.examples import Examples
+    from headrace.ingest.examples.batch import Examples
 
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

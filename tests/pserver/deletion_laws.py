@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pserver.errors import MissingBucket
-from pserver.gains import DELETING_FORMAT, Deletions, Gains, Header, pack, unpack_entry
-from pserver.replica import Deleted, Replica
-from pserver.store import Delete, Fold, Push, Span
+from headrace.pserver.errors import MissingBucket
+from headrace.pserver.replica.replica import Deleted, Replica
+from headrace.pserver.rows.deltas import (
+    DELETING_FORMAT,
+    Deletions,
+    Gains,
+    Header,
+    pack,
+    unpack_entry,
+)
+from headrace.pserver.store import Delete, Fold, Push, Span
 from tests.pserver.entries import SOURCE, WIDTH, blob_of
 from tests.pserver.store_world import (
     LONG_MS,

@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
-from pserver.gains import NEVER, Gains, Header, Reached, pack
-from pserver.store import Push, Span
+from headrace.pserver.rows.deltas import NEVER, Gains, Header, Reached, pack
+from headrace.pserver.store import Push, Span
 
 WIDTH = 2
 SOURCE = "topic/0"

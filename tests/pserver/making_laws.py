@@ -7,10 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pserver.errors import BucketExists, MissingBucket, MissingModel, ModelExists, Unreachable
-from pserver.replica import Replica
-from pserver.rows import Rows, StoredRows
-from pserver.store import Fold
+from headrace.pserver.errors import (
+    BucketExists,
+    MissingBucket,
+    MissingModel,
+    ModelExists,
+    Unreachable,
+)
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import Rows, StoredRows
+from headrace.pserver.store import Fold
 from tests.pserver.entries import SOURCE, Pusher
 from tests.pserver.store_world import (
     BUCKETS,

@@ -6,20 +6,20 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-from pserver.gains import Gains, Header, pack, unpack
-from pserver.keeper import Keeper, Keeping
-from pserver.replica import Replica
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.writing import Facts, Writing, write_snapshot
-from pserver.store import Answer, Push, Shape, Span, Store
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import Gains, Header, pack, unpack
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.write import Facts, Writing, write_snapshot
+from headrace.pserver.store import Answer, Push, Shape, Span, Store
 from tests.pserver.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.truth import Row, rows_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pserver.rows import StoredRows
-    from pserver.snapshots.manifest import Manifest
+    from headrace.pserver.rows.row_codec import StoredRows
+    from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 4
 HOUR_MS = 3_600_000

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pserver.errors import LostLease, MissingBucket, ModelExists
-from pserver.gains import Gains, unpack
-from pserver.replica import Replica
-from pserver.rows import Rows
-from pserver.store import Fold, Polled, Push, Shape, Span, Trim
+from headrace.pserver.errors import LostLease, MissingBucket, ModelExists
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import Gains, unpack
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.store import Fold, Polled, Push, Shape, Span, Trim
 from tests.pserver.deletion_laws import DeletionLaws
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of, gains_of
 from tests.pserver.making_laws import MakingLaws

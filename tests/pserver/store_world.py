@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pserver.errors import LostLease
-from pserver.replica import Replica
-from pserver.store import Answer, Fold, Polled, Push, Shape, Store, Trim
+from headrace.pserver.errors import LostLease
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Fold, Polled, Push, Shape, Store, Trim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pserver.rows import Rows
+    from headrace.pserver.rows.row_codec import Rows
 
 BUCKETS = 4
 LONG_MS = 60_000

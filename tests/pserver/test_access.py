@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from pserver.access import ROLES, rule
-from pserver.errors import Refused, StoreError
-from pserver.keeper import Keeper, Keeping
-from pserver.nodes import Call
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.replica import Replica
-from pserver.store import Answer, Shape
-from pserver.survey import survey
+from headrace.pserver.errors import Refused, StoreError
+from headrace.pserver.inspection.survey import survey
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.redis_backend.acl import ROLES, rule
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 from tests.pserver.test_stores import RedisWorld

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pserver.errors import CorruptEntry
-from pserver.gains import (
+from headrace.pserver.errors import CorruptEntry
+from headrace.pserver.rows.deltas import (
     DELETING_FORMAT,
     NEVER,
     Deletions,
@@ -21,7 +21,7 @@ from pserver.gains import (
     unpack,
     unpack_entry,
 )
-from pserver.rows import (
+from headrace.pserver.rows.row_codec import (
     MOST_SUB_HASHES,
     Rows,
     pack_rows,
@@ -30,8 +30,8 @@ from pserver.rows import (
     sub_hashes_for,
     unpack_rows,
 )
-from pserver.store import Shape
-from pserver.table import RowTable
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Shape
 
 WIDTHS = st.integers(0, 5)
 SEEDS = st.integers(0, 2**32 - 1)

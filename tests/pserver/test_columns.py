@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pserver import columns
-from pserver.columns import FEW, own_memory
-from pserver.gains import Gains
-from pserver.table import RowTable, find
+from headrace.pserver.rows import columns
+from headrace.pserver.rows.columns import FEW, own_memory
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.table import RowTable, find
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pserver.errors import Unreachable
-from pserver.expiry import ROWS_AN_ENTRY, Expiry, doomed, doomed_rows
-from pserver.gains import Gains
-from pserver.keeper import Keeper, Keeping
-from pserver.keeper_metrics import KeeperMetrics
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.rows import Rows
-from pserver.store import Push, Shape, Span
-from pserver.table import RowTable
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.keeper.expiry import ROWS_AN_ENTRY, Expiry, doomed, doomed_rows
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Push, Shape, Span
 from tests.pserver.entries import SOURCE, WIDTH, blob_of
 
 TIMES = st.lists(st.integers(0, 60), max_size=40)

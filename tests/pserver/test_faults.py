@@ -13,14 +13,14 @@ import redis
 from redis import exceptions
 from redis.crc import key_slot
 
-from deploy.stack.valkey import ValkeyCluster, ValkeyNode
-from pserver.address import parse_address
-from pserver.errors import OutOfMemory, Refused, StoreError, Unreachable
-from pserver.nodes import Call, Waiting
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.replica import Replica, Stale
-from pserver.store import Answer, Fold, Polled, Push, Shape, Span, Trim
-from pserver.translation import translated
+from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from headrace.pserver.errors import OutOfMemory, Refused, StoreError, Unreachable
+from headrace.pserver.redis_backend.address import parse_address
+from headrace.pserver.redis_backend.cluster_client import Call, Waiting
+from headrace.pserver.redis_backend.error_translation import translated
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica, Stale
+from headrace.pserver.store import Answer, Fold, Polled, Push, Shape, Span, Trim
 from tests.pserver.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 

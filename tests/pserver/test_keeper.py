@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pserver.errors import LostLease, Unreachable
-from pserver.keeper import Held, Keeper, Keeping, due
-from pserver.keeper_metrics import KeeperMetrics
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Push, Shape
+from headrace.pserver.errors import LostLease, Unreachable
+from headrace.pserver.keeper.keeper import Held, Keeper, Keeping, due
+from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Push, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 

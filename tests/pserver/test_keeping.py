@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.stack.ports import free_port
-from pserver.keeper import Keeping
-from pserver.keeping import KeeperSettings, run_keeper
-from pserver.redis_store import StoreSettings, open_store
-from pserver.replica import Replica
-from pserver.store import Answer, Polled, Push, Shape
+from headrace.deploy.local.services.ports import free_port
+from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+from headrace.pserver.redis_backend.store import StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Answer, Polled, Push, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pserver.store import Store
+    from headrace.pserver.store import Store
 
 BUCKETS = 8
 DEADLINE_S = 60

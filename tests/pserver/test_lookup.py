@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pserver import tail
-from pserver.errors import MissingBucket, StoreError, Unreachable
-from pserver.expiry import Expiry
-from pserver.gains import NEVER, Gains, unpack
-from pserver.keeper import Keeper, Keeping
-from pserver.lookup import Anew, Found, Lookup
-from pserver.replica import Replica, Stale
-from pserver.store import Push, Span
+from headrace.pserver.errors import MissingBucket, StoreError, Unreachable
+from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.replica import log_tail as tail
+from headrace.pserver.replica.partial_replica import Anew, Found, Lookup
+from headrace.pserver.replica.replica import Replica, Stale
+from headrace.pserver.rows.deltas import NEVER, Gains, unpack
+from headrace.pserver.store import Push, Span
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of
 from tests.pserver.store_world import (
     BUCKETS,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pserver.rows import Rows
-    from pserver.store import Looked, Polled
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.store import Looked, Polled
 
 SEEDS = 40
 STEPS = 60

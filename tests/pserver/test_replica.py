@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from pserver.errors import MissingBucket, Unreachable
-from pserver.gains import DELETING_FORMAT, Deletions, Header, Reached, pack, unpack
-from pserver.keeper import Keeper, Keeping
-from pserver.memory_store import BucketState, MemoryStore
-from pserver.replica import Copied, Folded, Replica, Stale
-from pserver.store import Delete, Fold, Polled, Push, Shape, Trim
-from pserver.table import RowTable
+from headrace.pserver.errors import MissingBucket, Unreachable
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.memory_store import BucketState, MemoryStore
+from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, Header, Reached, pack, unpack
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.store import Delete, Fold, Polled, Push, Shape, Trim
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 

@@ -16,16 +16,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from pserver.errors import CorruptEntry
-from pserver.rows import Rows
-from pserver.snapshots import manifest as manifests
-from pserver.snapshots.errors import DamagedSnapshot, NoSnapshot, StorageFailed
-from pserver.snapshots.listing import Listed, find_snapshot, list_snapshots
-from pserver.snapshots.manifest import BadManifest, BucketFile, Manifest, decode, encode, name_of
-from pserver.snapshots.pruning import prunable, prune, superfluous
-from pserver.snapshots.rows_file import pack, unpack
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.verifying import verify
+from headrace.pserver.errors import CorruptEntry
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.snapshots import manifest as manifests
+from headrace.pserver.snapshots.bucket_file import pack, unpack
+from headrace.pserver.snapshots.catalog import (
+    Listed,
+    find_snapshot,
+    list_snapshots,
+    prunable,
+    prune,
+    superfluous,
+)
+from headrace.pserver.snapshots.errors import DamagedSnapshot, NoSnapshot, StorageFailed
+from headrace.pserver.snapshots.manifest import (
+    BadManifest,
+    BucketFile,
+    Manifest,
+    decode,
+    encode,
+    name_of,
+)
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.verify import verify
 from tests.pserver.snapshot_world import HOUR_MS, NOW_MS
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from moto.server import ThreadedMotoServer
 
-from pserver.memory_store import MemoryStore
-from pserver.snapshots.errors import DamagedSnapshot, StorageFailed
-from pserver.snapshots.listing import find_snapshot, list_snapshots
-from pserver.snapshots.pruning import prunable, prune
-from pserver.snapshots.restoring import restore
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.verifying import verify
-from pserver.store import Shape
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots, prunable, prune
+from headrace.pserver.snapshots.errors import DamagedSnapshot, StorageFailed
+from headrace.pserver.snapshots.restore import restore
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.snapshot_world import (
     BUCKETS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pserver.errors import (
+from headrace.pserver.errors import (
     BucketExists,
     MissingBucket,
     MissingModel,
@@ -18,16 +18,16 @@ from pserver.errors import (
     StoreError,
     Unreachable,
 )
-from pserver.memory_store import MemoryStore
-from pserver.nodes import Call
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.replica import Replica
-from pserver.snapshots.errors import DamagedSnapshot, DoesNotFit, NoSnapshot
-from pserver.snapshots.listing import find_snapshot, list_snapshots
-from pserver.snapshots.restoring import fill_with_nothing, restore
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.verifying import verify
-from pserver.store import Shape
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.errors import DamagedSnapshot, DoesNotFit, NoSnapshot
+from headrace.pserver.snapshots.restore import fill_with_nothing, restore
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.snapshot_world import (
     BUCKETS,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pserver.snapshots.manifest import Manifest
-    from pserver.snapshots.restoring import Restored
+    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.pserver.snapshots.restore import Restored
 
 
 class Stores:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pserver.memory_store import BucketState, MemoryStore
-from pserver.nodes import Call
-from pserver.redis_store import RedisStore, StoreSettings, open_store
-from pserver.rows import Rows
-from pserver.store import Shape
+from headrace.pserver.memory_store import BucketState, MemoryStore
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 

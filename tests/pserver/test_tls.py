@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deploy.stack.ports import free_port
-from deploy.stack.waiting import wait_until
-from pserver.address import parse_address, with_login, without_login
-from pserver.errors import StoreError, Unreachable
-from pserver.nodes import Call
-from pserver.redis_store import open_store
-from pserver.store import Answer, Shape
-from pserver.survey import survey
+from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.waiting import wait_until
+from headrace.pserver.errors import StoreError, Unreachable
+from headrace.pserver.inspection.survey import survey
+from headrace.pserver.redis_backend.address import parse_address, with_login, without_login
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.store import Answer, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 from tests.pserver.test_access import PASSWORD, grant

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pserver.gains import NEVER, unpack
+from headrace.pserver.rows.deltas import NEVER, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pserver.replica import Replica
-    from pserver.store import Push
+    from headrace.pserver.replica.replica import Replica
+    from headrace.pserver.store import Push
 
 Row = tuple[int, int, int, int, bytes]
 

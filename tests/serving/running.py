@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from serving.process import ModelAt, ServerSettings, run_server
-from serving.replicas.follower import Following
+from headrace.serving.process import ModelAt, ServerSettings, run_server
+from headrace.serving.replicas.follower import Following
 from tests.serving.scenery import eventually, news
 
 SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))

@@ -10,33 +10,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from ingest.collector.http_server import Readiness
-from ingest.collector.tokens import Tokens
-from ingest.encode import Encoder
-from learner.models.logistic import LogisticRegression
-from learner.spec import parse_spec
-from pserver.errors import Unreachable
-from pserver.gains import Gains, Header, Reached, pack
-from pserver.memory_store import MemoryStore
-from pserver.replica import Replica
-from pserver.store import Push, Shape, Span
-from serving.api.app import Parts, make_app
-from serving.api.limits import Limits
-from serving.api.request import RequestDecoder
-from serving.metrics import FreshnessMetrics, ReplicaCollector, RequestMetrics
-from serving.models.aliases import Aliases
-from serving.models.predictor import Predictor
-from serving.models.served import Models, Served
-from serving.replicas.follower import Follower, Following
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.server import Readiness
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
+from headrace.pserver.store import Push, Shape, Span
+from headrace.serving.api.app import Parts, make_app
+from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.predictor import Predictor
+from headrace.serving.models.registry import Models, Served
+from headrace.serving.replicas.follower import Follower, Following
+from headrace.serving.replicas.metrics import FreshnessMetrics, ReplicaCollector
+from headrace.serving.requests.decoder import RequestDecoder
+from headrace.serving.requests.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fastapi import FastAPI
 
-    from ingest.examples import Encoded
-    from learner.spec import ModelSpec
-    from pserver.store import Answer, Polled, Store
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.store import Answer, Polled, Store
 
 SPEC = """
 [model]

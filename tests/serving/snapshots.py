@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pserver.snapshots.shelf import Shelf
-from pserver.snapshots.writing import Facts, write_snapshot
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.write import Facts, write_snapshot
 from tests.serving.scenery import NOW_MS, Pusher, gains_of_article, memory_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from learner.spec import ModelSpec
-    from pserver.memory_store import MemoryStore
-    from pserver.snapshots.manifest import Manifest
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.memory_store import MemoryStore
+    from headrace.pserver.snapshots.manifest import Manifest
 
 LEARNED_MS = NOW_MS - 86_400_000
 

@@ -3,11 +3,11 @@
 import pytest
 from typer.testing import CliRunner
 
-from deploy.cli import app
-from deploy.commands.serving import aliases_of
-from deploy.errors import BadOption
-from deploy.operation.aliases import AliasRefused
-from serving.process import ModelAt
+from headrace.deploy.cli.main import app
+from headrace.deploy.cli.serving import aliases_of
+from headrace.deploy.errors import BadOption
+from headrace.deploy.operations.aliases import AliasRefused
+from headrace.serving.process import ModelAt
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import eventually, memory_store, news
 from tests.serving.test_models import second

@@ -7,10 +7,10 @@ import httpx
 import numpy as np
 import pytest
 
-from ingest.encode import Encoder
-from learner.optimizer_spec import Optimizer
-from pserver.errors import MissingBucket
-from serving.api.limits import Limits
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.optimizers import Optimizer
+from headrace.pserver.errors import MissingBucket
+from headrace.serving.requests.limits import Limits
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,

@@ -13,16 +13,17 @@ import httpx
 import numpy as np
 import pytest
 
-from learner.models import open_model
-from pserver.errors import Unreachable
-from pserver.gains import DELETING_FORMAT, Deletions, Header, pack
-from pserver.replica import Replica
-from pserver.store import Delete
-from serving.models.candidates import EventCandidates
-from serving.models.predictor import Predictor, TableRows
-from serving.replicas.bounded import Bounded, Bounds
-from serving.replicas.follower import Following
-from serving.replicas.hot_rows import LEAST_ROWS, HotRows
+from headrace.learner.models import open_model
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, Header, pack
+from headrace.pserver.store import Delete
+from headrace.serving.models.predictor import Predictor
+from headrace.serving.replicas.caching_follower import Bounded, Bounds
+from headrace.serving.replicas.follower import Following
+from headrace.serving.replicas.row_cache import LEAST_ROWS, HotRows
+from headrace.serving.replicas.status import TableRows
+from headrace.serving.requests.candidates import EventCandidates
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import (
     NOW_MS,
@@ -38,8 +39,8 @@ from tests.serving.scenery import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pserver.memory_store import MemoryStore
-    from pserver.store import Looked
+    from headrace.pserver.memory_store import MemoryStore
+    from headrace.pserver.store import Looked
 
 GENEROUS = Bounds(LEAST_ROWS, miss_deadline_ms=20_000)
 NONE = np.zeros(0, np.uint64)

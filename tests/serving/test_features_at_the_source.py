@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from ingest.encode import Encoder
-from ingest.examples import Examples, Kind
-from learner.models.logistic import LogisticRegression
-from learner.pending import Pending, view_of
-from learner.spec import parse_spec
-from pserver.store import Shape
-from serving.models.candidates import EventCandidates
-from serving.models.predictor import Predictor, TableRows
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.store import Shape
+from headrace.serving.models.predictor import Predictor
+from headrace.serving.replicas.status import TableRows
+from headrace.serving.requests.candidates import EventCandidates
 
 SPEC = """
 [model]

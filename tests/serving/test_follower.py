@@ -5,12 +5,12 @@ import threading
 import numpy as np
 import pytest
 
-from ingest.encode import Encoder
-from learner.models.logistic import LogisticRegression
-from pserver.errors import MissingBucket
-from pserver.replica import Replica
-from pserver.table import RowTable
-from serving.replicas.follower import Follower, Following
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.models.logistic import LogisticRegression
+from headrace.pserver.errors import MissingBucket
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.replicas.follower import Follower, Following
 from tests.serving.scenery import (
     NOW_MS,
     Clock,
@@ -70,7 +70,7 @@ def test_clicks_pushed_before_the_replica_was_complete_are_no_samples() -> None:
 def test_an_error_before_the_first_copy_is_kept_until_it_is_mended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serving.replicas.follower._RETRY_S", 0.002)
+    monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
     store = Fallible(memory_store(news()))
     store.failure = MissingBucket("bucket 1 of news is empty")
     follower = follower_of(store)
@@ -89,7 +89,7 @@ def test_an_error_before_the_first_copy_is_kept_until_it_is_mended(
 def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("serving.replicas.follower._RETRY_S", 0.002)
+    monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
     store = Fallible(memory_store(news()))
     follower = follower_of(store)
     follower.start()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pserver.gains import Header, Reached
-from serving.replicas import freshness
-from serving.replicas.freshness import Freshness
+from headrace.pserver.rows.deltas import Header, Reached
+from headrace.serving.replicas import freshness
+from headrace.serving.replicas.freshness import Freshness
 
 
 def header(

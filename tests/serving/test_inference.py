@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton  # type: ignore[import-untyped]
 
-from serving.api.tensors import Tensor, candidates_of
+from headrace.serving.requests.tensors import Tensor, candidates_of
 from tests.serving.running import Running, ready, running
 from tests.serving.scenery import (
     NOW_MS,

@@ -6,8 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from serving.api.limits import Limits, Room
-from serving.api.refusal import Refused
+from headrace.serving.api.load_shedding import Room
+from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.refusals import Refused
 from tests.serving.scenery import NOW_MS, Serving, memory_store, news
 from tests.serving.test_app import PREDICT, ask, complete
 

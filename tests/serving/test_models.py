@@ -10,23 +10,23 @@ from typing import Any
 import httpx
 import pytest
 
-from ingest.collector.tokens import Tokens
-from ingest.errors import KafkaUnreachable
-from ingest.fakes import ListWriter
-from ingest.kafka import KafkaSettings, read_all
-from learner.models import open_model
-from learner.spec import ModelSpec, parse_spec
-from pserver.memory_store import MemoryStore
-from serving.api.app import make_app
-from serving.api.request import RequestDecoder
-from serving.errors import BadAlias
-from serving.metrics import RequestMetrics
-from serving.models.aliases import Aliases
-from serving.models.predictor import Predictor
-from serving.models.served import Models, Served
-from serving.models.shadows import Shadows
-from serving.predictions.log import LogSettings, PredictionsLog
-from serving.process import ModelAt
+from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.kafka import KafkaSettings, read_all
+from headrace.ingest.kafka.fakes import ListWriter
+from headrace.learner.models import open_model
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.memory_store import MemoryStore
+from headrace.serving.api.app import make_app
+from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.errors import BadAlias
+from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.predictor import Predictor
+from headrace.serving.models.registry import Models, Served
+from headrace.serving.observers.prediction_log import LogSettings, PredictionsLog
+from headrace.serving.observers.shadows import Shadows
+from headrace.serving.process import ModelAt
+from headrace.serving.requests.decoder import RequestDecoder
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import (
     NOW_MS,
@@ -85,8 +85,8 @@ class Two(Serving):
         return Aliases(["news", "news-2"], ALIASES, lambda: LATER)
 
     def _follower(self, store: MemoryStore) -> Any:
-        from pserver.replica import Replica
-        from serving.replicas.follower import Follower, Following
+        from headrace.pserver.replica.replica import Replica
+        from headrace.serving.replicas.follower import Follower, Following
 
         replica = Replica(store, store.shape())
         return Follower(replica, Following(), self.clock, lambda _: None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ingest.status import Figure, Status, figures_of, pack, unpack
-from serving.page.curves import CURVES, EVALUATED, WATCHED
-from serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
+from headrace.ingest.runtime.status import Figure, Status, figures_of, pack, unpack
+from headrace.serving.page.charts import CURVES, EVALUATED, WATCHED
+from headrace.serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
 
 T0_MS = 1_700_000_000_000
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from ingest.collector.errors import AddressTaken
-from learner.spec import parse_spec
-from pserver.errors import MissingBucket, WrongModel
-from pserver.memory_store import MemoryStore
-from serving.process import ModelAt, run_server
+from headrace.ingest.http.errors import AddressTaken
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.errors import MissingBucket, WrongModel
+from headrace.pserver.memory_store import MemoryStore
+from headrace.serving.process import ModelAt, run_server
 from tests.serving.running import SETTINGS, Running, at, ready, running
 from tests.serving.scenery import (
     SPEC,

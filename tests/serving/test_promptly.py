@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from ingest.collector.http_server import OneWrite
-from serving.api.limits import Limits
-from serving.api.promptly import Promptly
+from headrace.ingest.http.server import OneWrite
+from headrace.serving.api.fast_path import Promptly
+from headrace.serving.requests.limits import Limits
 from tests.serving.test_app import complete
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from serving.api.limits import Limits
-from serving.api.refusal import Refused
-from serving.api.request import RequestDecoder
-from serving.models.candidates import Asked, EventCandidates
+from headrace.serving.requests.candidates import Asked, EventCandidates
+from headrace.serving.requests.decoder import RequestDecoder
+from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.refusals import Refused
 from tests.serving.scenery import NOW_MS, news
 
 

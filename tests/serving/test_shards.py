@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import httpx
 
-from deploy.stack.valkey import ValkeyCluster
-from ingest.clock import wall_ms
-from learner.spec import parse_spec
-from pserver.nodes import Waiting
-from pserver.redis_store import StoreSettings, open_store
-from pserver.store import Shape
-from serving.process import ModelAt, ServerSettings, run_server
-from serving.replicas.bounded import Bounds
-from serving.replicas.follower import Following
-from serving.replicas.hot_rows import LEAST_ROWS
+from headrace.deploy.local.services.valkey import ValkeyCluster
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.redis_backend.cluster_client import Waiting
+from headrace.pserver.redis_backend.store import StoreSettings, open_store
+from headrace.pserver.store import Shape
+from headrace.serving.process import ModelAt, ServerSettings, run_server
+from headrace.serving.replicas.caching_follower import Bounds
+from headrace.serving.replicas.follower import Following
+from headrace.serving.replicas.row_cache import LEAST_ROWS
 from tests.serving.running import ready, running
 from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
 

@@ -6,11 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from learner.spec import parse_spec
-from pserver.snapshots.errors import DamagedSnapshot, NoSnapshot
-from serving.errors import BadSnapshot
-from serving.models.opening import find_frozen
-from serving.process import ModelAt
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.snapshots.errors import DamagedSnapshot, NoSnapshot
+from headrace.serving.errors import BadSnapshot
+from headrace.serving.models.loading import find_frozen
+from headrace.serving.process import ModelAt
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
 from tests.serving.running import ready, running

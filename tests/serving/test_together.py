@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.api.limits import Limits
-from serving.api.promptly import Promptly
-from serving.models.candidates import EventCandidates
-from serving.models.together import Together
+from headrace.serving.api.fast_path import Promptly
+from headrace.serving.models.micro_batching import Together
+from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.limits import Limits
 from tests.serving.scenery import gains_of_article
 from tests.serving.test_app import complete
 from tests.serving.test_promptly import Connection, posted
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from serving.models.candidates import Candidates
-    from serving.models.predictor import Predictor, Rows, Scores
+    from headrace.serving.models.predictor import Predictor, Scores
+    from headrace.serving.replicas.status import Rows
+    from headrace.serving.requests.candidates import Candidates
     from tests.serving.scenery import Serving
 
 

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ingest.examples import Encoded, Examples, Kind, pack
-from ingest.fields import SpecText, parse_fields
-from pserver.gains import NEVER
-from pserver.table import RowTable, find_or_add
+from headrace.ingest.examples.batch import Examples, Kind, pack
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.table import RowTable, find_or_add
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-    from learner.pending import Gaining
+    from headrace.learner.kernels.pending_gains import Gaining
 
 SPEC = """
 [label]
@@ -133,7 +134,7 @@ class CountingModel:
     """A model whose steps are whole numbers beside a small one that rounds."""
 
     def rows_needed(self, examples: Examples) -> int:
-        """See learner.loop.Model."""
+        """See learner.loop.loop.Model."""
         return len(examples) * _SINGLES
 
     def learn(
@@ -143,7 +144,7 @@ class CountingModel:
         active: npt.NDArray[np.bool_],
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
-        """See learner.loop.Model."""
+        """See learner.loop.loop.Model."""
         below = 65 - active.shape[0].bit_length()
         columns = view.columns
         scores = np.full(len(examples), np.nan)

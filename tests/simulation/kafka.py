@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from ingest.stream import AtEnd, Gained, Happening, Lost, Record, Source
-from learner.scores import unpack
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Happening, Lost, Record, Source
+from headrace.learner.loop.scores import unpack
 from tests.simulation.batches import added
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pserver.gains import Deletions, Gains
-from pserver.rows import Rows
+from headrace.pserver.rows.deltas import Deletions, Gains
+from headrace.pserver.rows.row_codec import Rows
 from tests.simulation.batches import NOTHING, WIDTH
 
 if TYPE_CHECKING:

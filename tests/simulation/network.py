@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from pserver.errors import MissingBucket, OutOfMemory, Unreachable
+from headrace.pserver.errors import MissingBucket, OutOfMemory, Unreachable
 
 if TYPE_CHECKING:
     import random
@@ -21,9 +21,19 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from pserver.errors import LostLease
-    from pserver.rows import Rows, StoredRows
-    from pserver.store import Answer, Delete, Fold, Looked, Polled, Push, Shape, Store, Trim
+    from headrace.pserver.errors import LostLease
+    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.store import (
+        Answer,
+        Delete,
+        Fold,
+        Looked,
+        Polled,
+        Push,
+        Shape,
+        Store,
+        Trim,
+    )
     from tests.simulation.plan import Weather
 
 _REMEMBERED = 4
@@ -266,13 +276,13 @@ class SimulatedExchange:
         self._answers: list[Answer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
-        """See learner.pushes.Exchange."""
+        """See learner.loop.pushes.Exchange."""
         self._waiting = pushes
         if self._world.dice.random() < 0.5:
             self._deliver()
 
     def receive(self) -> list[Answer | Unreachable] | None:
-        """See learner.pushes.Exchange."""
+        """See learner.loop.pushes.Exchange."""
         if self._world.dice.random() < self._world.weather.slow_answer:
             return None
         if self._waiting is not None:

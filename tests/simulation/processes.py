@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from learner.loop import Learner
-from learner.pace import Pace
-from pserver.errors import MissingBucket
-from pserver.expiry import Expiry
-from pserver.keeper import Keeper, Keeping
-from pserver.keeper_metrics import KeeperMetrics
-from pserver.replica import Replica
-from pserver.table import RowTable
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.pserver.errors import MissingBucket
+from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.metrics import KeeperMetrics
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
 from tests.simulation.batches import FIELDS, WIDTH, CountingModel
 from tests.simulation.kafka import SimulatedScores
 from tests.simulation.ledger import Broken, differences, rows_by_id
@@ -26,10 +26,10 @@ from tests.simulation.network import Connection, Crash, SimulatedExchange, Surro
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from learner.pending import Gaining
-    from pserver.gains import Gains
-    from pserver.rows import Rows
-    from pserver.store import Shape
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.pserver.rows.deltas import Gains
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.store import Shape
     from tests.simulation.kafka import Group, SimulatedTopic
     from tests.simulation.network import Network
     from tests.simulation.plan import Plan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pserver.errors import Unreachable
-from pserver.replica import Replica
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.replica.replica import Replica
 from tests.simulation.ledger import Broken, Row, differences, rows_by_id
 
 if TYPE_CHECKING:

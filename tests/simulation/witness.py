@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pserver.gains import Deletions, Gains, unpack_entry
-from pserver.memory_store import MemoryStore
-from pserver.rows import unpack_rows
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.rows.deltas import Deletions, Gains, unpack_entry
+from headrace.pserver.rows.row_codec import unpack_rows
 from tests.simulation.batches import summed
 from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator, Sequence
 
-    from pserver.errors import LostLease, Unreachable
-    from pserver.memory_store import BucketState
-    from pserver.rows import StoredRows
-    from pserver.store import Answer, Delete, Fold, Push, Shape, Span, Trim
+    from headrace.pserver.errors import LostLease, Unreachable
+    from headrace.pserver.memory_store import BucketState
+    from headrace.pserver.rows.row_codec import StoredRows
+    from headrace.pserver.store import Answer, Delete, Fold, Push, Shape, Span, Trim
     from tests.simulation.kafka import SimulatedTopic
 
 _ROWS_A_CHUNK = 3

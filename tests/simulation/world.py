@@ -14,7 +14,7 @@ import random
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from pserver.store import Shape
+from headrace.pserver.store import Shape
 from tests.simulation.batches import SPEC, WIDTH, draw_batch
 from tests.simulation.kafka import Group, SimulatedTopic
 from tests.simulation.ledger import Broken
@@ -27,7 +27,7 @@ from tests.simulation.witness import WitnessedStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ingest.stream import Source
+    from headrace.ingest.kafka.protocols import Source
     from tests.simulation.witness import Memory
 
 _T0_MS = 1_700_000_000_000

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tests.bench.learner as described
-from learner.progressive import auc, log_loss
+from headrace.learner.validation.progressive import auc, log_loss
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone, Learned, accuracy
 from tests.bench.learner.core import core_figures, learn_core

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learner.progressive import auc, log_loss
+from headrace.learner.validation.progressive import auc, log_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

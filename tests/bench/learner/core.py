@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from learner.models import open_model
-from learner.pending import Pending, view_of
-from learner.spec import parse_spec
-from pserver.store import Shape
+from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.models import open_model
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.store import Shape
 from tests.bench.learner.alone import Learned
 from tests.bench.learner.stream import LR, batches_of, make_stream, stream_spec
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
-    from learner.spec import ModelSpec
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.spec.model_spec import ModelSpec
     from tests.bench.learner.stream import Stream
 
 _BUCKETS = 64

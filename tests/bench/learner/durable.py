@@ -28,10 +28,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from deploy.stack.one_machine import OneMachine
-from deploy.warming import warm
-from ingest.examples import pack
-from ingest.kafka import (
+from headrace.deploy.local.kernel_warmup import warm
+from headrace.deploy.local.services.services import OneMachine
+from headrace.ingest.examples.batch import pack
+from headrace.ingest.kafka import (
     KafkaReader,
     KafkaSettings,
     KafkaWriter,
@@ -39,18 +39,18 @@ from ingest.kafka import (
     read_all,
     topics_for,
 )
-from ingest.stream import Record, Source
-from ingest.topics import examples_topic, scores_topic
-from learner import process
-from learner.pace import Pace
-from learner.process import LearnerSettings, run_learner
-from learner.scores import unpack as unpack_scores
-from learner.spec import parse_spec
-from pserver.errors import Unreachable
-from pserver.keeper import Keeping
-from pserver.keeping import KeeperSettings, run_keeper
-from pserver.redis_store import open_store
-from pserver.store import Shape
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.learner import process
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.process import LearnerSettings, run_learner
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.store import Shape
 from tests.bench.learner.alone import begin_memory, memory_mb
 from tests.bench.learner.stages import Stages
 from tests.bench.learner.stream import BATCH, batches_of
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from learner.spec import ModelSpec
-    from pserver.redis_store import RedisStore
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.redis_backend.store import RedisStore
     from tests.bench.learner.stream import Stream
 
 PARTITIONS, BUCKETS = 2, 8

@@ -12,13 +12,14 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from learner import intake, loop, pushes
-from learner.guard import Guard
-from learner.intake import Intake
-from learner.pending import Pending
-from learner.pushes import Pushes
-from pserver.replica import Replica
-from pserver.table import RowTable
+from headrace.learner.kernels.pending_gains import Pending
+from headrace.learner.loop import example_queue as intake
+from headrace.learner.loop import loop, pushes
+from headrace.learner.loop.batch_guard import Guard
+from headrace.learner.loop.example_queue import Intake
+from headrace.learner.loop.pushes import Pushes
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ class Stages:
     @contextmanager
     def watched(self) -> Iterator[Stages]:
         """Measure while this is open."""
-        from learner.models.rows import ModelOfRows
+        from headrace.learner.models.row_model import ModelOfRows
 
         learning = [(kind, "learn", "learning") for kind in _with_learn(ModelOfRows)]
         with ExitStack() as patched:

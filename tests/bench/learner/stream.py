@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingest.examples import Encoded, Examples, Kind
-from ingest.values import field_ids
-from learner.spec import ModelSpec, parse_spec
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features.hashing import field_ids
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 if TYPE_CHECKING:
     import numpy.typing as npt

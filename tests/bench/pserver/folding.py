@@ -17,7 +17,7 @@ from tests.bench.pserver.scene import Bench, flush, used_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deploy.stack.valkey import ValkeyCluster
+    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 _BUCKETS = 8
 _ROWS_WRITTEN = 24_000  # of each bucket, in one entry

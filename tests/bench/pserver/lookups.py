@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pserver.lookup import Lookup
+from headrace.pserver.replica.partial_replica import Lookup
 from tests.bench.pserver.scene import ROWS_A_PUSH, Bench
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster
+    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_lookups(nodes: ValkeyCluster, rows: int, rounds: int, repeats: int) -> dict[str, float]:

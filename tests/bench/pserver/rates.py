@@ -6,13 +6,13 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from pserver.nodes import Call
-from pserver.replica import Replica
-from pserver.rows import row_bytes
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import row_bytes
 from tests.bench.pserver.scene import ROWS_A_PUSH, Bench, ratio, turns
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster
+    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_push(nodes: ValkeyCluster, width: int, count: int) -> dict[str, float]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pserver.replica import Replica
+from headrace.pserver.replica.replica import Replica
 from tests.bench.pserver.scene import Bench, flush, used_bytes
 
 if TYPE_CHECKING:
-    from deploy.stack.valkey import ValkeyCluster
+    from headrace.deploy.local.services.valkey import ValkeyCluster
 
 
 def measure_memory(nodes: ValkeyCluster, rounds: int) -> dict[str, float]:

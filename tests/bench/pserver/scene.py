@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deploy.stack.valkey import ValkeyCluster, ValkeySettings
-from pserver.gains import Gains, Header, pack
-from pserver.keeper import Keeper, Keeping
-from pserver.nodes import Call
-from pserver.redis_store import StoreSettings, open_store
-from pserver.rows import Rows
-from pserver.store import Push, Shape, Span
+from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.store import StoreSettings, open_store
+from headrace.pserver.rows.deltas import Gains, Header, pack
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.store import Push, Shape, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
-    from pserver.redis_store import RedisStore
+    from headrace.pserver.redis_backend.store import RedisStore
 
 ROWS_A_PUSH = 1000
 SOURCE = "bench/0"

@@ -36,8 +36,8 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from deploy.stack.ports import free_port
-from learner.spec import load_spec
+from headrace.deploy.local.services.ports import free_port
+from headrace.learner.spec.model_spec import load_spec
 from tests.bench.pserver.scene import cluster
 from tests.bench.serving import locusts
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
@@ -74,7 +74,7 @@ def pushing(url: str, spec: Path) -> Iterator[None]:
 def served(url: str, spec: Path) -> Iterator[int]:
     """Serve the model until the block ends; yield the port."""
     port = free_port()
-    command = [sys.executable, "-m", "deploy.cli", "serving", "run"]
+    command = [sys.executable, "-P", "-m", "headrace", "serving", "run"]
     process = subprocess.Popen(
         [*command, "--model", str(spec), "--redis", url, "--port", str(port)],
         stdout=subprocess.DEVNULL,

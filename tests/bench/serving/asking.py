@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from serving.api.openapi import examples
+from headrace.serving.api.openapi import examples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from learner.spec import ModelSpec
+    from headrace.learner.spec.model_spec import ModelSpec
 
 CONNECTIONS = 8
 _DIFFERENT = 64

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.encode import Encoder
-from learner.spec import load_spec
-from pserver.gains import Gains, Header, Reached, pack
-from pserver.redis_store import open_store
-from pserver.store import Push, Shape, Span
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.model_spec import load_spec
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
+from headrace.pserver.store import Push, Shape, Span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from ingest.fields import FieldSet
-    from learner.spec import ModelSpec
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.learner.spec.model_spec import ModelSpec
 
 BUCKETS = 16
 ROWS = 250_000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingest.checkpoint import Counters
-from ingest.chunks import Side
-from ingest.events import IMPRESSION_ID, TIME, Reason, is_tick, read_event
+from headrace.ingest.events.contract import IMPRESSION_ID, TIME, Reason, is_tick, read_event
+from headrace.ingest.joiner.core.checkpoint import Counters
+from headrace.ingest.joiner.core.input import Side
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.stream import Record
+    from headrace.ingest.kafka.protocols import Record
 
 NEVER, FOREVER = -(1 << 61), 1 << 61
 WAIT = -(1 << 62)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ingest import join, window
-from ingest.fields import Policy
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.core import join
+from headrace.ingest.joiner.core import window_state as window
 from tests.ingest.simulation.world import run
 
 

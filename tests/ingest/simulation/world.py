@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ingest.checkpoint import Checkpoint
-from ingest.chunks import Side
-from ingest.encode import Encoder
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.joiner.core.checkpoint import Checkpoint
+from headrace.ingest.joiner.core.input import Side
 from tests.ingest.partition import T0_MS, WINDOW_MS, Partition, clicked, records, tick
 from tests.ingest.simulation.reference import Made, Reference
 
 if TYPE_CHECKING:
-    from ingest.examples import Examples
-    from ingest.stream import Record
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.kafka.protocols import Record
 
 _SIDES = (Side.IMPRESSIONS, Side.CLICKS)
 _KINDS = ("shown", "clicked", "closed")

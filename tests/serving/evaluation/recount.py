@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingest.examples import Kind
-from serving.evaluation.pane import MISSING, WHOLE, Scored, Summary
-from serving.evaluation.rows import LEARNED
-from serving.evaluation.tally import UNIT, Tally, bins
+from headrace.ingest.examples.batch import Kind
+from headrace.serving.evaluation.messages import LEARNED
+from headrace.serving.evaluation.tally import UNIT, Tally, bins
+from headrace.serving.evaluation.window_pane import MISSING, WHOLE, Scored, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ingest.examples import Examples
-    from learner.scores import Scores
-    from serving.evaluation.pane import Slice
-    from serving.evaluation.rows import Prediction
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.scores import Scores
+    from headrace.serving.evaluation.messages import Prediction
+    from headrace.serving.evaluation.window_pane import Slice
 
 
 @dataclass(slots=True)

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 import msgspec
 from confluent_kafka import Producer
 
-from ingest.examples import Examples
-from ingest.examples import pack as pack_examples
-from ingest.kafka import KafkaSettings, TopicSpec, ensure_topics, read_all
-from ingest.kafka_writer import producer_config
-from ingest.topics import examples_topic, scores_topic, topics_for
-from learner.scores import Scores
-from learner.scores import pack as pack_scores
-from learner.spec import load_spec
-from serving.evaluation.agent import changelog_topic
-from serving.evaluation.fold import Evaluation
-from serving.evaluation.process import (
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.kafka import KafkaSettings, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.topics import examples_topic, scores_topic, topics_for
+from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import pack as pack_scores
+from headrace.learner.spec.model_spec import load_spec
+from headrace.serving.evaluation.evaluator import Evaluation
+from headrace.serving.evaluation.faust_agent import changelog_topic
+from headrace.serving.evaluation.messages import Gathering
+from headrace.serving.evaluation.messages import pack as pack_rows
+from headrace.serving.evaluation.process import (
     EvaluationSettings,
     evaluation_topics,
     group_of,
     rows_topic,
     rules_of,
 )
-from serving.evaluation.rows import Gathering
-from serving.evaluation.rows import pack as pack_rows
 from tests.serving.evaluation.streams import PARTITIONS, add
 
 if TYPE_CHECKING:
@@ -150,7 +150,16 @@ class Worker:
     """One process of `headrace evaluate run`."""
 
     def __init__(self, scene: Scene, instance: str) -> None:
-        command = [sys.executable, "-m", "deploy.cli", "evaluate", "run", "--instance", instance]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "headrace",
+            "evaluate",
+            "run",
+            "--instance",
+            instance,
+        ]
         command += ["--kafka", scene.kafka.bootstrap, "--model", str(scene.model_path)]
         command += ["--predictions", scene.predictions]
         with scene.log_path.open("ab") as log:

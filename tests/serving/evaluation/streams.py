@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ingest.examples import Encoded, Examples, Kind
-from learner.scores import Scores
-from serving.evaluation.rows import Gathering, Prediction, pack
+from headrace.ingest.examples.batch import Examples, Kind
+from headrace.ingest.features.encoder import Encoded
+from headrace.learner.loop.scores import Scores
+from headrace.serving.evaluation.messages import Gathering, Prediction, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ingest.fields import FieldSet
+    from headrace.ingest.features.fields import FieldSet
 
 BEGIN_MS = 1_700_000_040_000
 """A whole minute."""

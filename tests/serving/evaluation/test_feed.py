@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from ingest.errors import KafkaUnreachable, TransactionAborted
-from ingest.examples import Examples
-from ingest.examples import pack as pack_examples
-from ingest.fakes import ListReader, ListTransactions
-from ingest.fields import SpecText, parse_fields
-from ingest.stream import Record, Source
-from learner.scores import Scores
-from learner.scores import pack as pack_scores
-from serving.evaluation.errors import EvaluationError
-from serving.evaluation.feed import Feeder, FeedPace, FeedTopics
-from serving.evaluation.fold import Evaluation, Rules
-from serving.evaluation.rows import Gathering, Prediction, unpack
-from serving.evaluation.windows import total
-from serving.predictions.message import Message
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import pack as pack_scores
+from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.evaluator import Evaluation, Rules
+from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
+from headrace.serving.evaluation.messages import Gathering, Prediction, unpack
+from headrace.serving.evaluation.windows import total
+from headrace.serving.observers.prediction_message import Message
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, traffic
 
 if TYPE_CHECKING:
-    from ingest.fields import FieldSet
-    from serving.evaluation.pane import Summary
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.serving.evaluation.window_pane import Summary
     from tests.serving.evaluation.streams import Batch
 
 TOPICS = FeedTopics("examples", "scores", "predictions", "rows")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.evaluation.fold import Evaluation, Rules, Write
-from serving.evaluation.pane import WHOLE, Summary, combine, whole
-from serving.evaluation.rows import LEARNED, Rows, UnreadableRows, pack, unpack
-from serving.evaluation.windows import total
+from headrace.serving.evaluation.evaluator import Evaluation, Rules, Write
+from headrace.serving.evaluation.messages import LEARNED, Rows, UnreadableRows, pack, unpack
+from headrace.serving.evaluation.window_pane import WHOLE, Summary, combine, whole
+from headrace.serving.evaluation.windows import total
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import (
     ALIASES,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.evaluation.agent import AgentSettings, Keeper
-from serving.evaluation.feed import FeedFigures
-from serving.evaluation.fold import Rules
-from serving.evaluation.metrics import EvaluationCollector
-from serving.evaluation.windows import Windows
+from headrace.serving.evaluation.evaluator import Rules
+from headrace.serving.evaluation.faust_agent import AgentSettings, Keeper
+from headrace.serving.evaluation.feeder import FeedFigures
+from headrace.serving.evaluation.metrics import EvaluationCollector
+from headrace.serving.evaluation.windows import Windows
 from tests.serving.evaluation.streams import ALIASES, FIELDS, SOURCES, messages, traffic
 
 SETTINGS = AgentSettings(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner import progressive
-from serving.evaluation.tally import (
+from headrace.learner.validation import progressive
+from headrace.serving.evaluation.tally import (
     BINS_PER_LOGIT,
     UNIT,
     Tally,

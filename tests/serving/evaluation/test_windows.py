@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from deploy.evaluation_view import table
-from deploy.outcomes import join_outcomes
-from serving.evaluation.fold import Evaluation, Rules
-from serving.evaluation.pane import OTHER, WHOLE
-from serving.evaluation.rows import LEARNED
-from serving.evaluation.windows import OPEN, SETTLED, Figures, Windows, figures, total
+from headrace.deploy.cli.views import table
+from headrace.deploy.reports.outcomes import join_outcomes
+from headrace.serving.evaluation.evaluator import Evaluation, Rules
+from headrace.serving.evaluation.messages import LEARNED
+from headrace.serving.evaluation.window_pane import OTHER, WHOLE
+from headrace.serving.evaluation.windows import OPEN, SETTLED, Figures, Windows, figures, total
 from tests.serving.evaluation.streams import (
     ALIASES,
     BEGIN_MS,

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from deploy.commands.evaluate import show
-from serving.evaluation.pane import WHOLE, combine
-from serving.evaluation.published import read_published
-from serving.evaluation.rows import LEARNED
-from serving.evaluation.windows import Figures, total
+from headrace.deploy.cli.evaluate import show
+from headrace.serving.evaluation.messages import LEARNED
+from headrace.serving.evaluation.window_pane import WHOLE, combine
+from headrace.serving.evaluation.windows import Figures, read_published, total
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.scene import Scene, Worker
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from serving.evaluation.pane import Summary
+    from headrace.serving.evaluation.window_pane import Summary
 
 SEED = 20
 A_FEW = 6

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tenacity import Retrying
 
-from ingest.dead_letters import Letter, unpack
-from ingest.errors import KafkaUnreachable, TransactionAborted
-from ingest.fakes import ListReader, ListTransactions
-from ingest.stream import Record, Source
-from ingest.transactions import Committed
-from serving.models.candidates import EventCandidates
-from serving.scoring.loop import Scoring, ScoringTopics
+from headrace.ingest.dead_letters.letter import Letter, unpack
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.transactions import Committed
+from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.scoring.loop import Scoring, ScoringTopics
 from tests.serving.scenery import NOW_MS, Pusher, Serving, gains_of_article, memory_store, news
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ingest.kafka import KafkaSettings, KafkaWriter, TopicSpec, ensure_topics, read_all
-from ingest.stream import Source
+from headrace.ingest.kafka import KafkaSettings, KafkaWriter, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.protocols import Source
 from tests.deploy.command import running
 from tests.serving.scenery import NOW_MS, eventually, news
 from tests.serving.snapshots import learned, snapshot_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.workers.board import Board, Message, TooLong
+from headrace.serving.workers.mailbox import Board, Message, TooLong
 
 SIZE = 64
 CONTENT = st.binary(max_size=SIZE)

@@ -13,10 +13,10 @@ from multiprocessing.popen_spawn_posix import Popen
 import psutil
 import pytest
 
-from pserver.errors import MissingBucket
-from serving.errors import ServingError
-from serving.workers import crew
-from serving.workers.crew import Member, end_all
+from headrace.pserver.errors import MissingBucket
+from headrace.serving.errors import ServingError
+from headrace.serving.workers import process_pool as crew
+from headrace.serving.workers.process_pool import Member, end_all
 from tests.serving.scenery import eventually
 from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from serving.workers.memory import remove_left, shared_folder, shared_place
+from headrace.serving.workers.shared_memory import remove_left, shared_folder, shared_place
 
 
 def _hold(place: Path, channel: Connection) -> None:

@@ -13,11 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
-from deploy.stack.ports import free_port, take_port
-from learner.spec import ModelSpec, parse_spec
-from pserver.redis_store import open_store
-from pserver.store import Shape
-from serving.process import ModelAt
+from headrace.deploy.local.services.ports import free_port, take_port
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.store import Shape
+from headrace.serving.process import ModelAt
 from tests.deploy.command import Running
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands

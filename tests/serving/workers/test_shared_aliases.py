@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serving.errors import BadAlias
-from serving.models.aliases import Alias
-from serving.workers.aliases import ALIASES_BYTES, SharedAliases, tell_aliases
-from serving.workers.board import Board
+from headrace.serving.errors import BadAlias
+from headrace.serving.models.aliases import Alias
+from headrace.serving.workers.mailbox import Board
+from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases, tell_aliases
 from tests.serving.scenery import NOW_MS, Clock
 
 MODELS = ("news", "news-2")

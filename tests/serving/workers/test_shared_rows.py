@@ -13,20 +13,19 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pserver.errors import StoreError
-from pserver.replica import Replica
-from pserver.table import RowTable
-from serving.metrics import FreshnessMetrics
-from serving.models.predictor import TableRows
-from serving.replicas.follower import Follower, Following
-from serving.replicas.freshness import Summary
-from serving.replicas.standing import Standing
-from serving.workers import memory as memory_file
-from serving.workers.board import Board
-from serving.workers.following import dead_threads
-from serving.workers.memory import Files, NoRoom, read_file
-from serving.workers.publishing import Publisher
-from serving.workers.reading import SharedRows
+from headrace.pserver.errors import StoreError
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.replicas.follower import Follower, Following
+from headrace.serving.replicas.freshness import Summary
+from headrace.serving.replicas.metrics import FreshnessMetrics
+from headrace.serving.replicas.status import Standing, TableRows
+from headrace.serving.workers import shared_memory as memory_file
+from headrace.serving.workers.follower_process import dead_threads
+from headrace.serving.workers.mailbox import Board
+from headrace.serving.workers.row_publisher import Publisher
+from headrace.serving.workers.row_subscriber import SharedRows
+from headrace.serving.workers.shared_memory import Files, NoRoom, read_file
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from ingest.collector.errors import AddressTaken
-from pserver.errors import MissingBucket
-from serving.workers.crew import Duty, Member
+from headrace.ingest.http.errors import AddressTaken
+from headrace.pserver.errors import MissingBucket
+from headrace.serving.workers.process_pool import Duty, Member
 
 
 def work(duty: Duty) -> None:

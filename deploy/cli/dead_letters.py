@@ -1,0 +1,173 @@
+"""`headrace ingest dead-letters`: see what could not be used, and send it back repaired."""
+
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
+
+if TYPE_CHECKING:
+    from headrace.ingest.dead_letters.letter import Letter
+    from headrace.ingest.dead_letters.reader import Choice
+
+app = typer.Typer(
+    help="See events that could not be used, and send them back repaired.", no_args_is_help=True
+)
+
+_SHOWN_CHARACTERS = 100
+
+Reason = Annotated[
+    str,
+    typer.Option(
+        "--reason", help="Only letters of this reason: its word, such as bad_time, or a part of it."
+    ),
+]
+Topic = Annotated[str, typer.Option("--topic", help="Only events that came from this topic.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option("--since", help="Only events that came then or later, in UTC."),
+]
+Until = Annotated[
+    datetime | None, typer.Option("--until", help="Only events that came before then, in UTC.")
+]
+
+
+@app.command()
+def show(
+    reason: Reason = "",
+    topic: Topic = "",
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Show so many letters; all are counted.")
+    ] = 20,
+    json: Annotated[
+        bool, typer.Option("--json", help="Every letter as a line of JSON, for `retry` to take.")
+    ] = False,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Show the open dead letters: how many for each reason, and the events."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.ingest.dead_letters.reader import DeadLetters
+    from headrace.ingest.dead_letters.repairs import as_line
+    from headrace.ingest.kafka.topics import EventTopics
+
+    there = DeadLetters(kafka_settings(kafka, kafka_client), EventTopics().dead_letters)
+    letters = there.letters(_choice(reason, topic, since, until))
+    if json:
+        for letter in letters:
+            sys.stdout.buffer.write(as_line(letter) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    counts: Counter[tuple[str, str, str]] = Counter()
+    shown: list[str] = []
+    for letter in letters:
+        counts[letter.topic, letter.reason_name, letter.reason] += 1
+        if len(shown) < limit:
+            shown.append(_described(letter))
+    for (name, word, sentence), count in counts.most_common():
+        typer.echo(f"{count:>8,}  {name}  {word}: {sentence}")
+    for text in shown:
+        typer.echo(f"\n{text}")
+    if counts.total() > len(shown):
+        typer.echo(f"\n... and {counts.total() - len(shown):,} more (--limit, --json)")
+    typer.echo(
+        f"\n{counts.total():,} open letters; {len(there.retried):,} sent back before, "
+        f"{len(there.discarded):,} given up"
+    )
+
+
+@app.command()
+def retry(
+    repaired: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="What `show --json` printed, with each `event` put right (or null: give it up). "
+            "`-`: standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    function: Annotated[
+        Path | None,
+        typer.Option(
+            "--with",
+            metavar="FILE.py",
+            help="Instead of a file of events: Python with `def repair(event, letter)` that "
+            "returns the repaired event, or None to leave the letter open.",
+        ),
+    ] = None,
+    reason: Reason = "",
+    topic: Topic = "",
+    since: Since = None,
+    until: Until = None,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Send repaired events back to their topics, each exactly once however often this is run."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.errors import BadOption
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
+    from headrace.ingest.dead_letters.retry import retry
+
+    if (repaired is None) == (function is None):
+        raise BadOption("expected repaired events: either FILE or --with FILE.py")
+    repairs: FileRepairs | FunctionRepairs
+    if function is not None:
+        repairs = FunctionRepairs(function)
+    else:
+        assert repaired is not None
+        with ExitStack() as files:
+            standard = str(repaired) == "-"
+            if not standard and not repaired.is_file():
+                raise BadOption(f"expected a file of repaired events, found no {repaired}")
+            lines = sys.stdin.buffer if standard else files.enter_context(repaired.open("rb"))
+            repairs = FileRepairs(lines, "<stdin>" if standard else str(repaired))
+    choice = _choice(reason, topic, since, until)
+    with stopped_by_signals() as stop:
+        done = retry(kafka_settings(kafka, kafka_client), repairs, choice, stop)
+    for origin, why in done.refused[:_SHOWN_CHARACTERS]:
+        typer.echo(f"not sent, would be refused again: {origin}: {why}", err=True)
+    unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
+    if unused:
+        typer.echo(
+            f"{len(unused):,} repairs have no open letter (sent before, or another's): "
+            f"{', '.join(map(str, sorted(unused)[:5]))}{', ...' if len(unused) > 5 else ''}",
+            err=True,
+        )
+    stopped = "stopped: " if done.stopped else ""
+    typer.echo(
+        f"{stopped}{done.sent:,} events sent back, {done.discarded:,} given up, "
+        f"{done.left:,} letters left open"
+    )
+    if done.refused:
+        raise typer.Exit(1)
+
+
+def _choice(reason: str, topic: str, since: datetime | None, until: datetime | None) -> "Choice":
+    from headrace.ingest.dead_letters.reader import Choice
+
+    return Choice(reason, topic, _milliseconds(since) or 0, _milliseconds(until))
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def _described(letter: "Letter") -> str:
+    moment = datetime.fromtimestamp(letter.append_ms / 1000, UTC)
+    event = letter.event_bytes.decode(errors="backslashreplace")
+    more = "" if len(event) <= _SHOWN_CHARACTERS else f"... ({letter.value_bytes:,} bytes)"
+    key = "" if letter.key is None else f", key {letter.key!r}"
+    return (
+        f"{letter.origin}{key}, {moment:%Y-%m-%d %H:%M:%S} UTC\n"
+        f"  {letter.reason}\n"
+        f"  {event[:_SHOWN_CHARACTERS]}{more}"
+    )

@@ -1,0 +1,268 @@
+"""`headrace ingest`: collect events, join them, replay a log of them, repair the bad ones."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.deploy.cli import dead_letters
+from headrace.deploy.cli.options import (
+    KAFKA,
+    Host,
+    Instance,
+    KafkaAddress,
+    KafkaClient,
+    MetricsPort,
+    ModelFile,
+    Partitions,
+    Port,
+    Speed,
+)
+from headrace.ingest.events.json_schema import EventKind
+
+app = typer.Typer(
+    help="Collect events, join them, replay a log of them, repair the bad ones.",
+    no_args_is_help=True,
+)
+app.add_typer(dead_letters.app, name="dead-letters")
+
+
+@app.command()
+def collect(
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8090,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            envvar="HEADRACE_COLLECT_TOKENS_FILE",
+            metavar="FILE",
+            help="Who may send: tokens, one a line. Or HEADRACE_COLLECT_TOKENS holds the tokens "
+            "themselves, with commas between.",
+        ),
+    ] = None,
+    anyone: Annotated[
+        bool,
+        typer.Option(
+            "--anyone",
+            envvar="HEADRACE_COLLECT_ANYONE",
+            help="Listen to other machines without tokens: something in front checks.",
+        ),
+    ] = False,
+    deadline_s: Annotated[
+        float,
+        typer.Option(
+            "--deadline-s",
+            envvar="HEADRACE_COLLECT_DEADLINE_S",
+            min=1.0,
+            help="For Kafka to acknowledge an event; then the answer is 503.",
+        ),
+    ] = 15.0,
+    drain_ms: Annotated[
+        int,
+        typer.Option(
+            "--drain-ms",
+            envvar="HEADRACE_COLLECT_DRAIN_MS",
+            min=0,
+            help="How long to go on taking events when told to stop, while /health/ready says no.",
+        ),
+    ] = 0,
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Take events over HTTP and acknowledge them when Kafka has them, until stopped."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.collector.process import CollectorSettings, run_collector
+    from headrace.ingest.http.bearer_tokens import read_tokens
+
+    named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
+    good = [token.strip() for token in named.split(",") if token.strip()]
+    if tokens is not None:
+        good += read_tokens(tokens)
+    settings = CollectorSettings(
+        host=host,
+        port=port,
+        tokens=good,
+        anyone=anyone,
+        metrics_port=metrics_port,
+        deadline_s=deadline_s,
+        drain_ms=drain_ms,
+    )
+    with stopped_by_signals() as stop:
+        run_collector(settings, kafka_settings(kafka, kafka_client), stop)
+
+
+@app.command()
+def schema(
+    event: Annotated[EventKind, typer.Argument(help="Of which event.")],
+) -> None:
+    """Print the JSON Schema of an event."""
+    import json
+
+    from headrace.ingest.events.json_schema import event_schema
+
+    typer.echo(json.dumps(event_schema(event), indent=2))
+
+
+@app.command()
+def topics(
+    model: ModelFile,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    partitions: Partitions = 4,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            envvar="HEADRACE_REPLICAS",
+            min=1,
+            help="Copies of each partition; one fewer must be written before an event is "
+            "acknowledged. Default: as the brokers say.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make a model's topics, or check that those there are as they must be."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.ingest.kafka import ensure_topics, topics_for
+    from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS
+    from headrace.learner.spec.model_spec import load_spec
+
+    specs = topics_for(
+        load_spec(model).name,
+        partitions,
+        replicas=AS_THE_BROKER_SAYS if replicas is None else replicas,
+    )
+    chosen = ensure_topics(kafka_settings(kafka, kafka_client), specs)
+    for spec in specs:
+        typer.echo(f"{spec.name}: {spec.partitions} partitions")
+    for line in chosen:
+        typer.echo(f"note: {line}")
+
+
+@app.command()
+def join(
+    model: ModelFile,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    instance: Instance = "",
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Join impressions with clicks into examples, until stopped."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+    from headrace.learner.spec.model_spec import load_spec
+
+    spec = load_spec(model)
+    with stopped_by_signals() as stop:
+        run_joiner(
+            JoinerSettings(instance=instance, metrics_port=metrics_port),
+            kafka_settings(kafka, kafka_client),
+            spec.name,
+            spec.fields,
+            stop,
+        )
+
+
+@app.command()
+def replay(
+    model: ModelFile,
+    data: Annotated[
+        list[Path],
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="A directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or with "
+            "--layout a file; several are replayed one after another.",
+        ),
+    ],
+    speed: Speed = "max",
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            metavar="NAME|FILE",
+            help="How the columns of CSV, Parquet or NDJSON become events: criteo, avazu, or a "
+            "TOML file.",
+        ),
+    ] = "",
+    resume_as: Annotated[
+        str,
+        typer.Option(
+            "--resume-as",
+            metavar="NAME",
+            help="A replay of this name that was killed goes on where it was, without duplicates.",
+        ),
+    ] = "",
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Send a log of events to Kafka, in the order they happened."""
+    from rich.console import Console
+
+    from headrace.deploy.cli.run import speed_of
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.local.background_replay import LogReplay, watch_replay
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.replay.layout import load_layout
+    from headrace.learner.spec.model_spec import load_spec
+
+    replaying = LogReplay(
+        kafka_settings(kafka, kafka_client),
+        load_spec(model),
+        data,
+        speed_of(speed),
+        layout=load_layout(layout) if layout else None,
+        resume_as=resume_as or None,
+    )
+    with stopped_by_signals() as stop:
+        watch_replay(replaying, Console(stderr=True), stop)
+    replayed = replaying.replayed
+    impressions = sum(each.impressions for each in replayed.logs)
+    clicks = sum(each.clicks for each in replayed.logs)
+    before = f", {replayed.resumed:,} of them earlier" if replayed.resumed else ""
+    typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
+
+
+@app.command()
+def sink(
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="A folder, or a URL such as s3://BUCKET/PATH."),
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            envvar="HEADRACE_MODEL",
+            metavar="FILE",
+            help="The spec of a model whose examples are written too.",
+        ),
+    ] = None,
+    most_age_s: Annotated[
+        float,
+        typer.Option(
+            "--most-age-s",
+            envvar="HEADRACE_SINK_MOST_AGE_S",
+            min=0.1,
+            help="Write what is so old, though it be little.",
+        ),
+    ] = 300.0,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    metrics_port: MetricsPort = 0,
+) -> None:
+    """Write events, and examples, to Parquet by hour; each once, until stopped."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.archive.archiver import SinkSettings, run_sink
+    from headrace.learner.spec.model_spec import load_spec
+
+    name = load_spec(model).name if model is not None else None
+    settings = SinkSettings(most_age_s=most_age_s, metrics_port=metrics_port)
+    with stopped_by_signals() as stop:
+        run_sink(settings, kafka_settings(kafka, kafka_client), name, folder, stop)

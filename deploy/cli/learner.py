@@ -1,0 +1,163 @@
+"""`headrace learner`: learn from examples."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from headrace.deploy.cli.options import (
+    KAFKA,
+    REDIS,
+    Instance,
+    KafkaAddress,
+    KafkaClient,
+    MetricsPort,
+    ModelFile,
+    RedisUrl,
+)
+from headrace.deploy.errors import BadOption
+
+AcceptTopic = Annotated[
+    str,
+    typer.Option(
+        "--accept-topic",
+        envvar="HEADRACE_ACCEPT_TOPIC",
+        metavar="ID",
+        help="Go on with a topic of examples that was deleted and made again: its new identity.",
+        show_default=False,
+    ),
+]
+
+ExamplesOf = Annotated[
+    str,
+    typer.Option(
+        "--examples-of",
+        envvar="HEADRACE_EXAMPLES_OF",
+        metavar="NAME",
+        help="Learn the examples of another model, whose fields and label are the same: for a copy "
+        "restored under another name. Default: the model's own.",
+        show_default=False,
+    ),
+]
+
+PushEvery = Annotated[
+    str,
+    typer.Option(
+        "--push-every",
+        envvar="HEADRACE_PUSH_EVERY",
+        metavar="BOUND",
+        help="How stale several learners may let each other be: `batch`, a number of examples "
+        "(`20000`) or a time (`50ms`). Default: 50 ms, up to 400 ms while batches pile up.",
+        show_default=False,
+    ),
+]
+
+MostRows = Annotated[
+    int | None,
+    typer.Option(
+        "--most-rows",
+        envvar="HEADRACE_LEARNER_MOST_ROWS",
+        min=1,
+        help="Hold so many rows in memory, and pull the others when a batch needs them: the same "
+        "model, learned more slowly. Default: all rows.",
+        show_default=False,
+    ),
+]
+
+LossRatio = Annotated[
+    float,
+    typer.Option(
+        "--loss-ratio",
+        envvar="HEADRACE_LOSS_RATIO",
+        min=1.0,
+        help="Hold a batch back if its mean loss is beyond so many times the running mean; `inf`: "
+        "whatever its loss. Numbers that are none and exploding gains are held back in any case.",
+    ),
+]
+
+Rank = Annotated[
+    int | None,
+    typer.Option(
+        "--rank",
+        envvar="RANK",
+        min=0,
+        help="Where the spec says `synchronous`: which of the learners this is, from 0. torchrun "
+        "sets this and the next three.",
+        show_default=False,
+    ),
+]
+WorldSize = Annotated[
+    int, typer.Option("--world-size", envvar="WORLD_SIZE", min=1, help="How many there are.")
+]
+MasterHost = Annotated[
+    str, typer.Option("--master-addr", envvar="MASTER_ADDR", help="Where they meet: a host.")
+]
+MasterPort = Annotated[
+    int, typer.Option("--master-port", envvar="MASTER_PORT", min=1, max=65535, help="Its port.")
+]
+AgentStore = Annotated[bool, typer.Option(envvar="TORCHELASTIC_USE_AGENT_STORE", hidden=True)]
+Attempt = Annotated[str, typer.Option(envvar="TORCHELASTIC_RESTART_COUNT", hidden=True)]
+
+app = typer.Typer(help="Learn from examples.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command()
+def run(
+    model: ModelFile,
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    redis: RedisUrl = REDIS,
+    instance: Instance = "",
+    metrics_port: MetricsPort = 0,
+    accept_topic: AcceptTopic = "",
+    examples_of: ExamplesOf = "",
+    push_every: PushEvery = "",
+    most_rows: MostRows = None,
+    loss_ratio: LossRatio = 4.0,
+    rank: Rank = None,
+    world_size: WorldSize = 1,
+    master_addr: MasterHost = "127.0.0.1",
+    master_port: MasterPort = 29_500,
+    agent_store: AgentStore = False,
+    attempt: Attempt = "0",
+) -> None:
+    """Learn from the topic of examples and push to the parameter server, until stopped."""
+    from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.loop.batch_guard import Limits
+    from headrace.learner.loop.pacing import BadStaleness, Pace, parse_staleness
+    from headrace.learner.process import LearnerSettings, run_learner
+    from headrace.learner.spec.model_spec import load_spec
+
+    try:
+        pace = Pace(staleness=parse_staleness(push_every))
+    except BadStaleness as error:
+        raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
+    spec = load_spec(model)
+    place = None
+    if spec.structure.synchronous and rank is not None:
+        from headrace.learner.models.deep.process_group import Place
+
+        place = Place(rank, world_size, master_addr, master_port, agent_store, attempt)
+    with stopped_by_signals() as stop:
+        run_learner(
+            LearnerSettings(
+                instance=instance,
+                metrics_port=metrics_port,
+                pace=pace,
+                limits=Limits(loss_ratio=loss_ratio),
+                accept_topic=accept_topic,
+                examples_of=examples_of,
+                most_rows=most_rows,
+                place=place,
+            ),
+            kafka_settings(kafka, kafka_client),
+            partial(open_store, redis, spec.name),
+            spec,
+            stop,
+        )

@@ -1,0 +1,115 @@
+"""The command line: `headrace`, and the edge of every process.
+
+Here and in `deploy/commands` alone the environment is read, signals are caught, and errors become
+text. What a person has to put right (a spec, an address, a model that is another's) ends in one
+message on standard error and exit code 2, or 75 if Kafka or the store is not there; what nobody
+foresaw keeps its traceback.
+
+Modules are imported by the commands that need them: `headrace --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli import demo, evaluate, ingest, learner, pserver, run, serving
+from headrace.deploy.termination import REFUSED, UNREACHABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+app = typer.Typer(
+    name="headrace",
+    help="Streaming online learning for click-through-rate models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("demo")(demo.demo)
+app.add_typer(ingest.app, name="ingest")
+app.add_typer(learner.app, name="learner")
+app.add_typer(pserver.app, name="pserver")
+app.add_typer(serving.app, name="serving")
+app.add_typer(evaluate.app, name="evaluate")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level", envvar="HEADRACE_LOG_LEVEL", help="debug, info, warning or error."
+        ),
+    ] = "info",
+    version: Annotated[  # noqa: ARG001  (its callback has printed it)
+        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise typer.BadParameter(f"expected debug, info, warning or error, found {log_level!r}")
+    logging.basicConfig(
+        level=level,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    # the environment reaches the parts that are started from here
+    os.environ["HEADRACE_LOG_LEVEL"] = log_level
+
+
+def expected_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that a person is to read, not a programmer."""
+    from headrace.deploy.errors import DeployError
+    from headrace.deploy.local.services.errors import StackError
+    from headrace.ingest.errors import StreamError
+    from headrace.ingest.features.fields import SpecError
+    from headrace.learner.errors import LearnerError
+    from headrace.pserver.errors import StoreError
+    from headrace.serving.errors import ServingError
+
+    return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    from headrace.ingest.errors import KafkaUnreachable
+    from headrace.pserver.errors import Unreachable
+
+    return KafkaUnreachable, Unreachable
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, expected_errors()):
+            raise
+        logging.getLogger(__name__).debug("refused", exc_info=True)
+        typer.echo(f"headrace: {error}", err=True)
+        sys.exit(UNREACHABLE if isinstance(error, _unreachable()) else REFUSED)
+
+
+def main() -> None:
+    """Run the command line."""
+    with _refusals():
+        app()
+
+
+if __name__ == "__main__":
+    main()

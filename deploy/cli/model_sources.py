@@ -1,0 +1,49 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from headrace.serving.process import ModelAt, SnapshotAt
+
+
+def both(
+    files: list[Path], places: list[str], redis: str, stack: ExitStack
+) -> list[ModelAt | SnapshotAt]:
+    """Return the models of these specs and snapshots; `stack` closes what was opened."""
+    return [*opened(stack, files, redis), *frozen(places)]
+
+
+def opened(stack: ExitStack, files: list[Path], redis: str) -> list[ModelAt]:
+    """Return the models of these specs with their stores, which `stack` closes."""
+    from headrace.deploy.connections import open_store
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.serving.process import ModelAt
+
+    made = []
+    for each in files:
+        spec = load_spec(each)
+        store = open_store(redis, spec.name, read_only=True)
+        stack.callback(store.close)
+        made.append(ModelAt(spec, store))
+    return made
+
+
+def frozen(given: Sequence[str]) -> list[SnapshotAt]:
+    """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError."""
+    from headrace.serving.models.loading import find_frozen
+
+    pairs = [each.partition("=") for each in given]
+    for name, equals, place in pairs:
+        if not (name and equals and place):
+            raise BadOption(
+                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, found {name!r}"
+            )
+    return [find_frozen(name, place) for name, _, place in pairs]

@@ -1,0 +1,268 @@
+"""`headrace pserver`: make a model in the parameter server, keep it, look after it."""
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli import pserver_restore, pserver_snapshots
+from headrace.deploy.cli.options import (
+    REDIS,
+    Buckets,
+    KafkaClient,
+    MetricsPort,
+    ModelFile,
+    RedisUrl,
+    ToldTo,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from headrace.deploy.operations.examples_topic import HeldTopic
+
+EXIT_GAPS = 1
+"""Of `inspect`, when something could not be looked at."""
+
+app = typer.Typer(help="The parameter server.", no_args_is_help=True)
+pserver_snapshots.register(app)
+pserver_restore.register(app)
+
+HeldBy = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka, to compare the marks with what it holds.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]
+
+
+@app.command()
+def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
+    """Make a model; where it is there already, check that it is the same.
+
+    A torch module of one's own is tried before, where torch is installed.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.errors import BadOption
+    from headrace.learner.errors import MissingTorch
+    from headrace.learner.models import open_model
+    from headrace.learner.spec.architecture import MODULE
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.store import Shape
+
+    spec = load_spec(model)
+    if buckets & (buckets - 1) or buckets > 1 << 16:
+        raise BadOption(
+            f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, found {buckets}"
+        )
+    if spec.architecture == MODULE:
+        with suppress(MissingTorch):  # it is needed where the model learns and where it serves
+            open_model(spec, buckets)
+    store = open_store(redis, spec.name)
+    try:
+        store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
+    finally:
+        store.close()
+    typer.echo(f"{spec.name}: {buckets} buckets, {spec.width} floats a row, {spec.fingerprint}")
+
+
+@app.command()
+def keep(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name", envvar="HEADRACE_KEEPER", help="Holder of buckets. Default: the host's name."
+        ),
+    ] = "",
+    metrics_port: MetricsPort = 0,
+    kafka: ToldTo = None,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
+    from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.runtime.status import instance_name, telling
+    from headrace.learner.spec.compatibility import check_agreement
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.keeper.bucket_lease import Keeping
+    from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+
+    spec = load_spec(model)
+    store = open_store(redis, spec.name)
+    try:
+        check_agreement(spec, store.shape())
+        with stopped_by_signals() as stop:
+            keeping = Keeping(expiry=spec.expiry)
+            settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
+            told = kafka_settings(kafka, kafka_client) if kafka else None
+            run_keeper(
+                settings,
+                store,
+                stop,
+                lambda registry: telling(told, "keeper", instance_name(), registry),
+            )
+    finally:
+        store.close()
+
+
+@app.command()
+def inspect(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where each bucket lies, what it holds and how far it has learned.
+
+    Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket; rows that
+    only the logs have yet are counted while all logs together have less than 64 MB; lag is in
+    offsets of the examples' topic. Exits with 1 if a bucket is missing or its server does not
+    answer.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import inspect as inspection
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.inspection.buckets import count_in_logs
+    from headrace.pserver.inspection.survey import survey
+
+    name = load_spec(model).name
+    store = open_store(redis, name, read_only=True)
+    try:
+        found = survey(store, name)
+        if found.shape is not None:
+            found = replace(found, buckets=count_in_logs(store, found.buckets))
+    finally:
+        store.close()
+    if found.shape is None and not found.buckets:
+        assert found.trouble is not None
+        raise found.trouble
+    topic = _held_topic(name, kafka, kafka_client)
+    if as_json:
+        typer.echo(json.dumps(inspection.as_json(found, topic), indent=2))
+    else:
+        _print(inspection.as_text(found, topic))
+    if not inspection.complete(found):
+        raise typer.Exit(EXIT_GAPS)
+
+
+@app.command()
+def doctor(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what is wrong with the servers and the model, and say what to do about it.
+
+    Changes nothing. Exits with 0 if there are no more than notes, with 1 if there are warnings,
+    with 2 if something is broken.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import doctor as examination
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.inspection.survey import survey
+
+    spec = load_spec(model)
+    store = open_store(redis, spec.name, read_only=True)
+    try:
+        found = survey(store, spec.name)
+    finally:
+        store.close()
+    diagnosis = examination.diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
+    if as_json:
+        typer.echo(json.dumps(examination.as_json(diagnosis), indent=2))
+    else:
+        _print(examination.as_text(diagnosis))
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
+def drop(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even though the model seems to be in use.")
+    ] = False,
+) -> None:
+    """Remove a model with all its rows. Interrupted, it is finished by being said again."""
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations.drop import drop_model
+    from headrace.learner.spec.model_spec import load_spec
+
+    name = load_spec(model).name
+
+    def confirm(what: str) -> bool:
+        if yes:
+            return True
+        typer.echo(f"To be removed: {what}.")
+        typer.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
+        return sys.stdin.readline().strip() == name
+
+    store = open_store(redis, name)
+    try:
+        typer.echo(drop_model(store, name, confirm, force=force))
+    finally:
+        store.close()
+
+
+@app.command()
+def acl(
+    model: ModelFile,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", help="server, learner, keeper or operator. Default: all four."),
+    ] = None,
+) -> None:
+    """Print the commands that make users with just the rights that headrace needs.
+
+    To be said to every server, replicas too, and kept there with ACL SAVE.
+    """
+    from headrace.deploy.errors import BadOption
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.redis_backend.acl import ROLES, rule
+
+    name = load_spec(model).name
+    chosen = [each for each in ROLES if role in (None, each.name)]
+    if not chosen:
+        expected = ", ".join(each.name for each in ROLES)
+        raise BadOption(f"--role: expected one of {expected}, found {role}")
+    for each in chosen:
+        typer.echo(f"# {each.for_whom}")
+        typer.echo(rule(each, name, f"{name}-{each.name}"))
+
+
+def _held_topic(
+    model: str, kafka: str | None, kafka_client: list[str] | None
+) -> "HeldTopic | None":
+    if kafka is None:
+        return None
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.operations.examples_topic import held_topic
+
+    return held_topic(kafka_settings(kafka, kafka_client), model)
+
+
+def _print(shown: "Group") -> None:
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        console.print(shown)
+        return
+    # for a pipe, as wide as it has to be, and not filled up with spaces
+    wide = Console(width=10_000)
+    with wide.capture() as captured:
+        wide.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

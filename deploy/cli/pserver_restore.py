@@ -1,0 +1,315 @@
+"""`headrace pserver restore` and `rebuild`: what snapshots are for."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.learner import ExamplesOf
+from headrace.deploy.cli.options import (
+    KAFKA,
+    REDIS,
+    Buckets,
+    KafkaAddress,
+    KafkaClient,
+    ModelFile,
+    RedisUrl,
+)
+from headrace.deploy.cli.pserver_snapshots import EXIT_STOPPED, Place, say_written, version_here
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.recovery.restore import RestoreSettings, Wanted
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec.warm_start import Kept
+    from headrace.pserver.snapshots.manifest import Manifest
+
+Named = Annotated[
+    str | None,
+    typer.Option("--snapshot", metavar="NAME", help="This one. Default: the model's newest."),
+]
+
+
+Warm = Annotated[
+    bool,
+    typer.Option(
+        "--warm",
+        help="The spec of --as has more fields or statistics: begin it with this model's rows. "
+        "It learns examples of its own.",
+    ),
+]
+BehindSnapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="With --warm: begin behind what the snapshot has learned. The joiner of the new "
+        "model must have come that far. Default: at the beginning of its examples.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `pserver`."""
+    for command in (restore, rebuild):
+        app.command()(command)
+
+
+def restore(
+    model: ModelFile,
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIR",
+            envvar="HEADRACE_SNAPSHOTS",
+            help="Where snapshots lie: a folder, or a URL such as s3://BUCKET/PATH.",
+            show_default=False,
+        ),
+    ] = None,
+    redis: RedisUrl = REDIS,
+    name: Named = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(
+            "--as",
+            metavar="FILE",
+            help="Restore as the model of this spec, which differs from --model in its name.",
+        ),
+    ] = None,
+    warm: Warm = False,
+    kafka: BehindSnapshot = None,
+    kafka_client: KafkaClient = None,
+    buckets: Annotated[
+        int | None,
+        typer.Option(
+            "--buckets",
+            min=1,
+            help="As many buckets: a multiple of the snapshot's, a power of two. Default: as many "
+            "as the store's model has, or the snapshot.",
+        ),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not read all of it first, nor compare digests.")
+    ] = False,
+    empty: Annotated[
+        bool,
+        typer.Option(
+            "--empty",
+            help="Fill the missing buckets with nothing, from no snapshot: Kafka supplies "
+            "everything, if it still holds all examples.",
+        ),
+    ] = False,
+) -> None:
+    """Fill the buckets that the store lacks; learners then supply the rest from Kafka.
+
+    After an interruption run it again: it goes on where it was.
+    """
+    from headrace.deploy.connections import kafka_settings
+    from headrace.learner.recovery.restore import RestoreSettings
+    from headrace.learner.spec.model_spec import load_spec
+
+    spec = load_spec(model)
+    settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
+    if warm and copy is None:
+        raise BadOption("--warm: expected --as beside it, with the spec of the larger model")
+    if kafka is not None and not warm:
+        raise BadOption("--kafka: expected --warm beside it; else the snapshot has its own marks")
+    if empty:
+        if name is not None or copy is not None:
+            raise BadOption("--empty: expected neither --snapshot nor --as beside it")
+        _restore_empty(spec, redis, buckets)
+    elif place is None:
+        raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, found neither")
+    else:
+        after = None if kafka is None else kafka_settings(kafka, kafka_client)
+        _restore_from(place, spec, redis, settings, after)
+
+
+def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
+    from headrace.deploy.connections import open_store
+    from headrace.learner.recovery.restore import restore_empty
+
+    store = open_store(redis, spec.name)
+    try:
+        filled = restore_empty(store, spec, buckets)
+    finally:
+        store.close()
+    if not filled:
+        typer.echo(f"{spec.name}: no bucket is missing, nothing was done")
+        return
+    shown = ", ".join(map(str, filled))
+    typer.echo(
+        f"{spec.name}: {len(filled)} buckets are empty now: {shown}. Learners read all examples "
+        "again for them; if Kafka no longer holds them from offset 0 on, they stop, naming the gap"
+    )
+
+
+def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
+    """Return how many a bucket gets: as it had, unless there are more or fewer buckets now."""
+    from headrace.pserver.rows.row_codec import sub_hashes_for
+
+    had, before = manifest.sub_hashes, manifest.shape.buckets
+    buckets = settings.buckets or before
+    if buckets == before:
+        return had
+    suiting = sub_hashes_for(buckets, had * before)
+    return suiting if buckets < before else min(had, suiting)
+
+
+def _restore_from(
+    place: str,
+    spec: "ModelSpec",
+    redis: str,
+    settings: "RestoreSettings",
+    kafka: "KafkaSettings | None",
+) -> None:
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.connections import redis_url
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.recovery.restore import choose, restore_model
+    from headrace.pserver.redis_backend.store import StoreSettings, open_store
+    from headrace.pserver.snapshots.storage import Shelf
+
+    shelf = Shelf(place)
+    wanted = choose(shelf, spec, settings)
+    manifest, to, warm = wanted
+    marks = _marks_after(kafka, wanted) if kafka is not None else None
+    # a model whose shape was lost with its shard gets the layout that its other buckets still have
+    store = open_store(
+        redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
+    )
+    try:
+        with stopped_by_signals() as stop, Shown(Console(stderr=True)) as shown:
+            restored = restore_model(
+                store,
+                shelf,
+                wanted,
+                settings,
+                marks=marks,
+                stop=stop,
+                tell_verified=shown.buckets(f"verifying {manifest.name}"),
+                tell_restored=shown.buckets(f"restoring {to.name}"),
+            )
+    finally:
+        store.close()
+    if restored is None or not restored.complete:
+        typer.echo(f"{to.name}: stopped before all was restored; run it again", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    if not restored.buckets:
+        typer.echo(f"{to.name}: no bucket is missing, nothing was done")
+        return
+    typer.echo(
+        f"{to.name}: {len(restored.buckets)} buckets with {restored.rows:,} rows restored from "
+        f"{manifest.name}; learners {_said_of_examples(to.name, marks, warm)}"
+    )
+
+
+def _marks_after(kafka: "KafkaSettings", wanted: "Wanted") -> dict[str, int]:
+    from headrace.learner.recovery.restore import examples_after
+
+    beginning, marks = examples_after(kafka, wanted)
+    if beginning.waiting:
+        shown = ", ".join(str(source.partition) for source in beginning.waiting)
+        typer.echo(
+            f"{wanted.spec.name}: partitions {shown} of its examples hold nothing from after "
+            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, what it writes "
+            "from before then is learned a second time",
+            err=True,
+        )
+    return marks
+
+
+def _said_of_examples(name: str, marks: dict[str, int] | None, warm: "Kept | None") -> str:
+    if warm is None:
+        return "go on from its marks"
+    where = "at their beginning" if marks is None else "behind what it has learned"
+    new = f"; empty are {', '.join(warm.new)}" if warm.new else ""
+    layers = "" if warm.layers else "; layers, if it has any, begin anew"
+    return f"begin with the examples of {name} {where}{new}{layers}"
+
+
+def rebuild(
+    place: Place,
+    model: ModelFile,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Learn what was appended to the topic of examples before: ISO 8601 (UTC where it "
+            "names no offset), or milliseconds since 1970.",
+        ),
+    ],
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NAME",
+            help="Begin with this snapshot, or with `beginning`: with no rows. Default: the newest "
+            "snapshot from before TIME, or the beginning.",
+        ),
+    ] = None,
+    examples_of: ExamplesOf = "",
+    buckets: Buckets = 64,
+) -> None:
+    """Learn examples again onto a snapshot: the model as it was, as a snapshot in DIR.
+
+    Reads Kafka and DIR, and no store. --buckets is for a model that begins with no rows.
+    """
+    from contextlib import closing
+
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.recovery.rebuild import Rebuilding, RebuildSettings
+    from headrace.learner.recovery.rebuild import rebuild as rebuild_model
+    from headrace.learner.spec.model_spec import load_spec
+    from headrace.pserver.snapshots.storage import Shelf
+
+    spec, shelf = load_spec(model), Shelf(place)
+    settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
+    rebuilding = Rebuilding(settings, kafka_settings(kafka, kafka_client), spec, shelf)
+    begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
+    typer.echo(f"{spec.name}: beginning with {begin}", err=True)
+    with (
+        closing(rebuilding.reader),
+        stopped_by_signals() as stop,
+        Shown(Console(stderr=True)) as shown,
+    ):
+        written = rebuild_model(
+            rebuilding,
+            version_here(),
+            stop=stop,
+            tell_restored=shown.buckets("reading the snapshot"),
+            tell_replayed=shown.replay("learning again"),
+            tell_written=shown.buckets("writing"),
+        )
+    say_written(written, place)
+
+
+def moment_text(at_ms: int) -> str:
+    """Return a time as a person reads it."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def moment_ms(text: str) -> int:
+    """Return a time in milliseconds since 1970. Raises BadOption."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadOption(
+            "--as-of: expected a time such as 2026-11-20T18:30:00Z, or milliseconds since 1970, "
+            f"found {text!r}"
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,119 @@
+"""`headrace serving score`: score a stream rather than requests."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import (
+    KAFKA,
+    REDIS,
+    Instance,
+    KafkaAddress,
+    KafkaClient,
+    MetricsPort,
+    RedisUrl,
+)
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.serving.models.loading import ModelAt, SnapshotAt
+
+ScoredModel = Annotated[
+    Path | None,
+    typer.Option("--model", envvar="HEADRACE_MODEL", metavar="FILE", help="The model spec (TOML)."),
+]
+ScoredSnapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshot",
+        envvar="HEADRACE_SERVING_SNAPSHOT",
+        metavar="NAME=PLACE",
+        help="Score with a snapshot, as the model NAME, instead. PLACE as with `serving run`.",
+    ),
+]
+FromTopic = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        envvar="HEADRACE_SCORING_FROM",
+        metavar="TOPIC",
+        help="Impressions to score: from the beginning of the topic, each exactly once.",
+    ),
+]
+ToTopic = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        envvar="HEADRACE_SCORING_TO",
+        metavar="TOPIC",
+        help="Where their scores go. Default: scored.MODEL; made where it is missing.",
+        show_default=False,
+    ),
+]
+MostRows = Annotated[
+    int | None,
+    typer.Option(
+        "--most-rows",
+        envvar="HEADRACE_SERVING_MOST_ROWS",
+        min=1_000,
+        help="Hold at most so many rows, and fetch others. Default: hold all of them.",
+    ),
+]
+MissDeadlineMs = Annotated[
+    int,
+    typer.Option(
+        "--miss-deadline-ms",
+        envvar="HEADRACE_SCORING_MISS_DEADLINE_MS",
+        min=1,
+        help="With --most-rows: how long to wait for rows. A stream has more time than a request.",
+    ),
+]
+
+
+def score(
+    kafka: KafkaAddress = KAFKA,
+    model: ScoredModel = None,
+    snapshot: ScoredSnapshot = None,
+    redis: RedisUrl = REDIS,
+    impressions: FromTopic = "impressions",
+    scores: ToTopic = "",
+    instance: Instance = "",
+    most_rows: MostRows = None,
+    miss_deadline_ms: MissDeadlineMs = 5_000,
+    metrics_port: MetricsPort = 0,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Score the impressions of a topic into another one, exactly once, until stopped."""
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.scoring.process import ScoringSettings, run_scoring
+
+    settings = ScoringSettings(
+        instance=instance,
+        impressions=impressions,
+        scores=scores,
+        metrics_port=metrics_port,
+        bounds=None if most_rows is None else Bounds(most_rows, miss_deadline_ms),
+    )
+    with ExitStack() as stack:
+        at = _model_at(stack, model, snapshot, redis)
+        stop = stack.enter_context(stopped_by_signals())
+        run_scoring(settings, kafka_settings(kafka, kafka_client), at, stop)
+
+
+def _model_at(
+    stack: ExitStack, model: Path | None, snapshot: str | None, redis: str
+) -> "ModelAt | SnapshotAt":
+    from headrace.deploy.cli.model_sources import frozen, opened
+
+    models: list[ModelAt | SnapshotAt] = [
+        *opened(stack, [model] if model else [], redis),
+        *frozen([snapshot] if snapshot else []),
+    ]
+    if len(models) != 1:
+        found = "both" if models else "neither"
+        raise BadOption(f"expected --model / HEADRACE_MODEL or --snapshot, found {found}")
+    return models[0]

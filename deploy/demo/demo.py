@@ -1,0 +1,285 @@
+"""The demo: every part on this machine, a stream through all of them, and a model that keeps up.
+
+The stream is a synthetic one in real time (`deploy.demo.synthetic`), or a log of the user's. After
+a third of the time, a minute at most, the rows are copied, and the copy never learns again: from
+then on two models score the same impressions, and the distance between them is what freshness is
+worth. Everything shown is read where a user could read it: topics, the server, the rows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+
+from headrace.deploy.demo.live_stream import LiveStream
+from headrace.deploy.demo.metrics import DemoFigures
+from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
+from headrace.deploy.demo.schedule import Acts, observed_upheaval, programme
+from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.demo.view import Counted, Served, Summary, View, line, summary, table
+from headrace.deploy.local.drain import Patience
+from headrace.deploy.local.pipeline import Road
+from headrace.deploy.local.services.progress import ShownSteps
+from headrace.deploy.reports.event_log import check_log, first_impressions
+from headrace.deploy.reports.observer import (
+    Observer,
+    Rate,
+    ask_caught_up,
+    ask_server,
+    copied,
+    copy_rows,
+    curl_of,
+)
+from headrace.deploy.reports.outcomes import served_beside_learned
+from headrace.deploy.reports.report import count_rows
+from headrace.ingest.joiner.process import read_state
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+
+if TYPE_CHECKING:
+    import threading
+
+    from headrace.deploy.demo.players import Playing
+    from headrace.deploy.demo.synthetic import Event
+    from headrace.deploy.local.drain import Behind
+    from headrace.deploy.reports.observer import ServerStatus
+    from headrace.pserver.rows.table import RowTable
+
+SHOW_EVERY_S = 0.5
+LINE_EVERY_S = 10.0
+ASK_EVERY_S = 1.0
+RECENT_S = 10.0
+"""What the demo calls now: a change shows within seconds, and an AUC is right to a hundredth."""
+CHAOS_SHARE = 0.7
+"""Of the show have passed when the learner is killed."""
+
+
+def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
+    """Show the demo on the terminal, or as plain lines where there is none. Raises DeployError."""
+    if settings.data is not None:
+        check_log(settings.data)
+    console = Console()
+    with ShownSteps(console) as steps, Road(settings.road, steps) as road:
+        console.print(
+            f"the page: {road.address}/ (as soon as everything has started: in some ten seconds, "
+            "in a minute the first time, when all is compiled)",
+            soft_wrap=True,
+        )
+        if not road.start(stop):
+            return
+        observer = Observer(road.kafka, road.spec)
+        figures = DemoFigures(road.spec.name)
+        try:
+            with (
+                telling(road.kafka, "demo", instance_name(), figures.registry),
+                playing(settings, road, observer) as playing_it,
+            ):
+                _Demo(settings, road, observer, playing_it, console, stop, figures).run()
+        finally:
+            observer.close()
+
+
+class _Demo:
+    """One demo under way, in the main thread."""
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        road: Road,
+        observer: Observer,
+        playing_it: Playing,
+        console: Console,
+        stop: threading.Event,
+        figures: DemoFigures,
+    ) -> None:
+        self._figures = figures
+        self._killed_at_s: float | None = None
+        self._settings, self._road, self._observer = settings, road, observer
+        self._playing, self._player = playing_it, playing_it.player
+        self._console, self._stop = console, stop
+        self._frozen_at_s: float | None = None
+        self._copying: Future[RowTable] | None = None
+        self._server: ServerStatus | None = None
+        self._asked_s = self._shown_s = float("-inf")
+        self._said_s = 0.0
+        self._events, self._examples = Rate(), Rate()
+        self._live: Live | None = None
+
+    def run(self) -> None:
+        """Play, freeze after the first part, wait until all is learned, sum up."""
+        settings, observer = self._settings, self._observer
+        observer.poll(0.0)  # stand at the end of the topics before anything is sent
+        asked = curl_of(self._road.address, self._road.spec, _sample(settings))
+        # not in the table, where it would be cut into lines that nobody could paste
+        self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
+        self._console.print(programme(self._acts()), soft_wrap=True, highlight=False)
+        self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
+            Live(console=self._console, auto_refresh=False, transient=True) as live,
+        ):
+            self._live = live if self._console.is_terminal else None
+            observer.begin()
+            self._player.start()
+            drain_s = World.lasting(settings.seconds).longest_delay_s
+            showing_s = settings.seconds - (drain_s if settings.data is None else 0.0)
+            self._play_until(showing_s)
+            shown_s = observer.at_s
+            self._player.stop_showing()
+            self._finish()
+            self._live = None
+        if not self._stop.is_set():
+            self._sum_up(shown_s)
+
+    def _acts(self) -> Acts:
+        settings = self._settings
+        return Acts(
+            settings.seconds,
+            settings.part_s,
+            None if settings.data is not None else UPHEAVAL_SHARE * settings.seconds,
+            CHAOS_SHARE * settings.seconds if settings.chaos else None,
+            from_log=settings.data is not None,
+        )
+
+    def _play_until(self, end_s: float) -> None:
+        killed_s = self._acts().killed_s
+        while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
+            self._look("learning")
+            if self._observer.at_s >= self._settings.part_s:
+                self._freeze()
+            if killed_s is not None and self._observer.at_s >= killed_s:
+                self._kill()
+
+    def _kill(self) -> None:
+        """Kill the learner, once; the supervisor starts another."""
+        if self._killed_at_s is None:
+            self._killed_at_s = self._observer.at_s
+            os.kill(self._road.supervisor.pid("learner"), signal.SIGKILL)
+
+    def _freeze(self) -> None:
+        """Begin to copy the rows; once they are here, they are the frozen model."""
+        if self._copying is None:
+            # aside: it takes a second or two, and the stream goes on
+            self._copying = self._aside.submit(copy_rows, self._road.store)
+        elif self._frozen_at_s is None and self._copying.done():
+            buckets = self._road.store.shape().buckets
+            self._observer.freeze(self._copying.result(), buckets)
+            self._frozen_at_s = self._observer.at_s
+
+    def _finish(self) -> None:
+        while self._player.is_alive() and not self._stop.is_set():
+            self._look("the last clicks")
+        self._look("waiting until all is learned")
+        if self._stop.is_set():
+            return
+
+        def tell(_behind: Behind) -> None:
+            self._look("waiting until all is learned")
+
+        self._road.arrival.wait(self._stop, Patience(), tell)
+        self._observer.poll(0.2)
+
+    def _look(self, phase: str) -> None:
+        """Take what came, and show it when it is time."""
+        self._observer.poll(0.05)
+        self._road.check()
+        if self._player.failure is not None:
+            raise self._player.failure
+        now_s = self._observer.at_s
+        if now_s - self._asked_s >= ASK_EVERY_S:
+            self._asked_s = now_s
+            self._server = ask_server(self._road.address, self._road.spec.name) or self._server
+        if now_s - self._shown_s >= SHOW_EVERY_S:
+            self._shown_s = now_s
+            view = self._view(phase, now_s)
+            self._figures.note(view.recent)
+            self._show(view)
+
+    def _show(self, view: View) -> None:
+        if self._live is not None:
+            self._live.update(table(view), refresh=True)
+        elif not self._console.is_terminal and view.at_s - self._said_s >= LINE_EVERY_S:
+            self._said_s = view.at_s
+            self._console.print(line(view), soft_wrap=True, highlight=False)
+
+    def _view(self, phase: str, now_s: float) -> View:
+        settings, server = self._settings, self._server
+        recent_s = min(RECENT_S, settings.part_s)
+        # clicks of the last seconds are still to come: compare a little earlier
+        to_s = now_s - (World.lasting(settings.seconds).click_delay_s * 2)
+        return View(
+            phase=phase,
+            at_s=now_s,
+            of_s=settings.seconds,
+            events_s=self._events.note(now_s, self._player.sent),
+            examples_s=self._examples.note(now_s, self._observer.race.examples),
+            recent=self._observer.race.standing(to_s - recent_s, to_s),
+            recent_s=recent_s,
+            frozen_at_s=self._frozen_at_s,
+            freeze_due_s=settings.part_s,
+            p50_ms=server.p50_ms if server else None,
+            p99_ms=server.p99_ms if server else None,
+            rows=server.rows if server else None,
+            address=self._road.address,
+            asked=self._playing.client.asked if self._playing.client else None,
+        )
+
+    def _sum_up(self, shown_s: float) -> None:
+        road, part_s = self._road, self._settings.part_s
+        state = read_state(road.kafka, road.spec)
+        followed = copied(road.store)
+        rows = count_rows(followed.table, road.spec.fields)
+        server = ask_caught_up(road.address, road.spec.name, followed, self._stop)
+        server = server or self._server
+        player = self._player
+        if isinstance(player, LiveStream):
+            impressions, clicks = player.impressions, player.clicks
+        else:
+            impressions, clicks = state.impressions, state.clicks
+        race, upheaval_s = self._observer.race, self._acts().upheaval_s
+        result = Summary(
+            seconds=self._observer.at_s,
+            impressions=impressions,
+            clicks=clicks,
+            frozen_at_s=self._frozen_at_s,
+            last=self._observer.race.standing(shown_s - part_s, shown_s + 1.0),
+            last_s=part_s,
+            p50_ms=server.p50_ms if server else None,
+            p99_ms=server.p99_ms if server else None,
+            rows=rows.rows,
+            killed_at_s=self._killed_at_s,
+            served=self._served(),
+            upheaval=None if upheaval_s is None else observed_upheaval(race, upheaval_s),
+            counted=Counted(
+                impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
+            ),
+        )
+        self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
+
+    def _served(self) -> Served | None:
+        """Join what the server had answered with what came of it; what the learner gave, too."""
+        client, road = self._playing.client, self._road
+        if client is None:
+            return None
+        beside = served_beside_learned(road.kafka, road.spec, client.served())
+        return Served(
+            client.asked,
+            beside.served.progressive(),
+            beside.learned.progressive(),
+            len(beside.served),
+            self._playing.speed,
+        )
+
+
+def _sample(settings: DemoSettings) -> list[Event]:
+    """Two impressions as the model will see them, to ask the server about."""
+    if settings.data is not None:
+        return first_impressions(settings.data, 2)
+    now_ms = wall_ms()
+    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, now_ms)
+    return stream.step(now_ms, 1).impressions[:2]

@@ -1,0 +1,130 @@
+"""Compiles what is compiled, before anybody waits for it.
+
+The kernels of joiner, learner and server are compiled at their first call and kept on disk for
+every later process. On a fresh clone that takes half a minute, and would be counted as part of the
+first run. So before the parts are started, one impression and its click go down a road of fakes in
+this process: the same joiner and learner, with lists for Kafka and memory for the parameter server.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+from tenacity import Retrying
+
+from headrace.ingest.joiner.loop import Joiner
+from headrace.ingest.joiner.loop import Pace as JoinerPace
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
+from headrace.learner.loop.batch_guard import Guard
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.models import open_model
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.store import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.ingest.kafka.transactions import Outgoing
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.errors import Unreachable
+    from headrace.pserver.store import Answer, Push, Store
+
+SHOWN_MS = 1_700_000_000_000
+
+
+class _AtOnce:
+    """An exchange whose answers are there as soon as they are asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._answers: list[Answer | Unreachable] | None = None
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        self._answers = self._store.push(pushes)
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        answers, self._answers = self._answers, None
+        return answers
+
+
+def warm(spec: ModelSpec) -> int:
+    """Let one impression and its click be joined and learned; return the rows that made."""
+    written = _join(spec)
+    examples = ListReader({Source(examples_topic(spec.name), 0): []})
+    for message in written:
+        if message.target.topic == examples_topic(spec.name):
+            examples.append(message.target, message.value, SHOWN_MS)
+    return _learn(spec, examples)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _join(spec: ModelSpec) -> list[Outgoing]:
+    topics = EventTopics()
+    shown, clicked = Source(topics.impressions, 0), Source(topics.clicks, 0)
+    reader = ListReader({shown: [], clicked: []})
+    impression = {"impression_id": "warm", "timestamp_ms": SHOWN_MS}
+    window_ms = spec.fields.label.window_ms
+    for source, event in (
+        (shown, impression),
+        (clicked, impression | {"timestamp_ms": SHOWN_MS + 1}),
+        # past the window, so that it closes whatever the label policy
+        (shown, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
+        (clicked, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
+    ):
+        reader.append(source, orjson.dumps(event), SHOWN_MS)
+    transactions = ListTransactions()
+    joiner = Joiner(
+        reader=reader,
+        transactions=transactions,
+        model=spec.name,
+        fields=spec.fields,
+        topics=topics,
+        pace=JoinerPace(),
+        now_ms=_now_ms,
+        rest=time.sleep,
+        restoring=Retrying(reraise=True),
+        give_up_s=0.0,
+    )
+    for _ in range(8):
+        joiner.step(0.0)
+    joiner.finish()
+    return transactions.written
+
+
+def _learn(spec: ModelSpec, examples: ListReader) -> int:
+    store = MemoryStore(clock_ms=_now_ms, nonces=lambda: secrets.token_bytes(8))
+    store.create(Shape(spec.name, 2, spec.width, spec.fingerprint, spec.text))
+    replica = Replica(store, store.shape())
+    replica.poll()
+    learner = Learner(
+        reader=examples,
+        scores=ListWriter(),
+        score_topic=scores_topic(spec.name),
+        store=store,
+        exchange=_AtOnce(store),
+        replica=replica,
+        model=open_model(spec, replica.shape.buckets),
+        fields=spec.fields,
+        pace=Pace(push_interval_ms=0),
+        now_ms=_now_ms,
+        draw_nonce=lambda: secrets.token_bytes(8),
+        rest=time.sleep,
+        guard=Guard(),
+    )
+    learner.view.reserve(learner.view.room + 1)  # so that making an index is compiled, too
+    for _ in range(8):
+        learner.step(0.0)
+    learner.finish(_now_ms() + 1000)
+    served = Replica(store, store.shape())
+    served.poll()
+    return len(served.table)

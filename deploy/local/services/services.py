@@ -1,0 +1,143 @@
+"""Kafka and a Valkey Cluster on this machine, or the ones whose addresses are given.
+
+    with OneMachine() as machine:
+        machine.kafka   # "127.0.0.1:21001"
+        machine.redis   # "redis+cluster://127.0.0.1:21002,127.0.0.1:21003"
+
+Both are launched before either is waited for, so they come up together. Their data lies in one
+directory: the caller's, which is used again the next time, or a temporary one, which is gone
+afterwards, even when this process is killed: then the leashes remove it.
+"""
+
+import contextlib
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from headrace.deploy.local.services.errors import StackError
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.deploy.local.services.progress import SilentSteps, Steps
+from headrace.deploy.local.services.valkey import ValkeyCluster
+from headrace.pserver.redis_backend.address import without_login
+
+
+class OneMachine:
+    """The stack as a context manager; in it, `kafka` and `redis` are addresses that answer.
+
+    `kafka` (`host:port`) and `redis` (a URL), when given, are used as they are and neither started,
+    checked nor stopped. `jars_directory` has the jars of a Kafka, None: those of the Maven cache,
+    fetched if need be. `directory` keeps data and logs, None: a temporary one.
+    Raises StackError from `__enter__`, with everything stopped again.
+    """
+
+    def __init__(
+        self,
+        *,
+        kafka: str | None = None,
+        redis: str | None = None,
+        jars_directory: Path | None = None,
+        directory: Path | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        self._kafka = kafka
+        self._redis = redis
+        self._jars_directory = jars_directory
+        self._wanted_directory = directory
+        self._steps = steps or SilentSteps()
+        self._cleanup = contextlib.ExitStack()
+        self.kafka_node: KafkaNode | None = None
+        self.valkey_cluster: ValkeyCluster | None = None
+        self.temporary = directory is None
+        self.directory: Path = directory or Path()
+
+    @property
+    def kafka(self) -> str:
+        """`host:port` of Kafka."""
+        assert self._kafka is not None
+        return self._kafka
+
+    @property
+    def redis(self) -> str:
+        """URL of Redis or Valkey."""
+        assert self._redis is not None
+        return self._redis
+
+    @property
+    def remove(self) -> Path | None:
+        """What a leash removes when this process dies: the directory, if it is a temporary one."""
+        return self.directory if self.temporary else None
+
+    def keep(self) -> None:
+        """Leave the temporary directory where it is: something is to be looked up in the logs."""
+        self.temporary = False
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as started:
+            started.callback(self._remove_directory)
+            self.directory = self._made_directory()
+            started.enter_context(_claimed(self.directory))
+            if self._redis is None:
+                self.valkey_cluster = ValkeyCluster(self.directory, remove=self.remove)
+                started.callback(self.valkey_cluster.stop)
+                self._steps.step("starting a Valkey Cluster of two primaries")
+                self.valkey_cluster.launch()
+                self._redis = self.valkey_cluster.url
+            if self._kafka is None:
+                jars = kafka_jars(self._jars_directory, self._steps.fetched)
+                self.kafka_node = KafkaNode(self.directory / "kafka", jars, remove=self.remove)
+                started.callback(self.kafka_node.stop)
+                self._steps.step("starting Kafka")
+                self.kafka_node.launch()
+                self._kafka = self.kafka_node.bootstrap
+            if self.valkey_cluster is not None:
+                # asked before any is waited for, so that they end together
+                started.callback(self.valkey_cluster.ask_to_stop)
+                self.valkey_cluster.wait_ready()
+            if self.kafka_node is not None:
+                self.kafka_node.wait_ready()
+            shown = without_login(self.redis)
+            self._steps.step(f"Kafka at {self.kafka}, Redis or Valkey at {shown}")
+            self._cleanup = started.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cleanup.close()
+
+    def _made_directory(self) -> Path:
+        if self._wanted_directory is None:
+            return Path(tempfile.mkdtemp(prefix="headrace-"))
+        try:
+            self._wanted_directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StackError(
+                f"--state / HEADRACE_STATE: expected a directory to keep data in, found {error}"
+            ) from error
+        return self._wanted_directory.resolve()
+
+    def _remove_directory(self) -> None:
+        if self.temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """Hold `directory` for this process: two servers writing the same files would ruin them."""
+    with (directory / "in-use").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"--state / HEADRACE_STATE: expected {directory} to itself, found another headrace "
+                "using it"
+            ) from None
+        yield

@@ -1,0 +1,153 @@
+"""`headrace pserver doctor`: everything that is wrong with a store and can be seen, with remedies.
+
+Looks once, judges with small pure checks (server_checks, cluster_checks, model_checks), and says
+what they found, worst first. What was looked at and is well is named too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from headrace.deploy.operations import cluster_checks, model_checks, server_checks
+from headrace.deploy.operations.finding import SUBJECTS, Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.inspection.survey import Survey
+
+_STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_MOST_PLACES = 6
+"""Named in one finding; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found, worst first, and what was looked at."""
+
+    model: str
+    findings: Sequence[Finding]
+    looked_at: Sequence[str]
+    """Subjects."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing but notes; 1: warnings; 2: something is broken."""
+        return int(max((each.severity for each in self.findings), default=Severity.NOTE))
+
+    @property
+    def well(self) -> list[str]:
+        """Subjects that nothing was found about."""
+        found = {each.subject for each in self.findings}
+        return [subject for subject in self.looked_at if subject not in found]
+
+
+def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagnosis:
+    """Return all that the checks find. `topic`: None if nobody said where Kafka is."""
+    findings = [
+        *server_checks.check_servers(survey.nodes),
+        *server_checks.check_functions(survey.nodes),
+        *server_checks.check_memory(survey.nodes),
+        *server_checks.check_persistence(survey.nodes),
+        *server_checks.check_replication(survey.nodes),
+        *server_checks.check_clocks(survey.nodes),
+        *cluster_checks.check_cluster(survey.nodes),
+        *model_checks.check_model(survey, spec),
+        *model_checks.check_buckets(survey),
+        *model_checks.check_keepers(survey),
+        *model_checks.check_layout(survey),
+    ]
+    if topic is not None:
+        findings += model_checks.check_kafka(survey, topic)
+    unseen = set() if topic is not None else {"kafka"}
+    if not survey.buckets:
+        unseen |= {"buckets", "keepers"}
+    looked_at = [subject for subject in SUBJECTS if subject not in unseen]
+    findings.sort(key=lambda each: (-each.severity, SUBJECTS.index(each.subject)))
+    return Diagnosis(spec.name, findings, looked_at)
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return it for a machine to read: every finding by itself, as many as there are."""
+    return {
+        "model": diagnosis.model,
+        "exit_code": diagnosis.exit_code,
+        "findings": [
+            {**asdict(each), "severity": each.severity.name.lower()} for each in diagnosis.findings
+        ],
+        "well": diagnosis.well,
+        "not_looked_at": [each for each in SUBJECTS if each not in diagnosis.looked_at],
+    }
+
+
+def as_text(diagnosis: Diagnosis) -> Group:
+    """Return it for a person to read: one finding for all the places where it is the same."""
+    together = _together(diagnosis.findings)
+    parts: list[Table | Text] = []
+    table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
+    for each, places in together:
+        head = Text(each.severity.name.lower(), _STYLES[each.severity])
+        head.append(f"\n{each.subject}", "default")
+        said = Table.grid("", "", padding=(0, 1))
+        for name, text in (
+            ("where", shortened(places)),
+            ("expected", each.expected),
+            ("found", each.found),
+            ("remedy", each.remedy),
+        ):
+            said.add_row(Text(name, "dim"), Text(text))
+        table.add_row(head, said)
+    if together:
+        parts.append(table)
+    counts = [sum(each.severity == kind for each, _ in together) for kind in Severity]
+    summary = Text(f"{diagnosis.model}: ")
+    for kind in reversed(Severity):
+        count, name = counts[kind], kind.name.lower()
+        plural = "s" if count != 1 and kind != Severity.BROKEN else ""
+        summary.append(f"{count} {name}{plural}", _STYLES[kind] if count else "dim")
+        summary.append(", " if kind else "")
+    parts.append(summary)
+    if diagnosis.well:
+        parts.append(Text(f"well: {', '.join(diagnosis.well)}", "green"))
+    if "kafka" not in diagnosis.looked_at:
+        parts.append(Text("not looked at: kafka (say where: --kafka)", "dim"))
+    return Group(*parts)
+
+
+def shortened(places: Iterable[str]) -> str:
+    """Return places as one text: buckets as ranges, and no more than a person reads."""
+    numbers, others = [], []
+    for place in dict.fromkeys(places):
+        if found := re.fullmatch(r"bucket (\d+)", place):
+            numbers.append(int(found[1]))
+        else:
+            others.append(place)
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    named = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+    left_out = f" and more, {len(numbers)} in all" if len(named) > _MOST_PLACES else ""
+    buckets = f"bucket{'s' * (len(numbers) > 1)} {', '.join(named[:_MOST_PLACES])}{left_out}"
+    more = len(others) - _MOST_PLACES
+    shown = others[:_MOST_PLACES] + ([f"{more} more"] if more > 0 else [])
+    return ", ".join(([buckets] if numbers else []) + shown)
+
+
+def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:
+    """Return findings that differ in nothing but the place as one, with all places."""
+    places: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    for each in findings:
+        key = (each.severity, each.subject, each.expected, each.found, each.remedy)
+        places.setdefault(key, (each, []))[1].append(each.where)
+    return list(places.values())

@@ -1,0 +1,67 @@
+"""`headrace pserver drop`: a model goes, if nobody uses it and whoever asks means it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import DeployError
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.inspection.survey import drop_leftovers, survey
+from headrace.pserver.inspection.usage import signs_of_use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.pserver.inspection.survey import Survey
+    from headrace.pserver.redis_backend.store import RedisStore
+
+_SIGNS_SHOWN = 3
+
+
+class NotDropped(DeployError):
+    """Nothing was removed."""
+
+
+def drop_model(
+    store: RedisStore,
+    model: str,
+    confirm: Callable[[str], bool],
+    *,
+    force: bool = False,
+    wait: Callable[[float], object] = time.sleep,
+) -> str:
+    """Remove a model; return what to say about it. `confirm` is asked with what is about to go.
+
+    What an interrupted drop or restore left goes too, and what is left of a model whose shape is
+    lost. Raises NotDropped, MissingModel, Unreachable.
+    """
+    seen = survey(store, model)
+    if seen.trouble is not None and not isinstance(seen.trouble, MissingModel):
+        raise seen.trouble
+    if seen.shape is None and not seen.buckets:
+        try:
+            store.missing()  # begun, and nothing of it made yet
+        except MissingModel as error:
+            raise NotDropped(f"expected the model {model!r} in the store, found none") from error
+    _check_reachable(seen)
+    if not force and (signs := signs_of_use(store, seen, wait)):
+        shown = "; ".join(signs[:_SIGNS_SHOWN])
+        more = f"; and {len(signs) - _SIGNS_SHOWN} buckets more" * (len(signs) > _SIGNS_SHOWN)
+        raise NotDropped(
+            f"expected that nobody uses {model!r}, found {shown}{more}. Stop its learners, keepers "
+            "and servers (a keeper that was killed: its lease ends in seconds), or say --force"
+        )
+    rows = sum(each.rows for each in seen.buckets)
+    if not confirm(f"{model}: {len(seen.buckets)} buckets, {rows:,} rows, and their logs"):
+        raise NotDropped(f"{model} was left as it is")
+    store.drop()
+    drop_leftovers(store.nodes, model, seen.nodes)
+    return f"{model} is gone: {len(seen.buckets)} buckets, {rows:,} rows"
+
+
+def _check_reachable(seen: Survey) -> None:
+    """Removing half a model would leave one that looks lost."""
+    for each in seen.buckets:
+        if each.trouble is not None:
+            raise NotDropped(f"expected every server to answer, found {each.trouble}")

@@ -1,0 +1,200 @@
+"""`headrace pserver inspect`: a model in the parameter server, bucket by bucket.
+
+For a person to look at, or as JSON for a machine; the same figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.pserver.inspection.buckets import FoundBucket
+    from headrace.pserver.inspection.survey import Survey
+
+UNKNOWN = "-"
+_COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper", "age", "lag")
+_RIGHT = ("bucket", "rows", "bytes", "version", "log bytes", "age", "lag")
+
+
+def complete(survey: Survey) -> bool:
+    """Whether the model and every bucket could be looked at."""
+    return survey.shape is not None and all(each.there for each in survey.buckets)
+
+
+def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
+    """Return a summary and a table of the buckets. `topic`: None if nobody named Kafka."""
+    table = Table(*_COLUMNS, "marks", box=None)
+    for column in table.columns:
+        column.justify = "right" if column.header in _RIGHT else "left"
+        column.no_wrap = column.header not in ("keeper", "marks")
+        column.overflow = "fold"
+    for each in survey.buckets:
+        place = (str(each.bucket), each.node)
+        if not each.there:
+            table.add_row(*place, *[UNKNOWN] * 7, Text(_absence(each), "bold red"))
+            continue
+        table.add_row(
+            *place,
+            f"{_rows(each):,}",
+            UNKNOWN if (size := _bytes(each)) is None else f"{size:,}",
+            f"{each.version:,}",
+            f"{each.log_bytes:,}",
+            _keeper(each),
+            f"{age_s:,.1f} s" if (age_s := _age_s(survey, each)) is not None else UNKNOWN,
+            _lag(each, topic),
+            _marks(each),
+        )
+    return Group(Text(_summary(survey, topic)), table)
+
+
+def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
+    """Return everything found, for a machine to read."""
+    shape = survey.shape
+    return {
+        "model": survey.model,
+        "complete": complete(survey),
+        "trouble": None if survey.trouble is None else str(survey.trouble),
+        "shape": shape
+        and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},
+        "rows": sum(_rows(each) for each in survey.buckets),
+        "bytes": _total_bytes(survey.buckets),
+        "log_bytes": sum(each.log_bytes for each in survey.buckets),
+        "kafka_trouble": _kafka_trouble(topic),
+        "nodes": [
+            {
+                "node": node.name,
+                "primary": node.member.primary or None,
+                "slots": node.member.slots,
+                "trouble": node.trouble,
+                "functions": node.functions,
+                "used_memory_bytes": int(node.info.get("used_memory", 0)),
+            }
+            for node in survey.nodes
+        ],
+        "buckets": [
+            {
+                "bucket": each.bucket,
+                "node": each.node,
+                "trouble": None if each.there else _absence(each),
+                "rows": _rows(each),
+                "rows_in_log": each.rows_in_log,
+                "bytes": _bytes(each),
+                "version": each.version,
+                "log_bytes": each.log_bytes,
+                "log_entries": each.version - each.trimmed,
+                "keeper": each.keeper or None,
+                "lease_left_ms": each.lease_left_ms,
+                "age_s": _age_s(survey, each),
+                "lag": None if topic is None or not each.there else topic.lag(each.marks),
+                "marks": dict(each.marks),
+            }
+            for each in survey.buckets
+        ],
+    }
+
+
+def _summary(survey: Survey, topic: HeldTopic | None) -> str:
+    """Say in one line what all buckets are together."""
+    shape, buckets = survey.shape, survey.buckets
+    if shape is None:
+        head = f"{survey.model}: {survey.trouble}; by its keys {len(buckets)} buckets"
+    else:
+        head = f"{survey.model}: {shape.buckets} buckets, {shape.width} floats a row"
+        head += f", spec {shape.fingerprint}"
+    said = [f"{head}, {_rows_in_all(buckets)}"]
+    if away := sum(not each.there for each in buckets):
+        said.append(f"{away} buckets are not there")
+    if (total := _total_bytes(buckets)) is not None:
+        folded = sum(each.rows for each in buckets)
+        held = sum(each.rows_bytes or 0 for each in buckets)
+        each_row = f", {held / folded:.0f} a folded row" if folded else ""
+        said.append(f"{total:,} bytes with the logs{each_row}")
+    said.append(_spread(buckets))
+    if (trouble := _kafka_trouble(topic)) is not None:
+        said.append(f"lag is not known: {trouble}")
+    return "; ".join(said)
+
+
+def _rows_in_all(buckets: Sequence[FoundBucket]) -> str:
+    rows = sum(map(_rows, buckets))
+    in_logs = [each.rows_in_log for each in buckets if each.there]
+    if None in in_logs:
+        return f"{rows:,} rows folded (those that only the logs have yet were not counted)"
+    only = sum(count or 0 for count in in_logs)
+    return f"{rows:,} rows" + (f" ({only:,} of them in the logs alone)" if only else "")
+
+
+def _spread(buckets: Sequence[FoundBucket]) -> str:
+    """Say how far from evenly the rows are spread over the nodes that show theirs."""
+    rows: defaultdict[str, int] = defaultdict(int)
+    for each in buckets:
+        if each.trouble is None:
+            rows[each.node] += _rows(each)
+    mean = sum(rows.values()) / len(rows) if rows else 0
+    if len(rows) < 2 or not mean:
+        return "on 1 node" if len(rows) == 1 else f"on {len(rows)} nodes"
+    more = max(rows.values()) / mean - 1
+    return f"on {len(rows)} nodes, the fullest with {more:.0%} more rows than the mean"
+
+
+def _rows(bucket: FoundBucket) -> int:
+    return bucket.rows + (bucket.rows_in_log or 0)
+
+
+def _absence(bucket: FoundBucket) -> str:
+    if bucket.trouble is not None:
+        return bucket.trouble
+    if bucket.loading:
+        return "half filled by a restore that is under way or was interrupted"
+    return "missing: its shard came back empty, or never had it; headrace pserver restore"
+
+
+def _bytes(bucket: FoundBucket) -> int | None:
+    if bucket.rows_bytes is None or bucket.log_memory_bytes is None:
+        return None
+    return bucket.rows_bytes + bucket.log_memory_bytes
+
+
+def _total_bytes(buckets: Sequence[FoundBucket]) -> int | None:
+    sizes = [_bytes(each) for each in buckets if each.there]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _age_s(survey: Survey, bucket: FoundBucket) -> float | None:
+    """Since Kafka got the newest event that the bucket has learned from."""
+    return (survey.at_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
+
+
+def _keeper(bucket: FoundBucket) -> str:
+    # a nonce follows the name, by which the keeper knows its own tenure
+    name = bucket.keeper.rpartition(":")[0] or bucket.keeper
+    if bucket.lease_left_ms is None or not name:
+        return "none"
+    if bucket.lease_left_ms <= 0:
+        return f"none ({name} until {-bucket.lease_left_ms / 1000:,.0f} s ago)"
+    return f"{name} ({bucket.lease_left_ms / 1000:.0f} s left)"
+
+
+def _kafka_trouble(topic: HeldTopic | None) -> str | None:
+    return "say where Kafka is: --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
+
+
+def _lag(bucket: FoundBucket, topic: HeldTopic | None) -> str:
+    lag = None if topic is None else topic.lag(bucket.marks)
+    return "no Kafka" if lag is None else f"{lag:,}"
+
+
+def _marks(bucket: FoundBucket) -> str:
+    # the topic's id is long and the same everywhere: its end is enough to tell two apart
+    return ", ".join(
+        f"{source.rpartition('/')[0][-4:]}/{source.rpartition('/')[2]}: {mark:,}"
+        for source, mark in sorted(bucket.marks.items())
+    )

@@ -1,0 +1,92 @@
+"""What a log of events on disk holds, as far as a report or a demo has to know."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import orjson
+import pyarrow as pa
+import zstandard
+
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+IMPRESSIONS, CLICKS = "impressions", "clicks"
+
+
+class _Head(msgspec.Struct):
+    impression_id: str
+    timestamp_ms: int | float
+
+
+_decode_head = msgspec.json.Decoder(_Head)
+
+
+def check_log(directory: Path) -> None:
+    """Return if the directory has both files, so that nothing need be started to find out.
+
+    Raises BadOption.
+    """
+    for stem in (IMPRESSIONS, CLICKS):
+        names = (f"{stem}.ndjson", f"{stem}.ndjson.zst")
+        if not any((directory / name).is_file() for name in names):
+            raise BadOption(
+                f"--data: expected {' or '.join(names)} in directory {directory}, found neither"
+            )
+
+
+def _lines(directory: Path, stem: str) -> Iterator[bytes]:
+    packed = directory / f"{stem}.ndjson.zst"
+    plain = directory / f"{stem}.ndjson"
+    file = zstandard.open(packed, "rb") if packed.is_file() else plain.open("rb")
+    with io.BufferedReader(file, 1 << 20) as lines:
+        yield from lines
+
+
+def _heads(directory: Path, stem: str) -> Iterator[_Head]:
+    for line in _lines(directory, stem):
+        try:
+            yield _decode_head.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # a dead letter
+
+
+def impression_ids_of(directory: Path) -> pa.Array:
+    """Return the ids of all impressions, as large_string."""
+    return pa.array(
+        [head.impression_id for head in _heads(directory, IMPRESSIONS)], pa.large_string()
+    )
+
+
+def span_ms(directory: Path) -> float:
+    """Return the time between the first event and the last."""
+    ends: list[float] = []
+    for stem in (IMPRESSIONS, CLICKS):
+        last = None
+        for head in _heads(directory, stem):
+            if last is None:
+                ends.append(head.timestamp_ms)
+            last = head.timestamp_ms
+        if last is not None:
+            ends.append(last)
+    return max(ends) - min(ends) if ends else 0.0
+
+
+def first_impressions(directory: Path, count: int) -> list[dict[str, Any]]:
+    """Return the first impressions, whole; fewer if there are not so many."""
+    found: list[dict[str, Any]] = []
+    for line in _lines(directory, IMPRESSIONS):
+        try:
+            _decode_head.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        found.append(orjson.loads(line))
+        if len(found) == count:
+            break
+    return found

@@ -1,0 +1,205 @@
+"""Watches a model from outside while it learns: what it scored, how fresh its server is.
+
+Reads the topics of examples and scores like any other consumer, in no group, and asks the server
+over HTTP like any other client. What it sees goes into a `Race`; how fast things go is taken over
+the last seconds.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from tenacity import (
+    Retrying,
+    retry_if_result,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_fixed,
+)
+
+from headrace.deploy.errors import BadOption
+from headrace.deploy.reports.model_comparison import Race
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka import KafkaReader
+from headrace.ingest.kafka.protocols import Gained, Record
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.models import open_model
+from headrace.pserver.replica.replica import Replica, Stale
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from headrace.deploy.reports.model_comparison import Floats
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.table import RowTable
+    from headrace.pserver.store import Store
+
+RATE_OVER_S = 3.0
+CATCH_UP_S = 5.0
+
+
+class ServerStatus(NamedTuple):
+    """What the server says of its model."""
+
+    rows: int
+    p50_ms: float | None
+    p99_ms: float | None
+    clicks: int
+    """How many clicks the percentiles were taken of, since the server started."""
+    version: int
+    """Sum of the versions of the buckets that it has."""
+
+
+def ask_server(address: str, model: str, timeout_s: float = 0.5) -> ServerStatus | None:
+    """Return what the server says, or None if it does not answer now."""
+    url = f"{address}/v1/models/{model}"
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310  (ours, http)
+            said: dict[str, Any] = orjson.loads(answer.read())
+    except (OSError, urllib.error.HTTPError, orjson.JSONDecodeError):
+        return None
+    freshness = said["freshness"]
+    return ServerStatus(
+        *(said["rows"], freshness["p50_ms"], freshness["p99_ms"], freshness["count"]),
+        said["version"],
+    )
+
+
+def ask_caught_up(
+    address: str, model: str, rows: Replica, stop: threading.Event
+) -> ServerStatus | None:
+    """Return what the server says once it is as far as these rows are, by the sum of versions.
+
+    It follows the same logs at its own pace: on a busy machine a moment behind. After 5 s, or when
+    `stop` is set, what it said last.
+    """
+    version = sum(rows.position(bucket).version for bucket in rows.buckets)
+    patient: Retrying = Retrying(
+        retry=retry_if_result(lambda said: said is None or said.version < version),
+        stop=stop_after_delay(CATCH_UP_S) | stop_when_event_set(stop),
+        wait=wait_fixed(0.1),
+        sleep=sleep_using_event(stop),
+        retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+    )
+    return patient(ask_server, address, model, 1.0)
+
+
+def copied(store: Store, within_s: float = 60.0) -> Replica:
+    """Return a replica that is complete. Raises Unreachable, MissingBucket."""
+    replica = Replica(store, store.shape())
+    deadline_s = time.monotonic() + within_s
+    while not replica.complete:
+        stale = [change for change in replica.poll() if isinstance(change, Stale)]
+        if stale and time.monotonic() > deadline_s:
+            raise stale[0].error
+    return replica
+
+
+def copy_rows(store: Store) -> RowTable:
+    """Return all rows of a model as they are now. Raises Unreachable, MissingBucket."""
+    return copied(store).table
+
+
+class Rate:
+    """Turns a growing total into a rate over the last seconds."""
+
+    def __init__(self, over_s: float = RATE_OVER_S) -> None:
+        self._over_s = over_s
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, at_s: float, total: int) -> float:
+        """Return the rate a second, given the total now."""
+        seen = self._seen
+        seen.append((at_s, total))
+        while seen[0][0] < at_s - self._over_s and len(seen) > 2:
+            seen.popleft()
+        passed_s = at_s - seen[0][0]
+        return (total - seen[0][1]) / passed_s if passed_s > 0 else 0.0
+
+
+class Observer:
+    """Follows one model's topics from their present end, into `race`. Close it."""
+
+    def __init__(self, kafka: KafkaSettings, spec: ModelSpec) -> None:
+        self._spec = spec
+        self._scores = scores_topic(spec.name)
+        self._reader = KafkaReader(kafka, None, [examples_topic(spec.name), self._scores])
+        self._begun_s = time.monotonic()
+        self._truths: deque[tuple[Sequence[str], Floats]] = deque()
+        self._served: deque[tuple[list[str], list[float]]] = deque()
+        self.expected = 0
+        """Impressions announced by `expect`."""
+        self.race = Race()
+
+    @property
+    def at_s(self) -> float:
+        """Seconds since `begin`."""
+        return time.monotonic() - self._begun_s
+
+    def begin(self) -> None:
+        """Set the clock to zero."""
+        self._begun_s = time.monotonic()
+
+    def expect(self, impression_ids: Sequence[str], truth: Floats) -> None:
+        """Announce impressions whose true probability is known; from any one thread."""
+        self._truths.append((impression_ids, truth))
+        self.expected += len(impression_ids)
+
+    def serve(self, impression_ids: list[str], scores: list[float]) -> None:
+        """Note what the server answered of impressions; from any one thread."""
+        self._served.append((impression_ids, scores))
+
+    def poll(self, timeout_s: float) -> None:
+        """Take what has come, waiting up to `timeout_s` only while there is nothing."""
+        while self._served:
+            self.race.add_served(*self._served.popleft())
+        while self._truths:
+            self.race.add_truth(*self._truths.popleft())
+        for happening in self._reader.poll(timeout_s):
+            match happening:
+                case Gained(source):
+                    self._reader.start({source: self._reader.held(source)[1]})
+                case Record() if happening.source.topic == self._scores:
+                    self.race.add_scores(unpack_scores(happening.value))
+                case Record():
+                    examples = unpack_examples(happening.value, self._spec.fields)
+                    self.race.add_examples(examples, self.at_s)
+
+    def freeze(self, rows: RowTable, buckets: int) -> None:
+        """From now on compare with a model that has these rows, of so many buckets, for ever."""
+        self.race.frozen = partial(open_model(self._spec, buckets).predict, rows)
+
+    def close(self) -> None:
+        """Disconnect from Kafka."""
+        self._reader.close()
+
+
+def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
+    """Return a command that asks for predictions of these impressions."""
+    if not events:
+        raise BadOption("expected a log with impressions, found an empty one")
+    fields = spec.fields
+    sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
+    names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
+    known = [{name: each[name] for name in names if name in each} for each in events]
+    context = {
+        name: value
+        for name, value in known[0].items()
+        if all(name in each and each[name] == value for each in known)
+    }
+    candidates = [
+        {name: value for name, value in each.items() if name not in context} for each in known
+    ]
+    asked = {"context": context, "candidates": candidates}
+    body = orjson.dumps(asked).decode().replace("'", "\\u0027")
+    return f"curl -s {address}/v1/models/{spec.name}:predict -d '{body}'"

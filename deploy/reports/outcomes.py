@@ -1,0 +1,192 @@
+"""Scores beside outcomes: what each impression was given, and whether it was clicked.
+
+Both come from Kafka (topics `scores.<model>` and `examples.<model>`), never from a process's own
+running figures. A learner that was killed scores some impressions a second time when it comes back,
+having seen more by then: so the first score of an impression counts, and a kill cannot flatter the
+accuracy, nor bend it otherwise. Impressions are joined as whole columns, by Arrow's hash tables.
+
+What users were given beside what the learner knew: two accuracies of the same impressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka import read_all
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.validation.breakdown import Scored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.loop.scores import Scores
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.validation.progressive import Progressive
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Impressions that have a score, in the order they were first shown."""
+
+    impression_ids: pa.Array  # (n,) large_string, unique
+    requests: npt.NDArray[np.int64]  # (n,) equal for the impressions of one request
+    labels: npt.NDArray[np.uint8]  # (n,) 1 if clicked
+    scores: npt.NDArray[np.float64]  # (n,) the first that the impression was given
+    event_ms: npt.NDArray[np.int64]  # (n,) when it was shown
+    weights: npt.NDArray[np.float64] | None  # (n,) what each counts as; None: 1
+    slices: dict[str, pa.Array]  # raw fields that the spec slices by, each (n,)
+    unscored: int = 0
+    """Shown impressions that no score was found for: none, unless Kafka no longer holds it."""
+
+    def __len__(self) -> int:
+        return len(self.impression_ids)
+
+    def only(self, impression_ids: pa.Array) -> Outcomes:
+        """Return those of the impressions named."""
+        chosen = pc.is_in(self.impression_ids, value_set=impression_ids).to_numpy(
+            zero_copy_only=False
+        )
+        return Outcomes(
+            self.impression_ids.filter(pa.array(chosen)),
+            self.requests[chosen],
+            self.labels[chosen],
+            self.scores[chosen],
+            self.event_ms[chosen],
+            None if self.weights is None else self.weights[chosen],
+            {name: values.filter(pa.array(chosen)) for name, values in self.slices.items()},
+        )
+
+    @property
+    def scored(self) -> Scored:
+        """The columns that figures are counted from."""
+        return Scored(self.labels, self.scores, self.event_ms, self.requests, self.weights)
+
+    def progressive(self) -> Progressive:
+        """Return the accuracy of the scores, each made before its outcome was learned."""
+        return self.scored.figures()
+
+
+@dataclass(slots=True)
+class _Shown:
+    ids: list[pa.Array] = field(default_factory=list)
+    requests: list[pa.Array] = field(default_factory=list)
+    labels: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    event_ms: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    weights: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    slices: dict[str, list[pa.Array]] = field(default_factory=dict)
+
+    def add(self, batch: Examples) -> None:
+        """Take the impressions of a batch, as they were shown."""
+        is_first = batch.kinds != Kind.CLICKED
+        first = pa.array(is_first)
+        self.ids.append(_large(batch.impression_ids.filter(first)))
+        self.requests.append(_large(batch.request_ids.filter(first)))
+        self.labels.append(batch.labels[is_first])
+        self.event_ms.append(batch.shown_ms[is_first])
+        if batch.weights is not None:
+            self.weights.append(batch.weights[is_first].astype(np.float64))
+        for name, values in batch.slices.items():
+            self.slices.setdefault(name, []).append(_large(values.filter(first)))
+
+
+def join_outcomes(examples: Iterable[Examples], scores: Iterable[Scores]) -> Outcomes:
+    """Return every impression of `examples` that has a score, with its label.
+
+    Batches in the order of their partition; partitions in any order, since an impression's
+    examples and scores are all in one.
+    """
+    shown, clicked = _Shown(), []
+    for batch in examples:
+        is_click = batch.kinds == Kind.CLICKED
+        clicked.append(_large(batch.impression_ids.filter(pa.array(is_click))))
+        shown.add(batch)
+    scored_ids, scored = [], []
+    for made in scores:
+        scored_ids.append(_large(made.impression_ids))
+        scored.append(made.scores)
+    return _join(shown, _joined(clicked), _joined(scored_ids), _numbers(scored, np.float64))
+
+
+def _join(
+    shown: _Shown, clicked: pa.Array, scored_ids: pa.Array, scored: npt.NDArray[np.float64]
+) -> Outcomes:
+    ids = _joined(shown.ids)
+    once = _first_places(ids)
+    ids = ids.take(once)
+    labels = _numbers(shown.labels, np.uint8)[once]
+    labels |= pc.is_in(ids, value_set=clicked).to_numpy(zero_copy_only=False).astype(np.uint8)
+    first_scores = _first_places(scored_ids)
+    place = pc.index_in(ids, value_set=scored_ids.take(first_scores))
+    found = place.is_valid().to_numpy(zero_copy_only=False)
+    place = place.fill_null(0).to_numpy()[found]
+    kept = pa.array(found)
+    return Outcomes(
+        ids.filter(kept),
+        _request_numbers(_joined(shown.requests).take(once))[found],
+        labels[found],
+        scored[first_scores][place],
+        _numbers(shown.event_ms, np.int64)[once][found],
+        _numbers(shown.weights, np.float64)[once][found] if shown.weights else None,
+        {name: _joined(each).take(once).filter(kept) for name, each in shown.slices.items()},
+        unscored=int((~found).sum()),
+    )
+
+
+def _request_numbers(requests: pa.Array) -> npt.NDArray[np.int64]:
+    """Number the requests; an impression without one is a request of its own."""
+    codes = requests.dictionary_encode().indices
+    alone = -1 - np.arange(len(requests), dtype=np.int64)
+    known = codes.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(known, codes.fill_null(0).to_numpy().astype(np.int64), alone)
+
+
+def _first_places(ids: pa.Array) -> npt.NDArray[np.int64]:
+    codes = ids.dictionary_encode().indices.to_numpy()
+    return np.sort(np.unique(codes, return_index=True)[1])
+
+
+def _large(ids: pa.Array) -> pa.Array:
+    # 64-bit offsets: a day's impression ids are more than 2 GiB of text
+    return ids.cast(pa.large_string())
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return pa.concat_arrays(arrays) if arrays else pa.array([], pa.large_string())
+
+
+def _numbers(arrays: list[Any], kind: type) -> npt.NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
+
+
+class Beside(NamedTuple):
+    """The same impressions, scored by a server when they were asked for, and by the learner."""
+
+    served: Outcomes
+    learned: Outcomes
+    """Each score made in the order of events, when everything before it was learned."""
+
+
+def served_beside_learned(kafka: KafkaSettings, spec: ModelSpec, served: Scores) -> Beside:
+    """Join what a server answered with outcomes, and the learner's scores of the same impressions.
+
+    Raises KafkaUnreachable.
+    """
+    examples = [
+        unpack_examples(record.value, spec.fields)
+        for record in read_all(kafka, examples_topic(spec.name))
+    ]
+    scores = (unpack_scores(record.value) for record in read_all(kafka, scores_topic(spec.name)))
+    given = join_outcomes(examples, [served])
+    return Beside(given, join_outcomes(examples, scores).only(given.impression_ids))

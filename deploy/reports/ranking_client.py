@@ -1,0 +1,225 @@
+"""A client that has the server rank each request of a log before anything of it is known.
+
+Whoever replays a log shows this client the lines that are due, before they are sent
+(`ingest.replay.replay`, `before`): it puts the impressions of each request to the server, as the
+site would have, and waits for the answers. So no score is made from a click of its own request, nor
+from the show that it is about; joined with the outcomes they tell what users would have been given.
+
+All requests of a group are under way at a time, over a few connections. A replay in real time has
+to go on: a group that is late is not asked at all, and nobody waits for longer than `patience_s`.
+Both are counted, so that a figure of accuracy says how much of the log it is of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from headrace.learner.loop.scores import Scores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.replay.ndjson import Line
+
+    Told = Callable[[list[str], list[float]], None]
+
+_START_S = 10.0
+_ANSWERED, _OVERLOADED = 200, 503
+
+
+@dataclass(frozen=True, slots=True)
+class AskingSettings:
+    """How much is asked at a time, and how long an answer is worth waiting for."""
+
+    connections: int = 8
+    """Under way at a time: enough to keep a server busy that computes one after another."""
+    patience_s: float = 1.0
+    """For all answers to what is due at one time: a user has gone by then."""
+    late_s: float = 0.5
+    """Behind its time by more than this, a replay goes on without asking, and catches up."""
+    again_s: float = 0.02
+    """Until a request is put again to a server that had too much to do."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """What became of the requests that were due."""
+
+    requests: int = 0
+    answered: int = 0
+    late: int = 0
+    """Not asked, for the replay was behind."""
+    unanswered: int = 0
+    """No answer in time, or none at all."""
+    refused: int = 0
+    """The server would not have them as they are."""
+    took_s: list[float] = field(default_factory=list)
+    """By those answered, from asking to the answer, what others were waited for included."""
+
+    def quantile_ms(self, share: float) -> float | None:
+        """Return how long that share of the answers took at most."""
+        return 1000 * float(np.quantile(self.took_s, share)) if self.took_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The impressions of one request, as the server is asked about them."""
+
+    body: bytes
+    candidates: int
+
+
+def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[Request]:
+    """Return the requests that the impressions among these lines are of; malformed lines in none.
+
+    What all candidates share stands in the context; what the model does not read is left out.
+    """
+    sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
+    names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if line.is_click or line.key is None:
+            continue
+        event: dict[str, Any] = orjson.loads(line.value)  # it was looked at: it is an object
+        shown.setdefault(str(event.get("request_id") or line.key.decode()), []).append(event)
+    return [_request(identity, events, names) for identity, events in shown.items()]
+
+
+def _request(identity: str, events: list[dict[str, Any]], names: Sequence[str]) -> Request:
+    first, *others = events
+    context = {
+        name: first[name]
+        for name in names
+        if name in first and all(name in each and each[name] == first[name] for each in others)
+    }
+    candidates = [
+        {"impression_id": each["impression_id"]}
+        | {name: each[name] for name in names if name in each and name not in context}
+        for each in events
+    ]
+    asked = {
+        "request_id": identity,
+        "timestamp_ms": int(first["timestamp_ms"]),
+        "context": context,
+        "candidates": candidates,
+    }
+    return Request(orjson.dumps(asked), len(candidates))
+
+
+class Client:
+    """Asks from an event loop in a thread of its own. A context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        fields: FieldSet,
+        told: Told = lambda *_: None,
+        settings: AskingSettings | None = None,
+    ) -> None:
+        """`url`: where requests to rank are posted. `told` is told ids and scores, as they come."""
+        self._url, self._fields, self._told = url, fields, told
+        self._settings = settings or AskingSettings()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="asking", daemon=True)
+        self._session: aiohttp.ClientSession | None = None
+        self._ids: list[str] = []
+        self._scores: list[float] = []
+        self.asked = Asked()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._open())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._session is not None:
+                self._run(self._session.close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def ask(self, lines: Sequence[Line], late_s: float) -> None:
+        """Have the requests among these lines ranked; return when that is done or given up."""
+        requests = requests_of(lines, self._fields)
+        self.asked.requests += len(requests)
+        if late_s > self._settings.late_s:
+            self.asked.late += len(requests)
+        elif requests:
+            self._run(self._ask_all(requests))
+
+    def served(self) -> Scores:
+        """Return every score that was served so far, as the learner's are kept."""
+        ids = pa.array(self._ids, pa.string())
+        nothing = pa.nulls(len(ids), pa.string())
+        times = np.zeros(len(ids), np.int64)
+        return Scores(ids, nothing, times, np.array(self._scores, np.float64))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(
+            _START_S + self._settings.patience_s
+        )
+
+    async def _open(self) -> None:
+        settings = self._settings
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=settings.connections),
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    async def _ask_all(self, requests: list[Request]) -> None:
+        until_s = time.monotonic() + self._settings.patience_s
+        async with asyncio.TaskGroup() as group:
+            for each in requests:
+                group.create_task(self._ask(each, until_s))
+
+    async def _ask(self, request: Request, until_s: float) -> None:
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(until_s - began_s):
+                status, body = await self._answer(request)
+        except (TimeoutError, aiohttp.ClientError):
+            self.asked.unanswered += 1
+            return
+        if status != _ANSWERED:
+            self.asked.refused += 1
+            return
+        self._take(body)
+        self.asked.answered += 1
+        self.asked.took_s.append(time.monotonic() - began_s)
+
+    async def _answer(self, request: Request) -> tuple[int, bytes]:
+        """Return status and body of the answer, once the server has time for one."""
+        assert self._session is not None
+        while True:
+            async with self._session.post(self._url, data=request.body) as answer:
+                body = await answer.read()
+            if answer.status != _OVERLOADED:
+                return answer.status, body
+            await asyncio.sleep(self._settings.again_s)
+
+    def _take(self, body: bytes) -> None:
+        ranking = orjson.loads(body)["ranking"]
+        ids = [each["impression_id"] for each in ranking]
+        scores = [each["score"] for each in ranking]
+        self._ids += ids
+        self._scores += scores
+        self._told(ids, scores)

@@ -1,0 +1,184 @@
+"""What a run amounted to: one JSON object, every figure of it recounted from the source.
+
+Nothing here is a process's running total, for processes are killed and restarted. How many events
+of each kind there were stands in the offsets that the joiner committed with its examples; accuracy
+is computed from the topics of scores and examples; shows and clicks are read back from the rows of
+the parameter server. So the figures of a run with kills in it are those of one without, and where
+they are not, the report shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from headrace.deploy.reports.event_log import impression_ids_of
+from headrace.deploy.reports.outcomes import join_outcomes
+from headrace.ingest.dead_letters.letter import Letter
+from headrace.ingest.dead_letters.letter import unpack as unpack_letter
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka import read_all
+from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
+from headrace.learner.loop.batch_guard import held_by
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.validation.breakdown import by_decile, by_slice, by_window, calibration_error
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from headrace.deploy.reports.outcomes import Outcomes
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.joiner.process import JoinerState
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.validation.breakdown import Part
+    from headrace.learner.validation.progressive import Progressive
+    from headrace.pserver.rows.table import RowTable
+
+WINDOWS = 10
+"""Windows of event time that the stream is looked at through; each begins in the middle of the one
+before."""
+FIELD_BITS = np.uint64(1023)
+"""The low ten bits of an id are the number of its field."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """What the rows of the parameter server add up to."""
+
+    rows: int
+    shows_by_field: dict[str, int]
+    clicks_by_field: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """From a click's append to Kafka to a server's replica that has learned from it."""
+
+    p50_ms: float | None
+    """None if no click came by while the server looked."""
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What learners did not let into the model (learner.loop.batch_guard)."""
+
+    batches: int
+    examples: int
+
+
+def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
+    """Sum the counters of the rows of each single-valued field; `table` is complete."""
+    size = len(table)
+    numbers = (table.ids & FIELD_BITS).astype(np.int64)
+    sums = []
+    for counts in (table.columns.shows[:size], table.columns.clicks[:size]):
+        # float64 holds every sum below 2^53 exactly
+        by_number = np.bincount(numbers, weights=counts, minlength=int(FIELD_BITS) + 1)
+        sums.append({field.name: int(by_number[field.number]) for field in fields.singles})
+    return RowCounts(size, sums[0], sums[1])
+
+
+def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
+    """Read all examples and scores of a model from Kafka. Raises KafkaUnreachable."""
+    examples = read_all(kafka, examples_topic(spec.name))
+    scores = read_all(kafka, scores_topic(spec.name))
+    return join_outcomes(
+        (unpack_examples(record.value, spec.fields) for record in examples),
+        (unpack_scores(record.value) for record in scores),
+    )
+
+
+def read_held(kafka: KafkaSettings, spec: ModelSpec) -> Held:
+    """Return what the dead letters say of batches that learners held back, each counted once."""
+    topic, held = examples_topic(spec.name), {}
+    for record in read_all(kafka, EventTopics().dead_letters):
+        letter = unpack_letter(record.value)
+        if isinstance(letter, Letter) and letter.topic == topic:
+            held[letter.origin] = held_by(letter.reason)
+    return Held(len(held), sum(held.values()))
+
+
+def make_report(
+    *,
+    state: JoinerState,
+    held: Held,
+    outcomes: Outcomes,
+    data: Sequence[Path],
+    rows: RowCounts,
+    freshness: Freshness,
+    seconds: float,
+) -> dict[str, Any]:
+    """Return the report as it is written: one JSON object."""
+    by_data = []
+    for directory in data:
+        of_it = outcomes.only(impression_ids_of(directory))
+        by_data.append({"data": str(directory)} | _figures(of_it.progressive()))
+    return {
+        "impressions": state.impressions,
+        "clicks": state.clicks,
+        "late_clicks": state.late_clicks,
+        "duplicates": state.duplicates,
+        "examples": state.examples,
+        "dead_letters": state.dead_letters,
+        "dropped_negatives": state.dropped_negatives,
+        "held_batches": held.batches,
+        "held_examples": held.examples,
+        "seconds": round(seconds, 3),
+        "progressive": _figures(outcomes.progressive()),
+        "by_data": by_data,
+        **_breakdown(outcomes),
+        "freshness_ms": {"p50": freshness.p50_ms, "p99": freshness.p99_ms},
+        "rows": rows.rows,
+        "shows_by_field": rows.shows_by_field,
+        "clicks_by_field": rows.clicks_by_field,
+    }
+
+
+def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
+    """Return the figures by decile of the scores, by slices, and of windows that slide."""
+    scored, bands = outcomes.scored, by_decile(outcomes.scored)
+    times = scored.event_ms
+    span_ms = int(times.max() - times.min()) + 1 if len(scored) else 1
+    length_ms = -(-span_ms // WINDOWS)
+    return {
+        "calibration_error": _rounded(calibration_error(bands)),
+        "by_decile": [
+            {name: _rounded(value) for name, value in asdict(band).items()} for band in bands
+        ],
+        "by_slice": {
+            field: [_part("value", part.name, part) for part in by_slice(scored, values)]
+            for field, values in sorted(outcomes.slices.items())
+        },
+        "by_window": [
+            _part("begin_ms", begin_ms, part)
+            for begin_ms, part in by_window(scored, length_ms, -(-length_ms // 2))
+        ],
+        "window_ms": length_ms,
+    }
+
+
+def _part(key: str, value: str | int, part: Part) -> dict[str, Any]:
+    return {key: value, "impressions": part.impressions} | _figures(part.figures)
+
+
+def _figures(accuracy: Progressive) -> dict[str, float | None]:
+    return {name: _rounded(value) for name, value in asdict(accuracy).items()}
+
+
+def _rounded(value: float) -> float | None:
+    # what has no value (an AUC with labels of one kind) is null, for JSON has no NaN
+    return round(value, 6) if np.isfinite(value) else None
+
+
+def write_report(path: Path, report: Mapping[str, Any]) -> None:
+    """Write the report whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")
+    unfinished.replace(path)

@@ -1,0 +1,1 @@
+"""Streaming online learning of click-through rates, from log events to served predictions."""

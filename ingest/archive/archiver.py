@@ -1,0 +1,263 @@
+"""Topics into Parquet: raw events and examples, by hour, for batch work and for keeping.
+
+One process reads every partition, so that nothing of Kafka's groups decides what is written twice.
+Rows of a partition are gathered until they are enough or old enough, and then written in one step
+that counts as a whole or not at all (`ingest.archive.parquet_folder`): each record once, through
+kills.
+
+The hour is that of the event, in UTC; of what has no readable time, that of its append to Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from prometheus_client import CollectorRegistry, Counter, start_http_server
+
+from headrace.ingest.archive.parquet_folder import Folder, SinkError
+from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Record
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.ingest.runtime.status import instance_name, telling
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from headrace.ingest.kafka.protocols import Reader, Source
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+HOUR = "%Y-%m-%dT%H"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """When a partition's rows are written, and what is served beside it."""
+
+    most_rows: int = 250_000
+    """Gathered of a partition: some tens of MB, and files that are neither many nor huge."""
+    most_age_s: float = 300.0
+    """So old may the oldest row that is not yet written become."""
+    metrics_port: int = 0
+    """0: no metrics are served."""
+
+
+class _Head(msgspec.Struct):
+    """What has a column of its own in the table of events."""
+
+    timestamp_ms: int | float | None = None
+    impression_id: str | None = None
+    request_id: str | None = None
+
+
+_EVENTS = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("append_ms", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("impression_id", pa.string()),
+        ("request_id", pa.string()),
+        ("event", pa.string()),  # as it was sent; null if that is no UTF-8
+        ("raw", pa.binary()),  # of those
+    ]
+)
+_decode_head = msgspec.json.Decoder(_Head)
+
+
+def event_table(records: Sequence[Record]) -> pa.Table:
+    """Return records of a topic of events as a table."""
+    columns: dict[str, list[object]] = {name: [] for name in _EVENTS.names}
+    for record in records:
+        try:
+            head = _decode_head.decode(record.value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            head = _Head()
+        time_ms = head.timestamp_ms
+        usable = time_ms is not None and EARLIEST_MS <= time_ms < LATEST_MS
+        try:
+            text, raw = record.value.decode(), None
+        except UnicodeDecodeError:
+            text, raw = None, record.value
+        row = (
+            *(record.source.partition, record.offset, record.append_ms),
+            int(time_ms) if time_ms is not None and usable else None,
+            *(head.impression_id, head.request_id, text, raw),
+        )
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    return pa.table(columns, _EVENTS)
+
+
+def example_table(records: Sequence[Record]) -> pa.Table:
+    """Return batches of examples as one table; the order within a batch is `position`."""
+    tables = []
+    for record in records:
+        table = pa.ipc.open_stream(record.value).read_all().replace_schema_metadata()
+        count = table.num_rows
+        tables.append(
+            table.append_column("partition", pa.repeat(pa.scalar(record.source.partition), count))
+            .append_column("offset", pa.repeat(pa.scalar(record.offset), count))
+            .append_column("position", pa.array(range(count), pa.int32()))
+            .rename_columns({"event_ms": "timestamp_ms"})
+        )
+    return pa.concat_tables(tables)
+
+
+def by_hour(table: pa.Table) -> dict[str, pa.Table]:
+    """Return the rows of each hour, in their order."""
+    time_ms = table["timestamp_ms"]
+    if time_ms.null_count:
+        time_ms = pc.coalesce(time_ms, table["append_ms"])
+    hours = pc.strftime(time_ms.cast(pa.timestamp("ms", "UTC")), HOUR)
+    found = sorted(hours.unique().to_pylist())
+    return {hour: table.filter(pc.equal(hours, hour)) for hour in found}
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Of one partition, not yet written."""
+
+    start: int
+    topic_id: str
+    records: list[Record] = field(default_factory=list)
+    rows: int = 0
+    since_s: float = 0.0
+    stop: int = 0
+    """Past the last record, and past what follows it and is no record."""
+
+
+class Sink:
+    """Gathers and writes. Not safe for use from several threads."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        folder: Folder,
+        examples: str | None,
+        settings: SinkSettings,
+        now_s: Callable[[], float] = time.monotonic,
+        wrote: Callable[[str, int], object] = lambda *_: None,
+    ) -> None:
+        """`examples` is the topic whose records are batches; others are of events."""
+        self._reader, self._folder, self._examples = reader, folder, examples
+        self._settings, self._now_s, self._wrote = settings, now_s, wrote
+        self._gathered: dict[Source, _Gathered] = {}
+
+    def step(self, timeout_s: float) -> None:
+        """Take in what came; write what is enough or old enough. Raises SinkError."""
+        for happening in self._reader.poll(timeout_s):
+            match happening:
+                case Gained(source=source):
+                    self._begin(source)
+                case Lost(source=source):
+                    self._gathered.pop(source, None)
+                case Record(source=source):
+                    self._take(happening)
+                case AtEnd(source=source, offset=offset):
+                    gathered = self._gathered[source]
+                    gathered.stop = max(gathered.stop, offset)
+        now_s = self._now_s()
+        for source, gathered in self._gathered.items():
+            old = gathered.records and now_s - gathered.since_s >= self._settings.most_age_s
+            if gathered.rows >= self._settings.most_rows or old:
+                self._write(source, gathered)
+
+    def finish(self) -> None:
+        """Write all that is gathered."""
+        for source, gathered in self._gathered.items():
+            if gathered.records:
+                self._write(source, gathered)
+
+    def _begin(self, source: Source) -> None:
+        topic_id = self._reader.topic_id(source.topic)
+        start = self._folder.resume(source, topic_id)
+        first, end = self._reader.held(source)
+        if start is not None and not first <= start <= end:
+            raise SinkError(
+                f"{source.topic}/{source.partition}: expected to go on at offset {start}, found "
+                f"{first} to {end}: what lies between was removed by retention"
+            )
+        start = first if start is None else start
+        self._gathered[source] = _Gathered(start, topic_id, stop=start)
+        self._reader.start({source: start})
+
+    def _take(self, record: Record) -> None:
+        gathered = self._gathered[record.source]
+        if not gathered.records:
+            gathered.since_s = self._now_s()
+        gathered.records.append(record)
+        gathered.stop = record.offset + 1
+        rows = 1
+        if record.source.topic == self._examples:
+            rows = pa.ipc.open_stream(record.value).read_next_batch().num_rows
+        gathered.rows += rows
+
+    def _write(self, source: Source, gathered: _Gathered) -> None:
+        make = example_table if source.topic == self._examples else event_table
+        table = make(gathered.records)
+        self._folder.write(source, gathered.topic_id, gathered.start, gathered.stop, by_hour(table))
+        self._wrote(source.topic, table.num_rows)
+        log.info(
+            "%s/%d: %d rows of offsets %d to %d",
+            *(source.topic, source.partition, table.num_rows, gathered.start, gathered.stop - 1),
+        )
+        gathered.start, gathered.rows = gathered.stop, 0
+        gathered.records.clear()
+
+
+def rows_written(registry: CollectorRegistry) -> Counter:
+    """Return the counter of what a sink has written."""
+    return Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
+
+
+def run_sink(
+    settings: SinkSettings,
+    kafka: KafkaSettings,
+    model: str | None,
+    url: str,
+    stop: threading.Event,
+    topics: EventTopics | None = None,
+) -> None:
+    """Write the topics of events, and the examples of a model if one is named, until `stop`.
+
+    Raises SinkError and the errors of ingest.errors.
+    """
+    topics = topics or EventTopics()
+    names = [topics.impressions, topics.clicks]
+    examples = examples_topic(model) if model is not None else None
+    registry = CollectorRegistry()
+    rows = rows_written(registry)
+    folder = Folder(url)
+    reader = KafkaReader(kafka, None, [*names, examples] if examples else names)
+    server = None
+    try:
+        if settings.metrics_port:
+            server, thread = start_http_server(settings.metrics_port, registry=registry)
+        sink = Sink(
+            reader,
+            folder,
+            examples,
+            settings,
+            wrote=lambda topic, count: rows.labels(topic).inc(count),
+        )
+        with telling(kafka, "sink", instance_name(), registry):
+            while not stop.is_set():
+                sink.step(0.2)
+            sink.finish()
+    finally:
+        reader.close()
+        folder.close()
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            thread.join()

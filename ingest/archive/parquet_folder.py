@@ -1,0 +1,133 @@
+"""Where a sink writes: Parquet files by hour, each row in exactly one of them.
+
+    TOPIC/hour=2026-11-21T08/PPPPP-FFFFFFFFFFFF.parquet   partition P, offsets from F on
+    _progress/TOPIC/PPPPP.json                             topic id, first offset not yet written
+    _writing/...                                           files under way; not for readers
+
+A step takes some offsets of one partition, which may fall into several hours. Its files are written
+aside, moved to their places, and then the progress says that they count. Whoever starts again reads
+the progress, removes what was moved and does not count, and goes on: so no row is ever there twice,
+not even for a reader who looks at no progress. Names with an underscore are skipped by the common
+readers of such folders.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import fsspec
+import msgspec
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from headrace.ingest.errors import StreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from headrace.ingest.kafka.protocols import Source
+
+
+class SinkError(StreamError):
+    """A folder that cannot be written, or that was written from something else. Stop."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What counts of one partition."""
+
+    topic_id: str
+    stop: int
+    """First offset not yet written."""
+
+
+class Folder:
+    """A folder or anything else that fsspec reaches (s3://BUCKET/PATH).
+
+    Raises SinkError if it cannot be written, or if another sink on this machine uses it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._held = ExitStack()
+        try:
+            files, root = fsspec.core.url_to_fs(url)
+            files.makedirs(root, exist_ok=True)
+            if isinstance(files, LocalFileSystem):
+                self._claim(Path(root))
+        except (OSError, ImportError, ValueError) as error:
+            self._held.close()
+            raise SinkError(f"expected a folder to write to at {url}, found: {error}") from error
+        self._files, self._root = files, root.rstrip("/")
+        self._remove(self._glob("_writing/*"))
+
+    def resume(self, source: Source, topic_id: str) -> int | None:
+        """Return the offset to go on from, None where nothing was written; remove what is beyond.
+
+        Raises SinkError if the topic was made again since.
+        """
+        path = self._progress_path(source)
+        progress = None
+        if self._files.exists(path):
+            progress = msgspec.json.decode(self._files.cat_file(path), type=Progress)
+            if progress.topic_id != topic_id:
+                raise SinkError(
+                    f"{path} was written from another topic {source.topic} (id "
+                    f"{progress.topic_id}) than there is now (id {topic_id}): the topic was made "
+                    "again; choose another folder"
+                )
+        stop = progress.stop if progress else 0
+        found = self._glob(f"{source.topic}/hour=*/{source.partition:05}-*.parquet")
+        self._remove([path for path in found if _first_of(path) >= stop])
+        return progress.stop if progress else None
+
+    def write(
+        self, source: Source, topic_id: str, start: int, stop: int, hours: Mapping[str, pa.Table]
+    ) -> None:
+        """Write the rows of offsets [start, stop), by hour. Raises SinkError."""
+        try:
+            moves = []
+            for hour, table in hours.items():
+                name = f"{source.partition:05}-{start:012}.parquet"
+                aside = f"{self._root}/_writing/{source.topic}-{hour}-{name}"
+                self._files.makedirs(f"{self._root}/_writing", exist_ok=True)
+                with self._files.open(aside, "wb") as file:
+                    pq.write_table(table, file, compression="zstd")
+                moves.append((aside, f"{self._root}/{source.topic}/hour={hour}/{name}"))
+            for aside, path in moves:
+                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+                self._files.mv(aside, path)
+            path = self._progress_path(source)
+            aside = f"{self._root}/_writing/{source.topic}-{source.partition:05}.json"
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.makedirs(f"{self._root}/_writing", exist_ok=True)
+            self._files.pipe_file(aside, msgspec.json.encode(Progress(topic_id, stop)))
+            self._files.mv(aside, path)
+        except OSError as error:
+            raise SinkError(f"expected to write to {self._root}, found: {error}") from error
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        self._held.close()
+
+    def _claim(self, root: Path) -> None:
+        lock: IO[str] = self._held.enter_context((root / "_in-use").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _progress_path(self, source: Source) -> str:
+        return f"{self._root}/_progress/{source.topic}/{source.partition:05}.json"
+
+    def _glob(self, pattern: str) -> list[str]:
+        found: list[str] = self._files.glob(f"{self._root}/{pattern}")
+        return found
+
+    def _remove(self, paths: list[str]) -> None:
+        for path in paths:
+            self._files.rm_file(path)
+
+
+def _first_of(path: str) -> int:
+    return int(path.rpartition("-")[2].removesuffix(".parquet"))

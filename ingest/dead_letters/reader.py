@@ -1,0 +1,121 @@
+"""The open dead letters: those whose event nobody has sent back or given up.
+
+Read in two passes over the topic, first what is settled, then the letters, so that memory holds
+where events lay and not the events. Several models' joiners write a letter each about the same
+event: the first one stands for all.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.ingest.dead_letters.letter import Letter, Settled, unpack
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.error_translation import unreachable
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Record, Source
+from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.ingest.dead_letters.letter import Origin
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters."""
+
+    reason: str = ""
+    """A word as metrics have it (`bad_time`), or a part of the sentence; "": any."""
+    topic: str = ""
+    """Where the event came from; "": any."""
+    since_ms: int = 0
+    """Events that Kafka took at this time or later."""
+    until_ms: int | None = None
+    """Events that Kafka took before this time."""
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether the letter is one of them."""
+        return (
+            (self.reason.lower() == letter.reason_name or self.reason in letter.reason)
+            and self.topic in ("", letter.topic)
+            and self.since_ms <= letter.append_ms
+            and (self.until_ms is None or letter.append_ms < self.until_ms)
+        )
+
+
+class DeadLetters:
+    """The topic of dead letters as it is now.
+
+    Raises KafkaUnreachable, MissingTopic, NotAllowed.
+    """
+
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        self._settings, self._topic = settings, topic
+        self._ends = _true_ends(settings, topic)
+        self.retried: set[Origin] = set()
+        self.discarded: set[Origin] = set()
+        for record in read_until(settings, topic, self._ends):
+            message = unpack(record.value)
+            if isinstance(message, Settled):
+                self.retried.update(message.retried)
+                self.discarded.update(message.discarded)
+
+    def letters(self, choice: Choice) -> Iterator[Letter]:
+        """Yield the chosen letters that are open, one for each event, in the order written."""
+        seen: set[Origin] = set()
+        for record in read_until(self._settings, self._topic, self._ends):
+            letter = unpack(record.value)
+            if not isinstance(letter, Letter) or not choice.takes(letter):
+                continue
+            origin = letter.origin
+            if origin not in self.retried and origin not in self.discarded and origin not in seen:
+                seen.add(origin)
+                yield letter
+
+
+def read_until(settings: KafkaSettings, topic: str, ends: dict[Source, int]) -> Iterator[Record]:
+    """Yield the committed records of a topic below `ends`, waiting for transactions still open.
+
+    Raises KafkaUnreachable if one stays open for longer than any of ours may.
+    """
+    reader = KafkaReader(settings, None, [topic])
+    try:
+        reading = {source for source, end in ends.items() if reader.held(source)[0] < end}
+        _gained(reader)
+        reader.start({source: reader.held(source)[0] for source in reading})
+        patience_s = TRANSACTION_TIMEOUT_MS / 1000 + settings.connect_timeout_s
+        deadline_s = time.monotonic() + patience_s
+        while reading:
+            for happening in reader.poll(0.5):
+                if not isinstance(happening, Record | AtEnd) or happening.source not in reading:
+                    continue
+                deadline_s = time.monotonic() + patience_s
+                if happening.offset >= ends[happening.source]:
+                    reading.discard(happening.source)
+                elif isinstance(happening, Record):
+                    yield happening
+            if time.monotonic() > deadline_s:
+                raise unreachable(settings.bootstrap, f"nothing came of {topic}")
+    finally:
+        reader.close()
+
+
+def _true_ends(settings: KafkaSettings, topic: str) -> dict[Source, int]:
+    """Return the end of each partition, past what open transactions hide.
+
+    A reader of committed records alone would stop before a settlement that lies behind the open
+    transaction of a joiner, and its events would be sent twice.
+    """
+    reader = KafkaReader(settings, None, [topic], read_committed=False)
+    try:
+        return {source: reader.held(source)[1] for source in _gained(reader)}
+    finally:
+        reader.close()
+
+
+def _gained(reader: KafkaReader) -> list[Source]:
+    return [h.source for h in reader.poll(0.0) if isinstance(h, Gained)]

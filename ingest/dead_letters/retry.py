@@ -1,0 +1,209 @@
+"""Repaired events go back to their topics, each exactly once.
+
+One transaction holds some events and the message that settles their letters: after a kill either
+both are there, or neither and the next retry sends them. Which letters are open is read only after
+Kafka has ended whatever an earlier retry left open, and fenced it if it still lives, since both
+have the same transactional id. So nothing is sent twice however often, and however many at once,
+retries are started.
+
+An event goes where its letter says it came from, with its impression id as the key: so it meets
+its click or impression whatever key the broken one had. One that the joiner would refuse again is
+not sent. What can still happen to it there depends on the joiner: an impression older than the
+window is too late by then and becomes a new letter, unless its repair changed the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import orjson
+from confluent_kafka import KafkaException, Producer
+
+from headrace.ingest.dead_letters.letter import Settled, pack_settled
+from headrace.ingest.dead_letters.reader import Choice, DeadLetters
+from headrace.ingest.errors import StreamError
+from headrace.ingest.events.contract import IMPRESSION_ID, Reason, is_tick, read_event
+from headrace.ingest.kafka.error_translation import translated
+from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
+from headrace.ingest.runtime.clock import wall_ms
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Sequence
+
+    from headrace.ingest.dead_letters.letter import Letter, Origin
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+_LETTERS_A_TRANSACTION = 500
+_BYTES_A_TRANSACTION = 4 << 20
+"""Little enough that a transaction is over long before its timeout, and readers wait for none."""
+
+
+class Discard:
+    """A person gave the event up."""
+
+
+DISCARD = Discard()
+
+Repair = dict[str, object] | Discard | None
+"""The event as it should have been; or that it is given up; or None: the letter stays open."""
+
+
+class Repairs(Protocol):
+    """What is to become of a letter."""
+
+    def repair(self, letter: Letter) -> Repair:
+        """Return it."""
+
+
+@dataclass(slots=True)
+class Retried:
+    """What a retry did."""
+
+    sent: int = 0
+    discarded: int = 0
+    left: int = 0
+    """Chosen letters still open: nothing was said of them, or their repair was refused."""
+    refused: list[tuple[Origin, str]] = field(default_factory=list)
+    """Repairs that the joiner would refuse again, and why."""
+    stopped: bool = False
+    """Told to stop before the end; what was not reached is open as before."""
+
+
+def retry(
+    kafka: KafkaSettings,
+    repairs: Repairs,
+    choice: Choice,
+    stop: threading.Event,
+    topics: EventTopics | None = None,
+) -> Retried:
+    """Send the repaired events of the chosen open letters.
+
+    Raises Fenced if another retry began meanwhile; KafkaUnreachable, after which whether the last
+    transaction took place is unknown here and known to the next retry; MissingTopic, NotAllowed,
+    WriteRefused.
+    """
+    topics = topics or EventTopics()
+    check_co_partitioned(kafka, [topics.impressions, topics.clicks])
+    run = _Run(kafka, topics)
+    try:
+        for letter in DeadLetters(kafka, topics.dead_letters).letters(choice):
+            run.take(letter, repairs.repair(letter))
+            if stop.is_set():
+                run.retried.stopped = True
+                break
+        run.commit()
+    finally:
+        run.close()
+    return run.retried
+
+
+def why_refused(event: dict[str, object]) -> Reason | None:
+    """Return why the joiner would refuse an event sent now, as far as can be known of one event."""
+    read = read_event(orjson.dumps(event), wall_ms())
+    if isinstance(read, Reason):
+        return read
+    return Reason.NO_ID if is_tick(read) else None
+
+
+class _Run:
+    """One retry under way."""
+
+    def __init__(self, kafka: KafkaSettings, topics: EventTopics) -> None:
+        self.retried = Retried()
+        self._transaction = _Transaction(kafka, topics.dead_letters)
+        self._targets = {topics.impressions, topics.clicks}
+        self._events: list[tuple[str, bytes, bytes]] = []
+        self._sent: list[Origin] = []
+        self._discarded: list[Origin] = []
+        self._bytes = 0
+
+    def take(self, letter: Letter, repair: Repair) -> None:
+        """Note what becomes of a letter; write when there is enough."""
+        if isinstance(repair, dict):
+            reason = why_refused(repair)
+            if letter.topic not in self._targets:
+                wanted = " or ".join(sorted(self._targets))
+                self._refuse(letter, f"expected a letter of {wanted}, found {letter.topic}")
+            elif reason is not None:
+                self._refuse(letter, reason.value)
+            else:
+                value, key = orjson.dumps(repair), str(repair[IMPRESSION_ID]).encode()
+                self._events.append((letter.topic, value, key))
+                self._sent.append(letter.origin)
+                self._bytes += len(value)
+        elif isinstance(repair, Discard):
+            self._discarded.append(letter.origin)
+        else:
+            self.retried.left += 1
+        if (
+            len(self._sent) + len(self._discarded) >= _LETTERS_A_TRANSACTION
+            or self._bytes >= _BYTES_A_TRANSACTION
+        ):
+            self.commit()
+
+    def commit(self) -> None:
+        """Write what was noted, in one transaction."""
+        if not self._sent and not self._discarded:
+            return
+        settled = Settled(retried=tuple(self._sent), discarded=tuple(self._discarded))
+        self._transaction.write(self._events, pack_settled(settled))
+        self.retried.sent += len(self._sent)
+        self.retried.discarded += len(self._discarded)
+        self._events, self._sent, self._discarded, self._bytes = [], [], [], 0
+
+    def close(self) -> None:
+        self._transaction.close()
+
+    def _refuse(self, letter: Letter, why: str) -> None:
+        self.retried.refused.append((letter.origin, why))
+        self.retried.left += 1
+
+
+class _Transaction:
+    """Events and a settlement, written together or not at all."""
+
+    def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
+        self._kafka, self._dead_letters = kafka, dead_letters
+        self._failed = False
+        self._id = f"headrace.{dead_letters}.retry"
+        with translated("making a producer", kafka.bootstrap):
+            self._producer = Producer(
+                {
+                    **producer_config(kafka),
+                    "transactional.id": self._id,
+                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                    "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                    "linger.ms": 2,
+                }
+            )
+        with translated(f"taking over {self._id}", kafka.bootstrap):
+            self._producer.init_transactions(2 * kafka.connect_timeout_s)
+
+    def write(self, events: Sequence[tuple[str, bytes, bytes]], settled: bytes) -> None:
+        """Write all of it, or raise."""
+        try:
+            with translated(f"transaction {self._id}", self._kafka.bootstrap):
+                self._producer.begin_transaction()
+                for topic, value, key in events:
+                    self._producer.produce(topic, value, key)
+                self._producer.produce(self._dead_letters, settled, b"settled")
+                self._producer.commit_transaction(self._kafka.lost_timeout_s)
+        except StreamError:
+            self._failed = True
+            self._abort()
+            raise
+
+    def close(self) -> None:
+        """Disconnect."""
+        if not self._failed:  # else it would try to abort again, and complain that it cannot
+            self._producer.close()
+
+    def _abort(self) -> None:
+        # fenced, or nobody answers: Kafka ends it when its time is over, or for the next retry
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(self._kafka.connect_timeout_s)

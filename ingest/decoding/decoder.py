@@ -1,0 +1,210 @@
+"""Messages to columns: what a model needs of the events in them, found without decoding most.
+
+`scan` finds the declared fields of plain events where they lie. What it calls odd is read here the
+slow way, and the canonical texts of its values are laid behind the messages' bytes, so that all
+that follows sees no difference. The answer is `Decoded`: columns for the encoder, texts for the
+joiner, and why messages are no events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from headrace.ingest.decoding.json_scanner import (
+    ABSENT,
+    LIST,
+    NEEDS_ITEMS,
+    NEEDS_REAL,
+    NEEDS_TEXT,
+    ODD,
+    PLAIN,
+    TEXT,
+    TICK,
+    Found,
+    names_of,
+    nothing_found,
+    scan,
+)
+from headrace.ingest.events.contract import (
+    AHEAD_MS,
+    EARLIEST_MS,
+    IMPRESSION_ID,
+    LATEST_MS,
+    REQUEST_ID,
+    TIME,
+    Reason,
+    is_tick,
+    read_event,
+)
+from headrace.ingest.features.fields import Transform
+from headrace.ingest.features.hashing import ABSENT as NO_HASH
+from headrace.ingest.features.hashing import canonical, real, xxh64
+from headrace.ingest.runtime.numba_kernels import kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features.fields import FieldSet
+
+    Hashes = npt.NDArray[np.uint64]
+    Longs = npt.NDArray[np.int64]
+
+_NEEDED = {
+    Transform.ID: NEEDS_TEXT,
+    Transform.BAG: NEEDS_TEXT | NEEDS_ITEMS,
+    Transform.LOG_BUCKET: NEEDS_REAL,
+    Transform.NUMBER: NEEDS_REAL,
+    Transform.HOUR: NEEDS_REAL,
+    Transform.PERIOD: NEEDS_REAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What n messages hold, in columns."""
+
+    data: npt.NDArray[np.uint8]
+    """The bytes of all messages, and of texts that were not to be found there."""
+    found: Found
+    places: dict[str, int]
+    """The row of each raw field in `found`."""
+    refused: dict[int, Reason]
+    """Why a message is no event, by its place."""
+
+    def __len__(self) -> int:
+        return int(self.found.states.shape[0])
+
+    def hashes(self, source: str) -> Hashes:
+        """Return the hash of each canonical text of a raw field; shape (n,)."""
+        row, found = self.places[source], self.found
+        hashes = np.empty(len(self), np.uint64)
+        _hash_texts(self.data, found.kinds[row], found.begins[row], found.ends[row], hashes)
+        return hashes
+
+    def reals(self, source: str) -> npt.NDArray[np.float64]:
+        """Return the numbers of a raw field, NaN where there is none; shape (n,)."""
+        reals: npt.NDArray[np.float64] = self.found.reals[self.places[source]]
+        return reals
+
+    def absent(self, source: str) -> npt.NDArray[np.bool_]:
+        """Return where a raw field whose text was asked for is missing or null; shape (n,)."""
+        absent: npt.NDArray[np.bool_] = self.found.kinds[self.places[source]] == ABSENT
+        return absent
+
+    def items(self, source: str) -> tuple[Hashes, Longs]:
+        """Return the hashes of all items, event by event, and how many each event has; (n,)."""
+        row, found = self.places[source], self.found
+        kinds, begins, ends = found.kinds[row], found.begins[row], found.ends[row]
+        lengths = np.where(kinds == LIST, ends - begins, kinds == TEXT)
+        hashes = np.empty(int(lengths.sum()), np.uint64)
+        items = found.item_kinds, found.item_begins, found.item_ends
+        _hash_items(self.data, kinds, begins, ends, items, hashes)
+        return hashes, lengths
+
+    def text_places(self, sources: Sequence[str]) -> tuple[Longs, npt.NDArray[np.int32]]:
+        """Return where in `data` the texts of raw fields begin, and their lengths, -1 if there is
+        none; (n, sources) both.
+        """
+        rows, found = [self.places[source] for source in sources], self.found
+        begins = found.begins[rows].T
+        lengths = np.where(found.kinds[rows] == TEXT, found.ends[rows] - found.begins[rows], -1)
+        return np.ascontiguousarray(begins), np.ascontiguousarray(lengths.T.astype(np.int32))
+
+
+class Decoder:
+    """Decodes messages of one kind. `fields` None: their id and time alone."""
+
+    def __init__(self, fields: FieldSet | None) -> None:
+        needs = {IMPRESSION_ID: NEEDS_TEXT, TIME: 0}
+        if fields is not None:
+            for source in (REQUEST_ID, *fields.slice_by):
+                needs[source] = needs.get(source, 0) | NEEDS_TEXT
+            if weight := fields.weights.source:
+                # its text is asked for as well, to tell a word from nothing
+                needs[weight] = needs.get(weight, 0) | NEEDS_TEXT | NEEDS_REAL
+            for field in (*fields.singles, *fields.bags, *fields.numbers):
+                if field.transform is not Transform.CROSS:
+                    needed = needs.get(field.source, 0) | _NEEDED[field.transform]
+                    needs[field.source] = needed
+        self._needs = needs
+        self._names = names_of(needs)
+        self._places = {source: row for row, source in enumerate(needs)}
+
+    def decode(self, values: Sequence[bytes], append_ms: Longs) -> Decoded:
+        """Return what one or more messages hold."""
+        bounds = np.zeros(len(values) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=bounds[1:])
+        data = np.frombuffer(b"".join(values), np.uint8)
+        latest_ms = np.where(append_ms > 0, append_ms + AHEAD_MS, LATEST_MS)
+        found = nothing_found(self._names, len(values), data.shape[0])
+        scan(data, bounds, EARLIEST_MS, latest_ms, self._names, found)
+        refused: dict[int, Reason] = {}
+        odd = np.flatnonzero(found.states == ODD).tolist()
+        if odd:
+            texts: list[bytes] = []
+            end = data.shape[0]
+            for place in odd:
+                event = read_event(values[place], int(append_ms[place]))
+                if isinstance(event, Reason):
+                    refused[place] = event
+                else:
+                    end = self._keep(event, place, found, texts, end)
+            data = np.frombuffer(b"".join([*values, *texts]), np.uint8)
+        return Decoded(data, found, self._places, refused)
+
+    def _keep(
+        self, event: dict[str, object], place: int, found: Found, texts: list[bytes], end: int
+    ) -> int:
+        """Note the values of an event as `scan` would, with `texts` lying from `end` on."""
+
+        def noted(value: object) -> tuple[int, int, int]:
+            nonlocal end
+            text = canonical(value)
+            if text is None:
+                return ABSENT, 0, 0
+            texts.append(text.encode())
+            begin, end = end, end + len(texts[-1])
+            return TEXT, begin, end
+
+        found.states[place] = TICK if is_tick(event) else PLAIN
+        found.times[place] = cast("int", event[TIME])
+        for row, (source, need) in enumerate(self._needs.items()):
+            value = event.get(source)
+            if isinstance(value, list):
+                begin = int(found.item_count[0])
+                for item in value if need & NEEDS_ITEMS else []:
+                    at = int(found.item_count[0])
+                    found.item_kinds[at], found.item_begins[at], found.item_ends[at] = noted(item)
+                    found.item_count[0] += 1
+                kept = LIST, begin, int(found.item_count[0])
+            else:
+                kept = noted(value) if need & NEEDS_TEXT else (ABSENT, 0, 0)
+            found.kinds[row, place], found.begins[row, place], found.ends[row, place] = kept
+            if need & NEEDS_REAL:
+                found.reals[row, place] = real(value)
+        return end
+
+
+@kernel
+def _hash_texts(data, kinds, begins, ends, hashes):  # type: ignore[no-untyped-def]
+    for i in range(hashes.shape[0]):
+        hashes[i] = xxh64(data, begins[i], ends[i]) if kinds[i] == TEXT else NO_HASH
+
+
+@kernel
+def _hash_items(data, kinds, begins, ends, items, hashes):  # type: ignore[no-untyped-def]
+    at = 0
+    for i in range(kinds.shape[0]):
+        if kinds[i] == TEXT:
+            hashes[at] = xxh64(data, begins[i], ends[i])
+            at += 1
+        elif kinds[i] == LIST:
+            for j in range(begins[i], ends[i]):
+                known = items[0][j] == TEXT
+                hashes[at] = xxh64(data, items[1][j], items[2][j]) if known else NO_HASH
+                at += 1

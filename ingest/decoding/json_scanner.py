@@ -1,0 +1,257 @@
+"""Plain JSON events, many at once, to the places of their values: the compiled half of decoding.
+
+Decoding an event into Python objects to write its values as text again, for hashing, was half of
+the joiner's time. Nearly all events are plain, and of a plain one every value's canonical text (see
+`values`) lies in the message already: 12, "12", 12.0 and 12.00 all hold the bytes `12`. So the
+kernel looks for the declared fields in the bytes as they came and notes where each text begins and
+ends. Nothing is copied, and nothing made, an event.
+
+It is sure of what it takes, and takes no more. Whatever it is not sure of (escapes or exponents in
+a declared value, more digits than a float keeps, -0, objects in objects, bytes that are no UTF-8 or
+no JSON, a time out of range, no id) makes the event odd, and odd events are read by `read_event`,
+which is slow and knows everything. A test holds the two to the same answers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.decoding.json_tokens import integer, number, same, space, string
+from headrace.ingest.runtime.numba_kernels import kernel, part
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Longs = npt.NDArray[np.int64]
+
+ABSENT, TEXT, LIST = 0, 1, 2
+"""What a value is: null or missing, a scalar with a canonical text, an array of scalars."""
+NEEDS_TEXT, NEEDS_REAL, NEEDS_ITEMS = 1, 2, 4
+"""What is made of a declared field: its text, its number, the items of its array."""
+PLAIN, TICK, ODD = 0, 1, 2
+"""What an event is found to be; TICK is a plain one."""
+ID, TIME = 0, 1
+"""Declared fields that are always the first: impression_id and timestamp_ms."""
+
+_PLACES = 64
+"""Fields of an event whose order is remembered from one event to the next."""
+_QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
+_OPEN, _CLOSE, _OPEN_ARRAY, _CLOSE_ARRAY = ord("{"), ord("}"), ord("["), ord("]")
+_MINUS, _ZERO, _NINE = ord("-"), ord("0"), ord("9")
+_LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
+
+
+class Names(NamedTuple):
+    """The declared fields, in the order of their columns."""
+
+    text: npt.NDArray[np.uint8]  # all names in UTF-8, one after the other
+    bounds: Longs  # (fields + 1,) of each in `text`
+    needs: npt.NDArray[np.uint8]  # (fields,) of NEEDS_*
+    guesses: Longs  # which field was the k-th of the last event; kernels write it
+
+
+class Found(NamedTuple):
+    """Where the values of n events lie, a row for each declared field."""
+
+    kinds: npt.NDArray[np.uint8]  # (fields, n) ABSENT, TEXT or LIST
+    begins: Longs  # (fields, n) of the text in the bytes, or of the list in the items
+    ends: Longs
+    reals: npt.NDArray[np.float64]  # (fields, n) NaN where there is no number
+    times: Longs  # (n,) timestamp_ms, 0 if odd
+    states: npt.NDArray[np.uint8]  # (n,) PLAIN, TICK or ODD
+    item_kinds: npt.NDArray[np.uint8]
+    item_begins: Longs
+    item_ends: Longs
+    item_count: Longs  # (1,)
+
+
+def names_of(needs: dict[str, int]) -> Names:
+    """Return the declared fields for `scan`, each with what is needed of it."""
+    encoded = [name.encode() for name in needs]
+    bounds = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(name) for name in encoded], out=bounds[1:])
+    return Names(
+        np.frombuffer(b"".join(encoded), np.uint8),
+        bounds,
+        np.array(list(needs.values()), np.uint8),
+        np.zeros(_PLACES, np.int64),
+    )
+
+
+def nothing_found(names: Names, count: int, size_bytes: int) -> Found:
+    """Return room for `count` events of `size_bytes` in all."""
+    shape = names.needs.shape[0], count
+    # an item takes two bytes of its event, with the comma or bracket before it
+    items = size_bytes // 2 + 1 if (names.needs & NEEDS_ITEMS).any() else 0
+    return Found(
+        np.zeros(shape, np.uint8),
+        np.zeros(shape, np.int64),
+        np.zeros(shape, np.int64),
+        np.full(shape, np.nan),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.uint8),
+        np.zeros(items, np.uint8),
+        np.zeros(items, np.int64),
+        np.zeros(items, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@kernel
+def scan(data, bounds, earliest_ms, latest_ms, names, found):  # type: ignore[no-untyped-def]
+    """Look through every event `data[bounds[i]:bounds[i + 1]]`; its time is to be in range."""
+    for i in range(found.states.shape[0]):
+        before = found.item_count[0]
+        state = _event(data, bounds[i], bounds[i + 1], i, names, found)
+        if state == ODD or not earliest_ms <= found.times[i] <= latest_ms[i]:
+            state = ODD
+            found.times[i] = 0
+            for field in range(names.needs.shape[0]):
+                found.kinds[field, i] = ABSENT
+                found.reals[field, i] = np.nan
+            found.item_count[0] = before
+        found.states[i] = state
+
+
+@part
+def _event(data, at, end, i, names, found):  # type: ignore[no-untyped-def]
+    """Return what one event is. Its fields and time are in `found`, unless it is odd."""
+    at = space(data, at, end)
+    if at >= end or data[at] != _OPEN:
+        return ODD
+    count = 0
+    while True:
+        at = _pair(data, space(data, at + 1, end), end, i, count, names, found)
+        if at < 0:
+            return ODD
+        count += 1
+        at = space(data, at, end)
+        if at < end and data[at] == _CLOSE:
+            break
+        if at >= end or data[at] != _COMMA:
+            return ODD
+    if found.kinds[TIME, i] != TEXT or space(data, at + 1, end) != end:
+        return ODD
+    if found.kinds[ID, i] == TEXT:
+        return PLAIN
+    return TICK if count == 1 else ODD
+
+
+@part
+def _pair(data, at, end, i, count, names, found):  # type: ignore[no-untyped-def]
+    """Take one name and its value; return where it ends, or -1."""
+    if at >= end or data[at] != _QUOTE:
+        return -1
+    stop, plain = string(data, at + 1, end)
+    if not plain:
+        return -1
+    field = _field(data, at + 1, stop, count, names)
+    at = space(data, stop + 1, end)
+    if at >= end or data[at] != _COLON:
+        return -1
+    at = space(data, at + 1, end)
+    if at >= end:
+        return -1
+    if data[at] == _OPEN_ARRAY:
+        return _list(data, at, end, i, field, names, found)
+    return _single(data, at, end, i, field, names, found)
+
+
+@part
+def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
+    """Take a value that is no array; return where it ends, or -1."""
+    stop, kind, begin, text_end, real, whole = _scalar(data, at, end)
+    if stop < 0 or field < 0:
+        return stop
+    quoted, need = data[at] == _QUOTE, names.needs[field]
+    if need and kind == TEXT and begin < 0:
+        return -1
+    if field == ID and not (quoted and text_end > begin):
+        return -1
+    if field == TIME:
+        if not whole:
+            return -1
+        found.times[i] = integer(data, begin, text_end)
+    if need & NEEDS_REAL and quoted:
+        size, kept, real, _ = number(data, begin, text_end)
+        if size != text_end or kept < 0:
+            return -1  # Python's float reads more texts than JSON has numbers
+    found.kinds[field, i] = kind
+    found.begins[field, i], found.ends[field, i] = begin, text_end
+    found.reals[field, i] = real
+    return stop
+
+
+@part
+def _list(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
+    """Take an array of scalars; return where it ends, or -1."""
+    if field in (ID, TIME):
+        return -1
+    keeps = field >= 0 and names.needs[field] & NEEDS_ITEMS
+    first = found.item_count[0]
+    at = space(data, at + 1, end)
+    empty = at < end and data[at] == _CLOSE_ARRAY
+    while not empty:
+        at, kind, begin, text_end, _, _ = _scalar(data, at, end)
+        if at < 0:
+            return -1
+        if keeps:
+            if kind == TEXT and begin < 0:
+                return -1
+            item = found.item_count[0]
+            found.item_kinds[item] = kind
+            found.item_begins[item], found.item_ends[item] = begin, text_end
+            found.item_count[0] += 1
+        at = space(data, at, end)
+        if at < end and data[at] == _CLOSE_ARRAY:
+            break
+        if at >= end or data[at] != _COMMA:
+            return -1
+        at = space(data, at + 1, end)
+    if field >= 0:
+        found.kinds[field, i] = LIST
+        found.begins[field, i], found.ends[field, i] = first, found.item_count[0]
+        found.reals[field, i] = np.nan
+    return at + 1
+
+
+@part
+def _scalar(data, at, end):  # type: ignore[no-untyped-def]
+    """Return where the value ends, or -1; its kind; where its canonical text begins (-1: it is not
+    to be seen) and ends; its number; whether it is a whole one of JSON.
+    """
+    if at >= end:
+        return -1, ABSENT, -1, -1, np.nan, False
+    first = data[at]
+    if first == _QUOTE:
+        stop, plain = string(data, at + 1, end)
+        if stop < 0:
+            return -1, ABSENT, -1, -1, np.nan, False
+        return stop + 1, TEXT, at + 1 if plain else -1, stop, np.nan, False
+    if first == _MINUS or _ZERO <= first <= _NINE:
+        stop, text_end, real, whole = number(data, at, end)
+        return stop, TEXT, at if text_end >= 0 else -1, text_end, real, whole
+    for begin, size in ((0, 4), (4, 5), (9, 4)):
+        if first == _LITERALS[begin] and same(data, at, end - at, _LITERALS, begin, size):
+            kind = ABSENT if begin == 9 else TEXT
+            return at + size, kind, at, at + size, np.nan, False
+    return -1, ABSENT, -1, -1, np.nan, False
+
+
+@part
+def _field(data, begin, end, count, names):  # type: ignore[no-untyped-def]
+    """Return the declared field of this name, or -1; tried first is what it was last time."""
+    size = end - begin
+    guess = names.guesses[count] if count < names.guesses.shape[0] else 0
+    for k in range(names.needs.shape[0] + 1):
+        field = k - 1 if k else guess
+        start = names.bounds[field]
+        if names.bounds[field + 1] - start != size:
+            continue
+        if same(data, begin, size, names.text, start, size):
+            if count < names.guesses.shape[0]:
+                names.guesses[count] = field
+            return field
+    return -1

@@ -1,0 +1,178 @@
+"""The tokens of JSON (RFC 8259) in an array of bytes: where each ends, and what it is worth.
+
+For kernels: each function is given the bytes, where to begin and where the event ends, and answers
+with positions. What `scan` says of being sure holds here too: a number or string that is sound but
+whose canonical text (see `values`) is not simply part of the bytes is told apart from one whose
+text is, and one that may not be sound ends at -1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import part
+
+_EXACT_DIGITS = 15
+"""A decimal of at most so many digits is the shortest of its float, so `repr` gives it back; and as
+a whole number over a power of ten, both exact, it is divided to the nearest float."""
+_MOST_ZEROS = 3
+"""After the point; of more, `repr` makes an exponent."""
+_WHOLE_DIGITS = 18
+"""Digits of a whole number that surely fits 64 bits."""
+_TENS = 10.0 ** np.arange(23)
+
+_QUOTE, _ESCAPE, _UNICODE, _EXPONENT = ord('"'), ord("\\"), ord("u"), ord("e")
+_MINUS, _POINT, _ZERO, _NINE = ord("-"), ord("."), ord("0"), ord("9")
+_ENDS_RUN = np.zeros(256, np.bool_)
+"""Bytes that end a run of ordinary ones in a string."""
+_ENDS_RUN[:0x20] = _ENDS_RUN[0x80:] = True
+_ENDS_RUN[[_QUOTE, _ESCAPE]] = True
+_ESCAPES = np.frombuffer(b'"\\/bfnrt', np.uint8)
+_HEXADECIMAL = np.full(256, -1, np.int64)
+_HEXADECIMAL[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_HEXADECIMAL[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
+
+
+@part
+def space(data, at, end):  # type: ignore[no-untyped-def]
+    """Return where what is not white space begins."""
+    while at < end and (data[at] == 0x20 or 0x09 <= data[at] <= 0x0A or data[at] == 0x0D):
+        at += 1
+    return at
+
+
+@part
+def string(data, at, end):  # type: ignore[no-untyped-def]
+    """Return where a string's closing quote is, or -1; whether it says what its bytes say."""
+    plain = True
+    while at < end:
+        first = data[np.uint64(at)]  # numba need not ask whether it counts from the end
+        if not _ENDS_RUN[np.uint64(first)]:
+            size = 1
+        elif first == _QUOTE:
+            return at, plain
+        elif first == _ESCAPE:
+            size, plain = _escape(data, at, end), False
+        else:
+            size = character(data, at, end)
+        if size == 0:
+            break
+        at += size
+    return -1, False
+
+
+@part
+def _escape(data, at, end):  # type: ignore[no-untyped-def]
+    """Return how many bytes an escape has; 0 if it is none, or half of a surrogate pair."""
+    if at + 1 >= end:
+        return 0
+    for k in range(_ESCAPES.shape[0]):
+        if data[at + 1] == _ESCAPES[k]:
+            return 2
+    if data[at + 1] != _UNICODE or at + 6 > end:
+        return 0
+    code = 0
+    for k in range(at + 2, at + 6):
+        digit = _HEXADECIMAL[data[k]]
+        if digit < 0:
+            return 0
+        code = code * 16 + digit
+    return 0 if 0xD800 <= code <= 0xDFFF else 6
+
+
+@part
+def number(data, at, end):  # type: ignore[no-untyped-def]
+    """Return where a number ends, or -1; where its canonical text ends, or -1 if that is another
+    text; its value, NaN if its text is another; whether it is whole as JSON has it.
+    """
+    negative = at < end and data[at] == _MINUS
+    begin = at = at + 1 if negative else at
+    mantissa, digits = 0, 0
+    while at < end and _ZERO <= data[at] <= _NINE:
+        if digits < _WHOLE_DIGITS:
+            mantissa = mantissa * 10 + (data[at] - _ZERO)
+        digits += mantissa > 0
+        at += 1
+    size = at - begin
+    if size == 0 or (size > 1 and data[begin] == _ZERO) or size > _WHOLE_DIGITS:
+        return -1, -1, np.nan, False
+    whole = at >= end or data[at] != _POINT
+    stop, kept, value = at, at, np.float64(mantissa)
+    if not whole:
+        stop, kept, value = _decimal(data, begin, at, end, mantissa, digits)
+    if stop < end and data[stop] | 0x20 == _EXPONENT:
+        return -1, -1, np.nan, False
+    if negative and value == 0:
+        return stop, -1, np.nan, False  # -0.0 is 0, and so is -0
+    return stop, kept, -value if negative else value, whole
+
+
+@part
+def _decimal(data, begin, point, end, mantissa, digits):  # type: ignore[no-untyped-def]
+    """Go on behind the point of a number: return what `number` does, but the last."""
+    at, kept, zeros = point + 1, point, 0
+    while at < end and _ZERO <= data[at] <= _NINE:
+        if digits < _WHOLE_DIGITS:
+            mantissa = mantissa * 10 + (data[at] - _ZERO)
+        digits += mantissa > 0
+        if data[at] != _ZERO:
+            kept = at + 1
+        elif kept == point:
+            zeros += 1
+        at += 1
+    places = at - point - 1
+    if places == 0:
+        return -1, -1, np.nan
+    tiny = kept > point and data[begin] == _ZERO and zeros > _MOST_ZEROS
+    if digits > _EXACT_DIGITS or places >= _TENS.shape[0] or tiny:
+        return at, -1, np.nan
+    return at, kept, mantissa / _TENS[places]
+
+
+@part
+def integer(data, at, end):  # type: ignore[no-untyped-def]
+    """Return a whole number whose text is known to be one."""
+    negative = data[at] == _MINUS
+    value = np.int64(0)
+    for k in range(at + negative, end):
+        value = value * 10 + data[k] - _ZERO
+    return -value if negative else value
+
+
+@part
+def same(data, at, available, text, begin, size):  # type: ignore[no-untyped-def]
+    """Whether `text[begin:begin + size]` lies at `at`, where so many bytes are left."""
+    if available < size:
+        return False
+    for k in range(size):  # noqa: SIM110  # faster
+        if data[at + k] != text[begin + k]:
+            return False
+    return True
+
+
+@part
+def character(data, at, end):  # type: ignore[no-untyped-def]
+    """Return how many bytes the UTF-8 of a character beyond ASCII has; 0 if it is none.
+
+    After table 3-7 of the Unicode standard.
+    """
+    first = data[at]
+    low, high = 0x80, 0xBF
+    if 0xC2 <= first <= 0xDF:
+        size = 2
+    elif 0xE0 <= first <= 0xEF:
+        size = 3
+        low = 0xA0 if first == 0xE0 else low
+        high = 0x9F if first == 0xED else high
+    elif 0xF0 <= first <= 0xF4:
+        size = 4
+        low = 0x90 if first == 0xF0 else low
+        high = 0x8F if first == 0xF4 else high
+    else:
+        return 0
+    if at + size > end or not low <= data[at + 1] <= high:
+        return 0
+    for k in range(at + 2, at + size):
+        if data[k] & 0xC0 != 0x80:
+            return 0
+    return size

@@ -1,0 +1,103 @@
+"""The contract with producers: what a message must hold to be an event, and why one is refused.
+
+An impression or a click is one JSON object with `impression_id` and `timestamp_ms`; an object with
+`timestamp_ms` alone is a tick, which moves the event time of its partition. Which of the two an
+event is, its topic says. Bad events are data: `read_event` returns the reason, and the joiner sends
+the message to the dead letters with it. Other fields are kept as they are, and what a field of the
+model makes of a value it did not expect is told in `encode`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import orjson
+
+TIME = "timestamp_ms"
+IMPRESSION_ID = "impression_id"
+REQUEST_ID = "request_id"
+
+EARLIEST_MS = 946_684_800_000
+"""1 January 2000. A time before it is in seconds, or was never set."""
+LATEST_MS = 32_503_680_000_000
+"""The year 3000: the bound where no append time is known."""
+AHEAD_MS = 86_400_000
+"""How far a time may lie after its append: room for a replay's last tick and for bad clocks."""
+
+
+class Reason(StrEnum):
+    """Why an event cannot be used, as its dead letter says it."""
+
+    EMPTY = "expected a JSON object, found an empty message"
+    NOT_JSON = "expected a JSON object, found bytes that are not JSON in UTF-8"
+    NOT_AN_OBJECT = "expected a JSON object, found other JSON"
+    NO_ID = "expected impression_id, found none"
+    BAD_ID = "expected impression_id to be a string that is not empty, found another value"
+    NO_TIME = "expected timestamp_ms, found none"
+    BAD_TIME = "expected timestamp_ms to be a whole number of milliseconds, found another value"
+    BEFORE_2000 = "expected timestamp_ms of the year 2000 or later, found an earlier one"
+    AHEAD = "expected timestamp_ms at most a day after its append to Kafka, found a later one"
+    NESTED = "expected fields that are scalars or arrays of scalars, found a nested value"
+    BAD_WEIGHT = (
+        "expected the field that the spec names as weight to be a number from 0 to a million, "
+        "found another value"
+    )
+    TOO_LATE = (
+        "expected an impression at most one label window older than the newest before it, "
+        "found an older one"
+    )
+
+
+def read_event(value: bytes, append_ms: int) -> dict[str, object] | Reason:
+    """Return the event in a message, or why it is none.
+
+    The result has `timestamp_ms` as an int, and `impression_id` unless it is a tick. `append_ms` is
+    when Kafka appended the message; 0 or less if unknown.
+    """
+    try:
+        event = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return Reason.NOT_JSON if value else Reason.EMPTY
+    if type(event) is not dict:
+        return Reason.NOT_AN_OBJECT
+    time_ms = event.get(TIME)
+    if type(time_ms) is not int:
+        # 2 and 2.0 are one value: some producers have no integers
+        if type(time_ms) is not float or not time_ms.is_integer():
+            return Reason.NO_TIME if time_ms is None else Reason.BAD_TIME
+        event[TIME] = time_ms = int(time_ms)
+    if time_ms < EARLIEST_MS:
+        return Reason.BEFORE_2000
+    if time_ms > (append_ms + AHEAD_MS if append_ms > 0 else LATEST_MS):
+        return Reason.AHEAD
+    identity = event.get(IMPRESSION_ID)
+    if type(identity) is not str or not identity:
+        return _without_id(event)
+    # an object of its own, or an array: the only ways to nest, and rare enough to look at closely
+    if (b"[" in value or value.count(b"{") > 1) and _nested(event):
+        return Reason.NESTED
+    return event
+
+
+def is_tick(event: dict[str, object]) -> bool:
+    """Whether the event moves time and is nothing else."""
+    return IMPRESSION_ID not in event
+
+
+def _without_id(event: dict[str, object]) -> dict[str, object] | Reason:
+    if event.get(IMPRESSION_ID) is not None:
+        return Reason.BAD_ID
+    return event if len(event) == 1 else Reason.NO_ID
+
+
+def _nested(event: dict[str, object]) -> bool:
+    for value in event.values():
+        if isinstance(value, dict):
+            return True
+        if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            return True
+    return False
+
+
+LARGEST_VALUE_BYTES = 64 << 10
+"""Of the event kept in its dead letter; the offset finds the rest."""

@@ -1,0 +1,220 @@
+"""Labelled examples in columns: what the joiner writes and learners read.
+
+One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns, not rows, because
+both sides are vectorized; Arrow, because any tool can read it. What is alike for the whole batch
+(fingerprint, watermark, what part of the negatives was kept) stands in its schema's metadata.
+A column `weight` is there if the spec declares weights or down-sampling (`example_weights`). Ids
+and plain numbers are lists of fixed length, so that their values are one array; bags are lists of
+lists. `unpack` copies nothing but what Arrow has no array for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.ingest.features.encoder import Encoded
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.ingest.features.fields import FieldSet
+
+FORMAT = 1
+_SLICE = "slice:"
+
+
+class UnreadableExamples(ValueError):
+    """A message that is not a batch of examples of this model's fields: what, against what."""
+
+
+class Kind(IntEnum):
+    """What an example is, and so what it counts as."""
+
+    SHOWN = 0
+    """`immediate`: an impression as it is first seen. Label 0, counts as a show."""
+    CLICKED = 1
+    """`immediate`: its click, with the same ids. Label 1, counts as a click, not as a show."""
+    CLOSED = 2
+    """`window`: an impression whose window closed. Counts as a show, and as a click if label 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """A batch of n examples of one partition, in the order they are to be learned."""
+
+    fingerprint: str
+    """Of the spec's fields and label policy."""
+    watermark_ms: int
+    """Event time that the joiner had reached in this partition."""
+    kinds: npt.NDArray[np.uint8]  # (n,) Kind
+    labels: npt.NDArray[np.uint8]  # (n,) 0 or 1
+    event_ms: npt.NDArray[np.int64]  # (n,) of the impression, or of the click if CLICKED
+    shown_ms: npt.NDArray[np.int64]  # (n,) of the impression
+    append_ms: npt.NDArray[np.int64]  # (n,) of the event that made the example
+    impression_ids: pa.StringArray  # (n,)
+    request_ids: pa.StringArray  # (n,) null where absent
+    features: Encoded
+    slices: dict[str, pa.Array]  # raw fields, by name, that evaluation slices by; each (n,)
+    weights: npt.NDArray[np.float32] | None = None  # (n,) what each counts as; None: all 1
+    negative_rate: float = 1.0
+    """Part of the negatives that was kept; the weights make up for the others."""
+
+    def __len__(self) -> int:
+        return int(self.kinds.shape[0])
+
+    @classmethod
+    def empty(cls, fields: FieldSet, watermark_ms: int = 0) -> Examples:
+        """Return a batch of no examples."""
+        none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+        features = Encoded(
+            np.zeros((0, len(fields.singles)), np.uint64),
+            np.zeros(0, np.uint64),
+            np.zeros(1, np.int32),
+            np.zeros((0, len(fields.numbers)), np.float32),
+        )
+        strings = pa.array([], pa.string())
+        slices = dict.fromkeys(fields.slice_by, strings)
+        weights = np.zeros(0, np.float32) if fields.weights.declared else None
+        return cls(
+            *(fields.fingerprint, watermark_ms, none, none, times, times, times),
+            *(strings, strings, features, slices, weights, fields.weights.negative_rate),
+        )
+
+
+def pack(examples: Examples) -> bytes:
+    """Return a batch as an Arrow IPC stream of one record batch."""
+    features, count = examples.features, len(examples)
+    bags = (features.bag_offsets.shape[0] - 1) // count if count else 0
+    items = pa.ListArray.from_arrays(features.bag_offsets, features.bag_ids)
+    columns = {
+        "kind": pa.array(examples.kinds),
+        "label": pa.array(examples.labels),
+        "event_ms": pa.array(examples.event_ms),
+        "shown_ms": pa.array(examples.shown_ms),
+        "append_ms": pa.array(examples.append_ms),
+        "impression_id": examples.impression_ids,
+        "request_id": examples.request_ids,
+        "ids": _rows(pa.array(features.ids.reshape(-1)), features.ids.shape),
+        "numbers": _rows(pa.array(features.numbers.reshape(-1)), features.numbers.shape),
+        "bags": _rows(items, (count, bags)),
+    }
+    if examples.weights is not None:
+        columns["weight"] = pa.array(examples.weights)
+    columns |= {_SLICE + name: values for name, values in examples.slices.items()}
+    batch = pa.record_batch(columns)
+    schema = batch.schema.with_metadata(
+        {
+            "format": str(FORMAT),
+            "fingerprint": examples.fingerprint,
+            "watermark_ms": str(examples.watermark_ms),
+            "negative_rate": str(examples.negative_rate),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch.replace_schema_metadata(schema.metadata))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpack(blob: bytes, fields: FieldSet) -> Examples:
+    """Return what `pack` was given; the arrays are read-only views of `blob`.
+
+    Raises UnreadableExamples if it is no such batch, or one made with other fields than `fields`.
+    """
+    try:
+        batch = pa.ipc.open_stream(blob).read_next_batch()
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        raise UnreadableExamples(
+            f"expected a batch of examples, found {len(blob)} bytes that are none: {error}"
+        ) from error
+    facts = batch.schema.metadata or {}
+    found = facts.get(b"format", b"none").decode()
+    if found != str(FORMAT):
+        raise UnreadableExamples(f"examples: expected format {FORMAT}, found {found}")
+    fingerprint = facts[b"fingerprint"].decode()
+    if fingerprint != fields.fingerprint:
+        raise UnreadableExamples(
+            f"examples: expected fields with fingerprint {fields.fingerprint} (of the model spec "
+            f"in use), found {fingerprint} (of the spec they were joined with)"
+        )
+    return Examples(
+        fingerprint=fingerprint,
+        watermark_ms=int(facts[b"watermark_ms"]),
+        kinds=batch["kind"].to_numpy(),
+        labels=batch["label"].to_numpy(),
+        event_ms=batch["event_ms"].to_numpy(),
+        shown_ms=batch["shown_ms"].to_numpy(),
+        append_ms=batch["append_ms"].to_numpy(),
+        impression_ids=batch["impression_id"],
+        request_ids=batch["request_id"],
+        features=_features(batch, fields),
+        slices={name: batch[_SLICE + name] for name in fields.slice_by},
+        weights=batch["weight"].to_numpy() if fields.weights.declared else None,
+        negative_rate=float(facts.get(b"negative_rate", b"1")),
+    )
+
+
+def concatenate(batches: list[Examples]) -> Examples:
+    """Return one or more batches of one partition as one, in their order."""
+    if len(batches) == 1:
+        return batches[0]
+    last, parts = batches[-1], [batch.features for batch in batches]
+    starts = np.cumsum([0] + [part.bag_ids.shape[0] for part in parts])
+    offsets = [part.bag_offsets[:-1] + start for part, start in zip(parts, starts, strict=False)]
+    return Examples(
+        fingerprint=last.fingerprint,
+        watermark_ms=last.watermark_ms,
+        kinds=np.concatenate([batch.kinds for batch in batches]),
+        labels=np.concatenate([batch.labels for batch in batches]),
+        event_ms=np.concatenate([batch.event_ms for batch in batches]),
+        shown_ms=np.concatenate([batch.shown_ms for batch in batches]),
+        append_ms=np.concatenate([batch.append_ms for batch in batches]),
+        impression_ids=pa.concat_arrays([batch.impression_ids for batch in batches]),
+        request_ids=pa.concat_arrays([batch.request_ids for batch in batches]),
+        features=Encoded(
+            ids=np.concatenate([part.ids for part in parts]),
+            bag_ids=np.concatenate([part.bag_ids for part in parts]),
+            bag_offsets=np.concatenate([*offsets, starts[-1:]]).astype(np.int32),
+            numbers=np.concatenate([part.numbers for part in parts]),
+        ),
+        slices={
+            name: pa.concat_arrays([batch.slices[name] for batch in batches])
+            for name in last.slices
+        },
+        weights=_weights(batches),
+        negative_rate=last.negative_rate,
+    )
+
+
+def _weights(batches: list[Examples]) -> npt.NDArray[np.float32] | None:
+    found = [batch.weights for batch in batches if batch.weights is not None]
+    return np.concatenate(found) if found else None
+
+
+def _rows(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """Return `values` as `shape[0]` lists of `shape[1]` each, which may be none."""
+    count, width = shape
+    kind = pa.list_(values.type, width)
+    if width:
+        return pa.FixedSizeListArray.from_arrays(values, width)
+    return pa.Array.from_buffers(kind, count, [None], children=[values])
+
+
+def _features(batch: pa.RecordBatch, fields: FieldSet) -> Encoded:
+    count = batch.num_rows
+    items = batch["bags"].values
+    if fields.bags and count:
+        offsets, bag_ids = items.offsets.to_numpy(), items.values.to_numpy()
+    else:
+        offsets, bag_ids = np.zeros(1, np.int32), np.zeros(0, np.uint64)
+    return Encoded(
+        ids=batch["ids"].values.to_numpy().reshape(count, len(fields.singles)),
+        bag_ids=bag_ids,
+        bag_offsets=offsets,
+        numbers=batch["numbers"].values.to_numpy().reshape(count, len(fields.numbers)),
+    )

@@ -1,0 +1,76 @@
+"""What varies in length of an impression, as one run of bytes: strings and bags.
+
+First the lengths, each as a LEB128 number: of the strings, one more than their bytes and 0 for
+null; of the bags, their items. Then the bytes of the strings, then the ids of the bags, in order. A
+run is written as an impression is taken, and read when an example is made of it, by the same
+process: the format is nobody else's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import kernel, part
+
+ID_BYTES = 8
+LONGEST_LENGTH_BYTES = 5
+"""Of a length below 2^31."""
+
+
+@part
+def write_run(arena, at, rows, i):  # type: ignore[no-untyped-def]
+    """Write the strings and bags of event `i` of `rows`; return where the run ends."""
+    strings = rows.lengths.shape[1]
+    bags = (rows.bag_offsets.shape[0] - 1) // rows.lengths.shape[0]
+    for j in range(strings):
+        at = _write_length(arena, at, rows.lengths[i, j] + 1)
+    for j in range(i * bags, i * bags + bags):
+        at = _write_length(arena, at, rows.bag_offsets[j + 1] - rows.bag_offsets[j])
+    for j in range(strings):
+        begin = rows.begins[i, j]
+        for k in range(rows.lengths[i, j]):
+            arena[at + k] = rows.data[begin + k]
+        at += max(0, rows.lengths[i, j])
+    if bags:
+        begin = np.int64(rows.bag_offsets[i * bags]) * ID_BYTES
+        size = np.int64(rows.bag_offsets[i * bags + bags]) * ID_BYTES - begin
+        for k in range(size):
+            arena[at + k] = rows.bag_bytes[begin + k]
+        at += size
+    return at
+
+
+@kernel
+def read_lengths(arena, starts, lengths):  # type: ignore[no-untyped-def]
+    """Read the lengths of each run, as they were written; move `starts` past them."""
+    for i in range(starts.shape[0]):
+        at = starts[i] & (arena.shape[0] - 1)
+        for j in range(lengths.shape[1]):
+            length, shift = np.int64(0), 0
+            while arena[at] & 0x80:
+                length |= np.int64(arena[at] & 0x7F) << shift
+                shift += 7
+                at += 1
+            lengths[i, j] = length | np.int64(arena[at]) << shift
+            at += 1
+        starts[i] = at
+
+
+@kernel
+def read_bytes(arena, starts, offsets, data):  # type: ignore[no-untyped-def]
+    """Copy of each run as many bytes as `offsets` are apart; move `starts` past them."""
+    for i in range(starts.shape[0]):
+        size = offsets[i + 1] - offsets[i]
+        for k in range(size):
+            data[offsets[i] + k] = arena[starts[i] + k]
+        starts[i] += size
+
+
+@part
+def _write_length(arena, at, length):  # type: ignore[no-untyped-def]
+    while length >= 0x80:
+        arena[at] = np.uint8(length & 0x7F | 0x80)
+        length >>= 7
+        at += 1
+    arena[at] = np.uint8(length)
+    return at + 1

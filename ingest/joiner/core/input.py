@@ -1,0 +1,168 @@
+"""Messages of one partition in columns: what the joiner core takes in.
+
+A chunk is some consecutive messages of one source, decoded, with the fields of impressions already
+encoded. What an example will need of an impression beside that (its own id, its request, the fields
+to slice by) is not taken out of the messages here: the core copies it from where it lies.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from headrace.ingest.decoding.decoder import Decoded, Decoder
+from headrace.ingest.decoding.json_scanner import TICK
+from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, Reason
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.features.weights import weights_of
+from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTES
+from headrace.ingest.runtime.numba_kernels import read_only
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import Block
+
+
+class Side(IntEnum):
+    """Which of the two topics."""
+
+    IMPRESSIONS = 0
+    CLICKS = 1
+
+
+class Role(IntEnum):
+    """What a message turned out to be."""
+
+    EVENT = 0
+    TICK = 1
+    REFUSED = 2
+
+
+class Rows(NamedTuple):
+    """What examples need of each event, in columns a compiled kernel can copy from."""
+
+    ids: npt.NDArray[np.uint64]  # (n, singles)
+    numbers: npt.NDArray[np.float32]  # (n, numbers), and a column more for a declared weight
+    begins: npt.NDArray[np.int64]  # (n, strings) in `data`
+    lengths: npt.NDArray[np.int32]  # (n, strings) bytes, -1 for null
+    data: npt.NDArray[np.uint8]
+    bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
+    bag_bytes: npt.NDArray[np.uint8]  # the ids of the bags
+    room: npt.NDArray[np.int64]  # (n + 1,) cumulative: bytes that strings and bags may take, held
+
+
+class Arrays(NamedTuple):
+    """The columns of a chunk."""
+
+    roles: npt.NDArray[np.uint8]  # (n,) Role
+    event_ms: npt.NDArray[np.int64]  # (n,) as the producer said; 0 if refused
+    append_ms: npt.NDArray[np.int64]  # (n,)
+    hashes: npt.NDArray[np.uint64]  # (n,) of the impression id
+
+
+ColumnsT = TypeVar("ColumnsT", Rows, Arrays)
+
+
+class Chunk(NamedTuple):
+    """Consecutive messages of one source."""
+
+    side: Side
+    stop: int
+    """First offset not covered: past the last message."""
+    offsets: npt.NDArray[np.int64]  # (n,)
+    arrays: Arrays
+    rows: Rows
+    """Of no columns for clicks, which have the fields of their impression."""
+    block: Block | None
+    """The messages as they came: a dead letter quotes them. None if there are none."""
+    refused: dict[int, Reason]
+    """Why, by place in the chunk."""
+
+    def __len__(self) -> int:
+        return int(self.offsets.shape[0])
+
+
+class ChunkReader:
+    """Decodes messages into chunks, for one model."""
+
+    def __init__(self, fields: FieldSet) -> None:
+        self._encoder = Encoder(fields)
+        self._decoders = {Side.IMPRESSIONS: Decoder(fields), Side.CLICKS: Decoder(None)}
+        self._strings = (IMPRESSION_ID, REQUEST_ID, *fields.slice_by)
+        self._weight = fields.weights.source
+
+    def read(self, side: Side, block: Block) -> Chunk:
+        """Return a chunk of one or more messages of one source, in the order of their offsets."""
+        decoded = self._decoders[side].decode(block.values, block.append_ms)
+        roles = np.where(decoded.found.states == TICK, np.uint8(Role.TICK), np.uint8(Role.EVENT))
+        rows, refused = no_rows(), decoded.refused
+        if side is Side.IMPRESSIONS:
+            rows = self._rows(decoded)
+            if self._weight:
+                rows, bad = self._weighed(rows, decoded)
+                refused = refused | bad
+        roles[list(refused)] = Role.REFUSED
+        return Chunk(
+            side,
+            int(block.offsets[-1]) + 1,
+            block.offsets,
+            only_read(
+                Arrays(roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID))
+            ),
+            only_read(rows),
+            block,
+            refused,
+        )
+
+    def _weighed(self, rows: Rows, decoded: Decoded) -> tuple[Rows, dict[int, Reason]]:
+        """Lay the weights behind the numbers; return which events have one that is none."""
+        absent = decoded.absent(self._weight)
+        weights, bad = weights_of(absent, decoded.reals(self._weight))
+        refused = dict.fromkeys(np.flatnonzero(bad).tolist(), Reason.BAD_WEIGHT)
+        numbers = np.column_stack((rows.numbers, weights))
+        return rows._replace(numbers=numbers), refused
+
+    def _rows(self, decoded: Decoded) -> Rows:
+        count = len(decoded)
+        encoded = self._encoder.encode_columns(count, decoded)
+        begins, lengths = decoded.text_places(self._strings)
+        bags = (encoded.bag_offsets.shape[0] - 1) // count
+        sizes = np.maximum(lengths, 0).sum(axis=1, dtype=np.int64)
+        if bags:
+            sizes += np.diff(encoded.bag_offsets[::bags]) * ID_BYTES
+        room = np.zeros(count + 1, np.int64)
+        np.cumsum(sizes + LONGEST_LENGTH_BYTES * (lengths.shape[1] + bags), out=room[1:])
+        bag_bytes = encoded.bag_ids.view(np.uint8)
+        return Rows(
+            *(encoded.ids, encoded.numbers, begins, lengths, decoded.data),
+            *(encoded.bag_offsets, bag_bytes, room),
+        )
+
+
+def only_read(columns: ColumnsT) -> ColumnsT:
+    """Return arrays of the same content that cannot be written.
+
+    Some of those decoded are views of messages and cannot be anyway, which ones depends on the
+    fields. To a compiler that is another type: it would take ten seconds again for each such mix.
+    """
+    return type(columns)._make(read_only(column, column.dtype.type) for column in columns)
+
+
+def no_rows() -> Rows:
+    """Return rows of no columns."""
+    return only_read(
+        Rows(
+            np.zeros((0, 0), np.uint64),
+            np.zeros((0, 0), np.float32),
+            np.zeros((0, 0), np.int64),
+            np.zeros((0, 0), np.int32),
+            np.zeros(0, np.uint8),
+            np.zeros(1, np.int32),
+            np.zeros(0, np.uint8),
+            np.zeros(1, np.int64),
+        )
+    )

@@ -1,0 +1,367 @@
+"""The joiner core of one partition: impressions and clicks in, labelled examples out.
+
+Pure: it is given messages (as chunks), is told when a source has no more for now, and what time it
+is on some clock that only goes forward. It takes the event with the lesser event time of the two
+heads, waits for a source that may still have an earlier one, and lets a source that is at its end
+hold up the other no longer than wall time says: by the time that passed since, or that passed at
+Kafka between the appends of two events. It is never taken to be "now", so history is replayed as it
+happened, at any speed. The rules are in `join_rules`, the loop over events in `join_kernel`.
+
+After each `advance`, `checkpoint` says in a few hundred bytes how to get here again: read from the
+rewind offsets to the positions in silence. `restore` does that, and what comes out afterwards is
+what would have come out had nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.examples.batch import Examples, concatenate
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.core import rules
+from headrace.ingest.joiner.core.checkpoint import Checkpoint, Counters, Reading
+from headrace.ingest.joiner.core.input import Arrays, Chunk, Side, no_rows, only_read
+from headrace.ingest.joiner.core.kernel import run, time_of
+from headrace.ingest.joiner.core.output import gather
+from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, Made, Rule
+from headrace.ingest.joiner.core.window_state import Held
+
+if TYPE_CHECKING:
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import Record
+
+_MARK_ROWS = 1024
+"""Events between two places to rewind to: fewer places, and a little more read again."""
+_SIDES = (Side.IMPRESSIONS, Side.CLICKS)
+_CLOCKS = (rules.SHOWN_CLOCK, rules.CLICKED_CLOCK)
+_COUNTERS = {
+    "impressions": rules.IMPRESSIONS,
+    "clicks": rules.CLICKS,
+    "late_clicks": rules.LATE_CLICKS,
+    "duplicate_impressions": rules.DUPLICATE_IMPRESSIONS,
+    "duplicate_clicks": rules.DUPLICATE_CLICKS,
+    "examples": rules.EXAMPLES,
+    "dead_letters": rules.DEAD_LETTERS,
+    "ticks": rules.TICKS,
+    "dropped_negatives": rules.DROPPED_NEGATIVES,
+}
+
+
+class Dead(NamedTuple):
+    """A message that cannot be used."""
+
+    record: Record
+    reason: Reason
+
+
+class Joined(NamedTuple):
+    """What one `advance` made."""
+
+    examples: Examples
+    dead: list[Dead]
+    taken: int
+    """Events taken, of any kind."""
+
+
+class _Mark(NamedTuple):
+    """A place to read again from: what was so just before `offset` was taken."""
+
+    sequence: int
+    offset: int
+    clock_ms: int
+
+
+class _Source:
+    """One of the two inputs: chunks offered and not yet taken, and how far it was read."""
+
+    def __init__(self, empty: Chunk) -> None:
+        self.chunk, self.next = empty, 0
+        self.queue: deque[Chunk] = deque()
+        self.ended = False
+        self.base: tuple[int, int] | None = None
+        """Event time reached, and the wall time then, since the source is at its end."""
+        self.position = -1
+        self.marks: deque[_Mark] = deque()
+        self.unmarked = _MARK_ROWS
+
+    @property
+    def queued(self) -> int:
+        return len(self.chunk) - self.next + sum(map(len, self.queue))
+
+    def moved(self, place: int) -> None:
+        """Take note that the chunk was taken up to `place`."""
+        if place > self.next:
+            self.unmarked += place - self.next
+            self.next = place
+            whole = place == len(self.chunk)
+            self.position = self.chunk.stop if whole else int(self.chunk.offsets[place - 1]) + 1
+
+    def turn(self, sequence: int, clock_ms: int) -> None:
+        """Go to the next chunk, if there is one and this one is done."""
+        if self.next < len(self.chunk) or not self.queue:
+            return
+        self.chunk, self.next = self.queue.popleft(), 0
+        if self.unmarked >= _MARK_ROWS:
+            self.marks.append(_Mark(sequence, int(self.chunk.offsets[0]), clock_ms))
+            self.unmarked = 0
+
+
+class PartitionJoiner:
+    """Joins one partition of impressions with the same partition of clicks."""
+
+    def __init__(self, fields: FieldSet) -> None:
+        self.fields = fields
+        self._window_ms = fields.label.window_ms
+        self._closing = fields.label.policy is Policy.WINDOW
+        self._keep_below = np.uint64(fields.weights.keep_below)
+        self._restoring: Checkpoint | None = None
+        self._forget()
+
+    def offer(self, chunk: Chunk) -> None:
+        """Queue messages that follow, in their source, those offered before."""
+        source = self._sources[chunk.side]
+        if len(chunk):
+            source.queue.append(chunk)
+            source.ended, source.base = False, None
+
+    def ended(self, side: Side) -> None:
+        """Say that all a source has for now was offered. The next offer takes it back."""
+        self._sources[side].ended = True
+
+    def queued(self, side: Side) -> int:
+        """Return how many messages were offered and not yet taken."""
+        return self._sources[side].queued
+
+    @property
+    def head_ms(self) -> int | None:
+        """Event time of what `advance` would take next; None if it would take nothing yet.
+
+        It may then still have to wait for wall time to pass.
+        """
+        times = []
+        for source in self._sources:
+            chunk = source.chunk
+            place = source.next
+            if place == len(chunk) and source.queue:
+                chunk, place = source.queue[0], 0
+            if place < len(chunk):
+                times.append(int(time_of(chunk.arrays, place)))
+            elif not source.ended:
+                return None
+        return min(times, default=None)
+
+    @property
+    def watermark_ms(self) -> int:
+        """Event time reached; far below zero before the first event."""
+        return int(self._state[rules.WATERMARK])
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted, over all restarts."""
+        if self._restoring is not None:
+            return self._restoring.counters
+        return Counters(**{name: int(self._state[at]) for name, at in _COUNTERS.items()})
+
+    @property
+    def held(self) -> Held:
+        """What is held: pending impressions, waiting clicks, their memory. To look at."""
+        return self._held
+
+    @property
+    def restoring(self) -> bool:
+        """Whether the input is still being read again: nothing is made until that is done."""
+        return self._restoring is not None
+
+    def advance(self, now_ms: int, limit: int = 4096, until_ms: int = FOREVER) -> Joined:
+        """Take events, and return what they make.
+
+        Stops after about `limit` events or examples, before an event later than `until_ms`, or
+        where it must wait. `now_ms` is read off a clock that never goes back.
+        """
+        parts: list[Examples] = []
+        dead: list[Dead] = []
+        taken, examples, room = 0, 0, limit
+        if self._restoring is not None:
+            self._read_again()
+        while self._restoring is None and max(taken, examples) < limit:
+            self._turn()
+            left = limit - max(taken, examples)
+            shown, clicked = (self._floor(source, now_ms) for source in self._sources)
+            bounds = shown, clicked, until_ms, left
+            rule = Rule(self._window_ms, self._closing, False, *bounds, self._keep_below)
+            made = _make(max(room, left))
+            answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
+            if made.counts[0]:
+                parts.append(gather(self.fields, self._held.rings, made, self.watermark_ms))
+            taken, examples = taken + int(made.counts[2]), examples + int(made.counts[0])
+            if answer == rules.GROW:
+                room = int(self._state[rules.NEEDED]) + rules.MARGIN
+            elif answer == rules.BLOCKED and not made.counts.any():
+                break
+        for source in self._sources:
+            self._floor(source, now_ms)  # if it is at its end, its silence begins here
+        self._held.release()
+        if not parts:
+            parts.append(Examples.empty(self.fields, self.watermark_ms))
+        return Joined(concatenate(parts), dead, taken)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return how to get here again."""
+        if self._restoring is not None:
+            return self._restoring
+        return Checkpoint(
+            self.watermark_ms,
+            int(self._state[rules.LEAST_DELAY]),
+            self._reading(Side.IMPRESSIONS, self._shown_mark()),
+            self._reading(Side.CLICKS, self._clicked_mark()),
+            self.counters,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Forget everything, and get back to `checkpoint`.
+
+        The caller then offers both sources from their rewind offsets on (from the beginning where
+        that is -1).
+        """
+        self._forget()
+        self._restoring = checkpoint
+        self._state[rules.WATERMARK] = checkpoint.watermark_ms
+        self._state[rules.LEAST_DELAY] = checkpoint.least_delay_ms
+        for source, clock, reading in self._readings(checkpoint):
+            self._state[clock] = reading.rewind_clock_ms
+            source.position = reading.rewind
+        self._read_again()
+
+    def _forget(self) -> None:
+        fields = self.fields
+        self._held = Held(len(fields.singles), len(fields.numbers) + bool(fields.weights.source))
+        self._state = np.zeros(rules.STATE_SIZE, np.int64)
+        self._state[[rules.WATERMARK, *_CLOCKS]] = NEVER
+        self._state[rules.LEAST_DELAY] = FOREVER
+        self._sources = [_Source(_no_chunk(side)) for side in _SIDES]
+        self._restoring = None
+
+    def _readings(self, checkpoint: Checkpoint) -> list[tuple[_Source, int, Reading]]:
+        readings = (checkpoint.shown, checkpoint.clicked)
+        return list(zip(self._sources, _CLOCKS, readings, strict=True))
+
+    def _read_again(self) -> None:
+        """Take, making nothing, what lies before the positions of the checkpoint."""
+        checkpoint = self._restoring
+        assert checkpoint is not None
+        forever = (FOREVER, FOREVER, FOREVER, FOREVER)
+        rule = Rule(self._window_ms, self._closing, True, *forever, self._keep_below)
+        while True:
+            self._turn()
+            stops = [
+                int(np.searchsorted(source.chunk.offsets, reading.position))
+                for source, _, reading in self._readings(checkpoint)
+            ]
+            made = _make(0)
+            self._run(made, rule, stops, [])
+            self._held.release()
+            if not made.counts[2]:
+                break
+        for source, _, reading in self._readings(checkpoint):
+            reached = source.position >= reading.position or source.next < len(source.chunk)
+            if not (reached or (source.ended and not source.queued)):
+                return
+        for source, clock, reading in self._readings(checkpoint):
+            self._state[clock] = reading.clock_ms
+            source.position = reading.position
+        for name, at in _COUNTERS.items():
+            self._state[at] = getattr(checkpoint.counters, name)
+        self._restoring = None
+
+    def _run(self, made: Made, rule: Rule, stops: list[int], dead: list[Dead]) -> int:
+        shown, clicked = self._sources
+        cursor = np.array([shown.next, stops[0], clicked.next, stops[1]], np.int64)
+        held = self._held
+        held.reserve(shown.chunk.rows, shown.next, max(shown.next, stops[0]), len(clicked.chunk))
+        arrays = shown.chunk.arrays, shown.chunk.rows, clicked.chunk.arrays
+        answer = int(run(held.rings, self._state, *arrays, cursor, made, rule))
+        for i in range(int(made.counts[1])):
+            chunk = self._sources[made.dead_sides[i]].chunk
+            place = int(made.dead_places[i])
+            assert chunk.block is not None
+            reason = chunk.refused.get(place, Reason.TOO_LATE)
+            dead.append(Dead(chunk.block.record(place), reason))
+        shown.moved(int(cursor[0]))
+        clicked.moved(int(cursor[2]))
+        return answer
+
+    def _turn(self) -> None:
+        for source, clock in zip(self._sources, _CLOCKS, strict=True):
+            source.turn(int(self._held.ends.entry_tail[0]), int(self._state[clock]))
+
+    def _floor(self, source: _Source, now_ms: int) -> int:
+        """Return how far event time may go without this source; WAIT if it may not go at all."""
+        if not source.ended or source.queued:
+            return WAIT
+        clock = _CLOCKS[self._sources.index(source)]
+        reached = int(max(self._state[rules.WATERMARK], self._state[clock]))
+        if source.base is None:
+            source.base = reached, now_ms
+        floor = source.base[0] + now_ms - source.base[1]
+        if reached > floor:
+            source.base, floor = (reached, now_ms), reached
+        return floor
+
+    def _shown_mark(self) -> _Mark | None:
+        """Return where reading again brings back all entries and repeats; None if there are none.
+
+        Entries need the events from the first of them on. A repeat's first event may lie any time
+        back; but two windows of events that tell duplicates from first events, and two windows of
+        the duplicates themselves, tell as much.
+        """
+        ends, marks = self._held.ends, self._sources[Side.IMPRESSIONS].marks
+        head = int(ends.entry_head[0])
+        horizon = int(self._state[rules.SHOWN_CLOCK]) - 4 * self._window_ms
+        while len(marks) > 1 and marks[1].sequence <= head and marks[1].clock_ms < horizon:
+            marks.popleft()
+        if ends.repeat_head[0] < ends.repeat_tail[0]:
+            return marks[0]
+        if head == ends.entry_tail[0]:
+            return None
+        return next(mark for mark in reversed(marks) if mark.sequence <= head)
+
+    def _clicked_mark(self) -> _Mark | None:
+        """Return where reading again brings back all clicks that wait or that open entries had."""
+        horizon = self.watermark_ms - 2 * self._window_ms
+        marks = self._sources[Side.CLICKS].marks
+        while len(marks) > 1 and marks[1].clock_ms < horizon:
+            marks.popleft()
+        if not marks or self._state[rules.CLICKED_CLOCK] < horizon:
+            return None
+        return marks[0]
+
+    def _reading(self, side: Side, mark: _Mark | None) -> Reading:
+        position, clock_ms = self._sources[side].position, int(self._state[_CLOCKS[side]])
+        if mark is None:
+            return Reading(position, position, clock_ms, clock_ms)
+        return Reading(position, mark.offset, clock_ms, mark.clock_ms)
+
+
+def _make(limit: int) -> Made:
+    size = limit + rules.MARGIN
+    return Made(
+        np.empty(size, np.uint8),
+        np.empty(size, np.uint8),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.uint8),
+        np.empty(size, np.int64),
+        np.zeros(3, np.int64),
+    )
+
+
+def _no_chunk(side: Side) -> Chunk:
+    none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    arrays = only_read(Arrays(none, times, times, np.zeros(0, np.uint64)))
+    return Chunk(side, 0, times, arrays, no_rows(), None, {})

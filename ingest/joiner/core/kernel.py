@@ -1,0 +1,375 @@
+"""The compiled half of the joiner core: takes events in the order of event time, makes examples.
+
+What it goes by, and why, is told in `join_rules`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.ingest.features.hashing import fmix64
+from headrace.ingest.joiner.core.eviction import forget, forget_clicks, forget_everything, waits
+from headrace.ingest.joiner.core.hash_index import NOWHERE, find_place, find_slot, place_in, put_in
+from headrace.ingest.joiner.core.rules import (
+    BLOCKED,
+    CLICKED,
+    CLICKED_CLOCK,
+    CLICKS,
+    CLOSED,
+    DEAD_LETTERS,
+    DROPPED_NEGATIVES,
+    DUPLICATE_CLICKS,
+    DUPLICATE_IMPRESSIONS,
+    EVENT,
+    EXAMPLES,
+    FOREVER,
+    FULL,
+    GROW,
+    IMPRESSIONS,
+    LATE_CLICKS,
+    LEAST_DELAY,
+    MARGIN,
+    NEEDED,
+    NEVER,
+    REFUSED,
+    SHOWN,
+    SHOWN_CLOCK,
+    TICK,
+    TICKS,
+    WAIT,
+    WATERMARK,
+)
+from headrace.ingest.joiner.core.window_state import CLOCK_MS, hold_click, hold_row, whole_clock
+from headrace.ingest.runtime.numba_kernels import kernel, part
+
+_DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
+"""An arbitrary constant: draws have nothing to do with what else the hash decides."""
+
+
+@kernel
+def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+    """Take events until blocked or full. `cursor`: next and end of both chunks."""
+    while True:
+        if max(made.counts[0], made.counts[1], made.counts[2]) >= rule.limit:
+            return FULL
+        if _take_refused(state, shown, clicked, cursor, made, rule):
+            continue
+        i, c = cursor[0], cursor[2]
+        has_shown, has_clicked = i < cursor[1], c < cursor[3]
+        next_shown, next_clicked = rule.floor_shown, rule.floor_clicked
+        if has_shown:
+            next_shown = time_of(shown, i)
+            if not has_clicked:
+                next_clicked = _floor(state, rule.floor_clicked, shown.append_ms[i])
+        if has_clicked:
+            next_clicked = time_of(clicked, c)
+            if not has_shown:
+                next_shown = _floor(state, rule.floor_shown, clicked.append_ms[c])
+        first = min(next_shown, next_clicked)
+        answer = _sweep(rings, state, min(first, rule.until_ms), made, rule)
+        if answer != BLOCKED:
+            return answer
+        if first > rule.until_ms:
+            return BLOCKED
+        if has_shown and next_shown <= next_clicked:
+            _take_shown(rings, state, shown, rows, i, made, rule)
+            cursor[0] += 1
+        elif has_clicked and next_clicked <= next_shown:
+            _take_clicked(rings, state, clicked, c, made, rule)
+            cursor[2] += 1
+        else:
+            return BLOCKED
+        made.counts[2] += 1
+
+
+@part
+def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
+    return event_ms if append_ms <= 0 else min(event_ms, append_ms)
+
+
+@kernel
+def time_of(arrays, i):  # type: ignore[no-untyped-def]
+    """Return the time of event `i`: its timestamp, but not later than its append."""
+    if arrays.roles[i] == TICK:
+        return arrays.event_ms[i]
+    return _known_time(arrays.event_ms[i], arrays.append_ms[i])
+
+
+@part
+def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+    for side in range(2):
+        arrays = shown if side == 0 else clicked
+        place = cursor[2 * side]
+        if place < cursor[2 * side + 1] and arrays.roles[place] == REFUSED:
+            _bury(state, side, place, made, rule)
+            cursor[2 * side] += 1
+            made.counts[2] += 1
+            return True
+    return False
+
+
+@part
+def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
+    if rule.silent:
+        return
+    made.dead_sides[made.counts[1]] = side
+    made.dead_places[made.counts[1]] = place
+    made.counts[1] += 1
+    state[DEAD_LETTERS] += 1
+
+
+@part
+def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
+    """Return how far the other source may go: as far as wall time has, here or at Kafka."""
+    if floor == WAIT:
+        return WAIT
+    if state[WATERMARK] == NEVER:
+        return FOREVER  # somebody has to set the clock
+    return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
+
+
+@part
+def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
+    state[WATERMARK] = max(state[WATERMARK], time_ms)
+    if arrays.roles[i] == EVENT and arrays.append_ms[i] > 0:
+        state[LEAST_DELAY] = min(state[LEAST_DELAY], arrays.append_ms[i] - time_ms)
+
+
+@part
+def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
+    """Make an example. `times`: of its event, its impression, its append."""
+    if rule.silent:
+        return
+    at = made.counts[0]
+    made.kinds[at] = kind
+    made.labels[at] = label
+    made.sequences[at] = sequence
+    made.event_ms[at], made.shown_ms[at], made.append_ms[at] = times
+    made.counts[0] += 1
+    state[EXAMPLES] += 1
+
+
+@part
+def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
+    """Whether the negative of an impression is left out: drawn from the hash of its id alone."""
+    if rule.silent or fmix64(wanted ^ _DRAWN_FROM) <= rule.keep_below:
+        return False
+    state[DROPPED_NEGATIVES] += 1
+    return True
+
+
+@part
+def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
+    """Close the windows that end before `until_ms`, moving the watermark past each."""
+    entries, ends = rings.entries, rings.ends
+    mask = entries.hashes.shape[0] - 1
+    makes = rule.closing and not rule.silent
+    if not makes:
+        until_ms = state[WATERMARK]
+    while ends.open_head[0] < ends.entry_tail[0]:
+        lower = entries.clocks[ends.open_head[0] & mask]
+        clock = whole_clock(lower, state[SHOWN_CLOCK])
+        if clock + rule.window_ms >= until_ms:
+            break
+        if not makes:
+            ends.open_head[0] += 1
+            continue
+        # all of one clock or none: the watermark alone must tell which are closed
+        stop = ends.open_head[0]
+        while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == lower:
+            stop += 1
+        count = stop - ends.open_head[0]
+        if made.counts[0] + count + MARGIN > made.kinds.shape[0]:
+            state[NEEDED] = count
+            return FULL if made.counts[0] > 0 else GROW
+        state[WATERMARK] = max(state[WATERMARK], clock + rule.window_ms + 1)
+        while ends.open_head[0] < stop:
+            _close(rings, state, made, rule)
+        forget_clicks(rings, state, rule)
+        if made.counts[0] >= rule.limit:
+            return FULL
+    return BLOCKED
+
+
+@part
+def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
+    held, sequence = rings.open, rings.ends.open_head[0]
+    row = sequence & (held.starts.shape[0] - 1)
+    shown_ms = _shown_ms(rings, sequence, state)
+    times = shown_ms, shown_ms, held.append_ms[row]
+    wanted = rings.entries.hashes[sequence & (rings.entries.hashes.shape[0] - 1)]
+    if held.clicked[row] or not _drops(state, wanted, rule):
+        _emit(state, made, CLOSED, held.clicked[row], sequence, times, rule)
+    rings.ends.open_head[0] += 1
+
+
+@part
+def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
+    time_ms = time_of(shown, i)
+    _reach(state, shown, i, time_ms)
+    if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
+        _bury(state, 0, i, made, rule)
+        return
+    if time_ms - state[SHOWN_CLOCK] >= CLOCK_MS // 2:
+        forget_everything(rings)  # before the halves of its clocks mean others
+    state[SHOWN_CLOCK] = max(state[SHOWN_CLOCK], time_ms)
+    forget(rings, state, rule)
+    if shown.roles[i] == TICK:
+        state[TICKS] += 1
+        return
+    entries, ends = rings.entries, rings.ends
+    wanted, now_ms = shown.hashes[i], state[SHOWN_CLOCK]
+    slot = find_slot(entries.slots, entries.hashes, wanted)
+    place = place_in(entries.slots, entries.hashes, slot)
+    if place != NOWHERE and _lives(entries, place, now_ms, rule):
+        state[DUPLICATE_IMPRESSIONS] += 1
+        clock = whole_clock(entries.clocks[place], now_ms)
+        if entries.lasts[place] == entries.clocks[place] and clock < now_ms:
+            ends.repeated[0] += 1
+        entries.lasts[place] = np.uint32(now_ms & (CLOCK_MS - 1))
+        _settle(rings, state, wanted, _sequence(rings, place), now_ms, made, rule)
+        return
+    repeat = _repeat(rings, wanted, state, rule)
+    if repeat != NOWHERE:
+        state[DUPLICATE_IMPRESSIONS] += 1
+        rings.repeats.lasts[repeat] = now_ms
+        _settle(rings, state, wanted, np.int64(-1), now_ms, made, rule)
+        return
+    if place != NOWHERE and entries.lasts[place] != entries.clocks[place]:
+        ends.repeated[0] -= 1  # it is dead, and its slot goes to the new one
+        entries.lasts[place] = entries.clocks[place]
+    _accept(rings, state, shown, rows, i, slot, made, rule)
+
+
+@part
+def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-untyped-def]
+    """Make event `i` the newest entry, held by `slot`."""
+    entries, ends, now_ms = rings.entries, rings.ends, state[SHOWN_CLOCK]
+    wanted, sequence = shown.hashes[i], ends.entry_tail[0]
+    place = sequence & (entries.hashes.shape[0] - 1)
+    entries.hashes[place] = wanted
+    entries.clocks[place] = np.uint32(now_ms & (CLOCK_MS - 1))
+    entries.lasts[place] = entries.clocks[place]
+    put_in(entries.slots, entries.hashes, slot, place)
+    event_ms, append_ms = shown.event_ms[i], shown.append_ms[i]
+    hold_row(rings, rows, i, now_ms, event_ms, append_ms)
+    ends.entry_tail[0] += 1
+    state[IMPRESSIONS] += 1
+    if not (rule.closing or _drops(state, wanted, rule)):
+        _emit(state, made, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
+    _settle(rings, state, wanted, sequence, now_ms, made, rule)
+    if rule.closing and not _is_open(entries, place, state, rule):
+        _close(rings, state, made, rule)  # all before it are closed already
+
+
+@part
+def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
+    """Return the event time of the entry `sequence`."""
+    place = sequence & (rings.entries.hashes.shape[0] - 1)
+    row = sequence & (rings.open.starts.shape[0] - 1)
+    clock = whole_clock(rings.entries.clocks[place], state[SHOWN_CLOCK])
+    return clock + rings.open.later_ms[row]
+
+
+@part
+def _sequence(rings, place):  # type: ignore[no-untyped-def]
+    newest = rings.ends.entry_tail[0] - 1
+    return newest - ((newest - place) & (rings.entries.hashes.shape[0] - 1))
+
+
+@part
+def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
+    """Return the place among repeats of a hash that lives there, or NOWHERE."""
+    repeats = rings.repeats
+    if rings.ends.repeat_head[0] == rings.ends.repeat_tail[0]:
+        return np.int64(NOWHERE)
+    place = find_place(repeats.slots, repeats.hashes, wanted)
+    if place == NOWHERE or state[SHOWN_CLOCK] > repeats.lasts[place] + 2 * rule.window_ms:
+        return np.int64(NOWHERE)
+    return place
+
+
+@part
+def _lives(entries, place, now_ms, rule):  # type: ignore[no-untyped-def]
+    return now_ms <= whole_clock(entries.lasts[place], now_ms) + 2 * rule.window_ms
+
+
+@part
+def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
+    clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
+    return state[WATERMARK] <= clock + rule.window_ms
+
+
+@part
+def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
+    time_ms = time_of(clicked, c)
+    _reach(state, clicked, c, time_ms)
+    state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
+    forget(rings, state, rule)
+    if clicked.roles[c] == TICK:
+        state[TICKS] += 1
+        return
+    state[CLICKS] += 1
+    clock = state[CLICKED_CLOCK]
+    entries, wanted = rings.entries, clicked.hashes[c]
+    event_ms, append_ms = clicked.event_ms[c], clicked.append_ms[c]
+    place, last = find_place(entries.slots, entries.hashes, wanted), np.int64(NEVER)
+    met = place != NOWHERE and _lives(entries, place, state[SHOWN_CLOCK], rule)
+    if met:
+        last = whole_clock(entries.lasts[place], state[SHOWN_CLOCK])
+        sequence = _sequence(rings, place)
+    else:
+        repeat = _repeat(rings, wanted, state, rule)
+        met, sequence = repeat != NOWHERE, np.int64(-1)
+        if met:
+            last = rings.repeats.lasts[repeat]
+    if met and clock <= last + rule.window_ms:
+        _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+    elif waits(state, clock, rule):
+        hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms)
+    else:
+        state[LATE_CLICKS] += 1
+
+
+@part
+def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
+    """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
+    entries, held = rings.entries, rings.open
+    if sequence < 0:
+        state[LATE_CLICKS] += 1
+        return
+    place = sequence & (entries.hashes.shape[0] - 1)
+    row = sequence & (held.starts.shape[0] - 1)
+    shown_clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
+    if not _is_open(entries, place, state, rule) or clock < shown_clock - rule.window_ms:
+        state[LATE_CLICKS] += 1
+        return
+    shown_ms = _shown_ms(rings, sequence, state)
+    known_ms = _known_time(shown_ms, held.append_ms[row])
+    if abs(_known_time(event_ms, append_ms) - known_ms) > rule.window_ms:
+        state[LATE_CLICKS] += 1
+    elif held.clicked[row]:
+        state[DUPLICATE_CLICKS] += 1
+    else:
+        held.clicked[row] = 1
+        if not rule.closing:
+            _emit(state, made, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
+
+
+@part
+def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
+    """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
+    waiting = rings.waiting
+    if rings.ends.waiting_head[0] == rings.ends.waiting_tail[0]:
+        return
+    until = last + rule.window_ms
+    mask = waiting.hashes.shape[0] - 1
+    click = find_place(waiting.slots, waiting.hashes, wanted)
+    while click != NOWHERE:
+        if not waiting.settled[click] and waiting.clocks[click] <= until:
+            waiting.settled[click] = 1
+            clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
+            append_ms = waiting.append_ms[click]
+            _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+        following = waiting.following[click]
+        click = following & mask if following >= 0 else np.int64(NOWHERE)

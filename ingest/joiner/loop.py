@@ -1,0 +1,331 @@
+"""The running joiner: events from Kafka through the pure cores, examples back to Kafka, once.
+
+`Joiner.step` is its whole life; everything else here is one of its numbered steps. What makes it
+exactly once is that examples, dead letters and the offsets they came from are one transaction, with
+all that is needed to go on in the metadata of the offsets. Nothing else is kept: the process can be
+killed at any line, and the next one reads again what the cores need, in silence, and goes on.
+
+Partitions take turns in the order of event time, within `order_slice_ms`: a learner that reads the
+examples of all partitions should find them of about the same age.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client import Histogram
+
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.committed_state import load_saved
+from headrace.ingest.joiner.core.checkpoint import Counters
+from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.core.rules import FOREVER
+from headrace.ingest.joiner.partition import Partition
+from headrace.ingest.kafka.protocols import AtEnd, Block, Gained, Lost, Source
+from headrace.ingest.kafka.retry import Aborts
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tenacity import Retrying
+
+    from headrace.ingest.events.contract import Reason
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import BlockReader
+    from headrace.ingest.kafka.transactions import Outgoing, Transactions
+
+log = logging.getLogger(__name__)
+
+_DURATIONS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the joiner shares its time."""
+
+    lazy_commit_ms: int = 250
+    """Before progress that made no example is committed: ticks, clicks that wait."""
+    backlog_events: int = 2_000
+    """In one poll: then more is waiting, and messages may grow before they are written."""
+    backlog_commit_ms: int = 200
+    """Between commits while there is a backlog: a commit takes some 10 ms whatever is in it."""
+    most_examples: int = 50_000
+    """In one transaction: some megabytes that Kafka and readers take in at once."""
+    turn_events: int = 4096
+    """Taken of one partition before it is another's turn."""
+    step_events: int = 32_768
+    """Taken before Kafka is polled again: a few 100 ms, far below the session timeout."""
+    order_slice_ms: int = 600_000
+    """Event time that a partition may go ahead of another that has something to be taken."""
+    order_wait_ms: int = 200
+    """Wall time that a partition whose records are still on their way holds up the others."""
+    ahead_limit: int = 50_000
+    """Events of one source held in memory; beyond it the source is paused."""
+    longest_abort_wait_s: float = 5.0
+    """Between attempts while transactions keep failing."""
+    cut: Cut = field(default_factory=Cut)
+
+
+@dataclass(slots=True)
+class Figures:
+    """Running totals of one process, for its metrics."""
+
+    counted: Counters = field(default_factory=Counters)
+    dead_letters: dict[Reason, int] = field(default_factory=dict)
+    transactions: int = 0
+    aborts: int = 0
+    restores: int = 0
+
+
+class Joiner:
+    """Joins the partitions that fall to its reader. Not safe for use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        reader: BlockReader,
+        transactions: Transactions,
+        model: str,
+        fields: FieldSet,
+        topics: EventTopics,
+        pace: Pace,
+        now_ms: Callable[[], int],
+        rest: Callable[[float], object],
+        restoring: Retrying,
+        give_up_s: float,
+    ) -> None:
+        self._reader, self._transactions = reader, transactions
+        self.fields, self._pace = fields, pace
+        self._now_ms, self._restoring = now_ms, restoring
+        self._aborts = Aborts(give_up_s, now_ms, rest, pace.longest_abort_wait_s)
+        self._topics = {
+            Side.IMPRESSIONS: topics.impressions,
+            Side.CLICKS: topics.clicks,
+        }
+        self._sides = {topic: side for side, topic in self._topics.items()}
+        self._examples, self._dead_letters = examples_topic(model), topics.dead_letters
+        self._chunks = ChunkReader(fields)
+        self._owned: set[Source] = set()
+        self._unplaced: set[int] = set()
+        self._backlog = False
+        self.partitions: dict[int, Partition] = {}
+        self.figures = Figures()
+        self.durations = Histogram(
+            "headrace_joiner_transaction_seconds",
+            "Time that one transaction took, from its beginning to its commit.",
+            registry=None,
+            buckets=_DURATIONS_S,
+        )
+
+    # ---------------------------------------------------------------- the order of effects
+
+    def step(self, timeout_s: float) -> bool:
+        """Do everything once; return whether an event was taken.
+
+        1. poll    what came from Kafka, decoded, encoded and offered to the cores
+        2. place   a gained partition goes back to its last checkpoint
+        3. advance the cores, in the order of event time over all partitions
+        4. commit  if due: examples, dead letters, offsets with checkpoints, in one transaction
+        5. pace    pause sources that ran ahead, resume those that no longer do
+        """
+        self._poll(0.0 if self._backlog else timeout_s)
+        self._place(self._unplaced)
+        moved = self._advance()
+        if self._due():
+            self._commit()
+        self._set_pace()
+        return moved
+
+    def finish(self) -> None:
+        """Write what the cores made of what they took."""
+        if any(part.dirty_since_ms is not None for part in self.partitions.values()):
+            self._commit()
+
+    # ---------------------------------------------------------------- 1. poll
+
+    def _poll(self, timeout_s: float) -> None:
+        blocks: dict[Source, list[Block]] = {}
+        ends: dict[Source, int] = {}
+        for happening in self._reader.poll_blocks(timeout_s):
+            match happening:
+                case Block(source=source):
+                    blocks.setdefault(source, []).append(happening)
+                    ends.pop(source, None)
+                case AtEnd(source, offset):
+                    ends[source] = offset
+                case Gained(source):
+                    self._gain(source)
+                case Lost(source):
+                    self._lose(source)
+                    blocks.pop(source, None)
+                    ends.pop(source, None)
+        count = sum(block.size for each in blocks.values() for block in each)
+        self._backlog = count >= self._pace.backlog_events
+        for source, taken in blocks.items():
+            if (part := self.partitions.get(source.partition)) is not None:
+                for block in taken:
+                    part.offer(self._sides[source.topic], block, self._chunks)
+        now = self._now_ms()
+        for source, offset in ends.items():
+            if (part := self.partitions.get(source.partition)) is not None:
+                part.ended(self._sides[source.topic], offset, now)
+
+    def _gain(self, source: Source) -> None:
+        self._owned.add(source)
+        if self._sources(source.partition) <= self._owned:
+            self._unplaced.add(source.partition)
+
+    def _lose(self, source: Source) -> None:
+        self._owned.discard(source)
+        self._unplaced.discard(source.partition)
+        self.partitions.pop(source.partition, None)
+
+    def _sources(self, partition: int) -> set[Source]:
+        return {Source(topic, partition) for topic in self._topics.values()}
+
+    # ---------------------------------------------------------------- 2. place
+
+    def _place(self, numbers: set[int]) -> None:
+        """Bring partitions back to what was committed of them; begin reading there."""
+        if not numbers:
+            return
+        self._restoring(self._place_once, sorted(numbers))
+        self._unplaced -= numbers
+
+    def _place_once(self, numbers: list[int]) -> None:
+        found = self._transactions.committed(
+            Source(self._topics[Side.IMPRESSIONS], number) for number in numbers
+        )
+        topic_ids = tuple(self._reader.topic_id(topic) for topic in self._topics.values())
+        starts: dict[Source, int] = {}
+        for number in numbers:
+            sources = {side: Source(topic, number) for side, topic in self._topics.items()}
+            shown = sources[Side.IMPRESSIONS]
+            part = Partition(self.fields, sources, (topic_ids[0], topic_ids[1]))
+            where = f"{shown.topic}/{number}"
+            saved = None
+            if shown in found:
+                saved = load_saved(found[shown].metadata, self.fields.fingerprint, where)
+            held = {side: self._reader.held(source) for side, source in sources.items()}
+            starts |= part.restore(saved, held)
+            self.partitions[number] = part
+        self._reader.resume(starts)  # nothing is paused of a partition that begins
+        self._reader.start(starts)
+        self.figures.restores += len(numbers)
+
+    # ---------------------------------------------------------------- 3. advance
+
+    def _advance(self) -> bool:
+        """Let the cores take events, always the one with the earliest, up to `step_events`."""
+        now, pace = self._now_ms(), self._pace
+        going = dict(self.partitions)
+        for number, part in self.partitions.items():
+            if part.core.restoring or (not part.queued and not part.waits):
+                # nothing to put in order: read again in silence, or let wall time close windows
+                part.advance(now, pace.turn_events, FOREVER)
+                del going[number]
+        moved, left = False, pace.step_events
+        while left > 0:
+            reached = {number: self._reached(part, now) for number, part in going.items()}
+            times = {number: time_ms for number, time_ms in reached.items() if time_ms is not None}
+            ready = [number for number in times if not going[number].waits]
+            if not ready:
+                break
+            number = min(ready, key=lambda each: (times[each], each))
+            others = [time_ms for each, time_ms in times.items() if each != number]
+            until = min(others, default=FOREVER) + pace.order_slice_ms
+            before = going[number].queued
+            if going[number].advance(now, pace.turn_events, until):
+                moved = True
+                left -= max(1, before - going[number].queued)
+            else:
+                del going[number]  # it waits for wall time, or for others
+        self._backlog = self._backlog or left <= 0
+        return moved
+
+    def _reached(self, part: Partition, now: int) -> int | None:
+        """Return the event time of what comes next, or that nothing earlier will come than.
+
+        None if the others need not wait for it.
+        """
+        if not part.waits:
+            part.waiting_since_ms = None
+            return part.core.head_ms
+        if part.waiting_since_ms is None:
+            part.waiting_since_ms = now
+        if now - part.waiting_since_ms >= self._pace.order_wait_ms:
+            return None
+        return part.core.watermark_ms
+
+    # ---------------------------------------------------------------- 4. commit
+
+    def _due(self) -> bool:
+        now, pace = self._now_ms(), self._pace
+        dirty = [
+            (now - part.dirty_since_ms, part)
+            for part in self.partitions.values()
+            if part.dirty_since_ms is not None and not part.core.restoring
+        ]
+        age_ms = max((age for age, _ in dirty), default=-1)
+        made = sum(part.made for _, part in dirty)
+        if not made and not any(part.dead for _, part in dirty):
+            return age_ms >= pace.lazy_commit_ms
+        return not self._backlog or age_ms >= pace.backlog_commit_ms or made >= pace.most_examples
+
+    def _commit(self) -> None:
+        """Write all that was made, and where it came from; on an abort go back instead."""
+        parts = {
+            number: part
+            for number, part in self.partitions.items()
+            if part.dirty_since_ms is not None and not part.core.restoring
+        }
+        if not parts:
+            return
+        messages: list[Outgoing] = []
+        offsets = {}
+        for number, part in parts.items():
+            targets = Source(self._examples, number), Source(self._dead_letters, 0)
+            messages += part.messages(*targets, self._pace.cut)
+            offsets.update(part.offsets())
+        try:
+            with self.durations.time():
+                self._transactions.write(messages, offsets)
+        except (TransactionAborted, KafkaUnreachable) as error:
+            self._abort(parts, error)
+            return
+        self._aborts.over()
+        self.figures.transactions += 1
+        for part in parts.values():
+            counted, reasons = part.committed()
+            self.figures.counted += counted
+            for reason, count in reasons.items():
+                before = self.figures.dead_letters.get(reason, 0)
+                self.figures.dead_letters[reason] = before + count
+
+    def _abort(self, parts: Iterable[int], error: TransactionAborted | KafkaUnreachable) -> None:
+        """Forget what was made, which is not written or perhaps is; go back to what is for sure.
+
+        Raises `error` if nothing could be written for `give_up_s`.
+        """
+        self.figures.aborts += 1
+        self._aborts.bear(error)
+        log.warning("not committed, going back to the last commit: %s", error)
+        self._aborts.rest()
+        self._place(set(parts))
+
+    # ---------------------------------------------------------------- 5. pace
+
+    def _set_pace(self) -> None:
+        for part in self.partitions.values():
+            for side, source in part.sources.items():
+                queued = part.core.queued(side)
+                if queued >= self._pace.ahead_limit and side not in part.paused:
+                    self._reader.pause([source])
+                    part.paused.add(side)
+                elif side in part.paused and queued < self._pace.ahead_limit // 2:
+                    self._reader.resume([source])
+                    part.paused.discard(side)

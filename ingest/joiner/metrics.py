@@ -1,0 +1,140 @@
+"""What a joiner tells Prometheus.
+
+The loop keeps plain totals of what it committed; this collector reads them, and what is held now,
+when Prometheus asks, so that nothing of it is on the hot path.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from headrace.ingest.errors import StreamError
+from headrace.ingest.events.contract import EARLIEST_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+    from headrace.ingest.joiner.loop import Joiner
+    from headrace.ingest.kafka.protocols import Reader
+
+log = logging.getLogger(__name__)
+
+_COUNTED = {
+    "impressions": "Impressions joined, each once.",
+    "clicks": "Clicks taken: learned, late, repeated, or still without their impression.",
+    "late_clicks": "Clicks more than the label window after their impression, or without one.",
+    "duplicates": "Impressions and clicks that came again.",
+    "examples": "Examples written.",
+    "dropped_negatives": "Negative examples left out by down-sampling.",
+}
+
+
+class JoinerCollector(Collector):
+    """Figures of one joiner process, labelled with its model."""
+
+    def __init__(self, model: str, joiner: Joiner, reader: Reader) -> None:
+        self._model, self._joiner, self._reader = model, joiner, reader
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: to register it need not ask Kafka."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they stand now."""
+        figures = self._joiner.figures
+        for name, text in _COUNTED.items():
+            yield self._counter(name, text, getattr(figures.counted, name))
+        letters = CounterMetricFamily(
+            "headrace_joiner_dead_letters",
+            "Events that could not be used, by reason.",
+            labels=["model", "reason"],
+        )
+        for reason, count in list(figures.dead_letters.items()):
+            letters.add_metric([self._model, reason.name.lower()], count)
+        yield letters
+        yield self._counter("transactions", "Transactions committed.", figures.transactions)
+        yield self._counter("aborts", "Transactions aborted and done again.", figures.aborts)
+        yield self._counter(
+            "restores", "Partitions read again from their rewind offsets.", figures.restores
+        )
+        rate = self._joiner.fields.weights.negative_rate
+        yield self._gauge("negative_rate", "Part of the negative examples that is kept.", rate)
+        yield from self._held_now()
+        yield self._durations()
+
+    def _held_now(self) -> Iterator[Metric]:
+        partitions = dict(self._joiner.partitions)
+        watermarks = GaugeMetricFamily(
+            "headrace_joiner_watermark_seconds",
+            "Event time reached in a partition, Unix time.",
+            labels=["model", "partition"],
+        )
+        for number, part in sorted(partitions.items()):
+            if part.core.watermark_ms >= EARLIEST_MS:
+                watermarks.add_metric([self._model, str(number)], part.core.watermark_ms / 1000)
+        yield watermarks
+        held = [part.core.held for part in partitions.values()]
+        yield self._gauge(
+            "pending_impressions",
+            "Impressions whose label window is open.",
+            sum(each.pending for each in held),
+        )
+        yield self._gauge(
+            "waiting_clicks",
+            "Clicks whose impression has not come.",
+            sum(each.waiting_clicks for each in held),
+        )
+        yield self._gauge(
+            "held_bytes",
+            "Memory for what is held between events.",
+            sum(each.held_bytes for each in held),
+        )
+        try:
+            lag = self._lag()
+        except StreamError as error:
+            log.warning("lag is unknown: %s", error)
+        else:
+            yield self._gauge("lag", "Events in our partitions not yet taken.", lag)
+
+    def _lag(self) -> int:
+        lag = 0
+        for part in list(self._joiner.partitions.values()):
+            for source, taken in part.offsets().items():
+                lag += max(0, self._reader.held(source)[1] - taken.offset)
+        return lag
+
+    def _durations(self) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(
+            "headrace_joiner_transaction_seconds",
+            "Time that one transaction took, from its beginning to its commit.",
+            labels=["model"],
+        )
+        [metric] = self._joiner.durations.collect()
+        buckets = [
+            (sample.labels["le"], sample.value)
+            for sample in metric.samples
+            if sample.name.endswith("_bucket")
+        ]
+        total = next(s.value for s in metric.samples if s.name.endswith("_sum"))
+        family.add_metric([self._model], buckets, sum_value=total)
+        return family
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"headrace_joiner_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"headrace_joiner_{name}", text, labels=["model"])
+        family.add_metric([self._model], value)
+        return family

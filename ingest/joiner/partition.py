@@ -1,0 +1,177 @@
+"""One partition as the running joiner has it: the core, its two sources, what is not yet written.
+
+What the core made is kept here until it is committed together with the checkpoint; on an abort both
+are thrown away and the core goes back to the last checkpoint that was committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.ingest.dead_letters.letter import pack as pack_dead_letter
+from headrace.ingest.errors import OffsetGone
+from headrace.ingest.examples.batch import concatenate
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.examples.splitting import Cut, cut
+from headrace.ingest.joiner.committed_state import Saved
+from headrace.ingest.joiner.core.checkpoint import Counters
+from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.join import PartitionJoiner
+from headrace.ingest.kafka.transactions import Committed, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.ingest.events.contract import Reason
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.joiner.core.input import ChunkReader
+    from headrace.ingest.joiner.core.join import Dead
+    from headrace.ingest.kafka.protocols import Block, Source
+
+Held = dict[Side, tuple[int, int]]
+"""First offset that Kafka holds of each side, and first it does not yet hold."""
+
+
+class Partition:
+    """Partition p of impressions and of clicks."""
+
+    def __init__(
+        self, fields: FieldSet, sources: Mapping[Side, Source], topic_ids: tuple[str, str]
+    ) -> None:
+        self.sources = dict(sources)
+        self.core = PartitionJoiner(fields)
+        self.paused: set[Side] = set()
+        self.waiting_since_ms: int | None = None
+        """Since when the core waits for a source that is not at its end."""
+        self.dirty_since_ms: int | None = None
+        """Since when there is something to commit."""
+        self.written = Counters()
+        """As of the last commit."""
+        self.made = 0
+        """Examples not yet written."""
+        self.dead: list[Dead] = []
+        self._fields, self._topic_ids = fields, topic_ids
+        self._examples: list[Examples] = []
+        self._ends: dict[Side, int] = {}  # of sources whose every record was offered
+        self._begins: dict[Side, int] = {}
+
+    # ---------------------------------------------------------------- where to begin
+
+    def restore(self, saved: Saved | None, held: Held) -> dict[Source, int]:
+        """Go back to what was saved; return the offsets to read from. Raises OffsetGone."""
+        self._examples, self.dead, self.made = [], [], 0
+        self.dirty_since_ms = self.waiting_since_ms = None
+        self._ends.clear()
+        self.core = PartitionJoiner(self._fields)
+        self.written = Counters()
+        self._begins = {side: first for side, (first, _) in held.items()}
+        if saved is None:
+            return {self.sources[side]: first for side, first in self._begins.items()}
+        if saved.topic_ids != self._topic_ids:
+            raise OffsetGone(
+                f"{self._where()}: expected the topics that were joined so far, with identities "
+                f"{' and '.join(saved.topic_ids)}, found topics made again, with "
+                f"{' and '.join(self._topic_ids)}"
+            )
+        checkpoint = saved.checkpoint
+        readings = {Side.IMPRESSIONS: checkpoint.shown, Side.CLICKS: checkpoint.clicked}
+        for side, reading in readings.items():
+            first, end = held[side]
+            begin = reading.rewind if reading.rewind >= 0 else first
+            if not first <= begin <= end or reading.position > end:
+                raise OffsetGone(
+                    f"{self.sources[side].topic}/{self.sources[side].partition}: expected offsets "
+                    f"{begin} (to read again from) to {reading.position} (joined so far), found "
+                    f"{first} to {end}: retention overtook the joiner"
+                )
+            self._begins[side] = begin
+        self.core.restore(checkpoint)
+        self.written = checkpoint.counters
+        return {self.sources[side]: begin for side, begin in self._begins.items()}
+
+    # ---------------------------------------------------------------- taking
+
+    def offer(self, side: Side, block: Block, reader: ChunkReader) -> None:
+        """Give the core more of a source."""
+        self._ends.pop(side, None)
+        self.core.offer(reader.read(side, block))
+
+    def ended(self, side: Side, offset: int, now_ms: int) -> None:
+        """All of a source up to `offset` was offered."""
+        self._ends[side] = offset
+        self.core.ended(side)
+        self._touch(now_ms)  # the offset may lie past a marker, with nothing else to commit
+
+    @property
+    def waits(self) -> bool:
+        """Whether the core can take nothing before more of some source comes."""
+        return any(side not in self._ends and not self.core.queued(side) for side in self.sources)
+
+    @property
+    def queued(self) -> int:
+        """Events offered and not yet taken."""
+        return sum(self.core.queued(side) for side in self.sources)
+
+    def advance(self, now_ms: int, limit: int, until_ms: int) -> bool:
+        """Let the core take events; return whether it took any or made anything."""
+        joined = self.core.advance(now_ms, limit, until_ms)
+        if len(joined.examples):
+            self._examples.append(joined.examples)
+            self.made += len(joined.examples)
+        self.dead += joined.dead
+        moved = bool(joined.taken or len(joined.examples))
+        if moved:
+            self._touch(now_ms)
+        return moved
+
+    def _touch(self, now_ms: int) -> None:
+        if self.dirty_since_ms is None:
+            self.dirty_since_ms = now_ms
+
+    # ---------------------------------------------------------------- writing
+
+    def messages(self, examples: Source, dead_letters: Source, rule: Cut) -> Iterator[Outgoing]:
+        """Yield what is to be written: batches of examples, then dead letters."""
+        if self._examples:
+            for batch in cut(concatenate(self._examples), rule):
+                yield Outgoing(examples, pack_examples(batch))
+        for record, reason in self.dead:
+            yield Outgoing(dead_letters, pack_dead_letter(record, reason))
+
+    def offsets(self) -> dict[Source, Committed]:
+        """Return how far both sources were taken, with what brings the core back here."""
+        checkpoint = self.core.checkpoint()
+        saved = Saved(self._fields.fingerprint, self._topic_ids, checkpoint)
+        shown, clicked = self.sources[Side.IMPRESSIONS], self.sources[Side.CLICKS]
+        return {
+            shown: Committed(
+                self._offset(Side.IMPRESSIONS, checkpoint.shown.position), saved.to_json()
+            ),
+            clicked: Committed(self._offset(Side.CLICKS, checkpoint.clicked.position), ""),
+        }
+
+    def committed(self) -> tuple[Counters, dict[Reason, int]]:
+        """All of it is written: return what was counted since the last time."""
+        counted = _less(self.core.counters, self.written)
+        reasons: dict[Reason, int] = {}
+        for _, reason in self.dead:
+            reasons[reason] = reasons.get(reason, 0) + 1
+        self.written = self.core.counters
+        self._examples, self.dead, self.made = [], [], 0
+        self.dirty_since_ms = None
+        return counted, reasons
+
+    def _offset(self, side: Side, position: int) -> int:
+        if side in self._ends and not self.core.queued(side) and not self.core.restoring:
+            return max(position, self._ends[side])  # past markers: nothing is left to be taken
+        return max(position, self._begins[side])
+
+    def _where(self) -> str:
+        shown = self.sources[Side.IMPRESSIONS]
+        return f"{shown.topic}/{shown.partition}"
+
+
+def _less(counters: Counters, before: Counters) -> Counters:
+    names = counters.__struct_fields__
+    return Counters(*(getattr(counters, name) - getattr(before, name) for name in names))

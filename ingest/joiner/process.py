@@ -1,0 +1,135 @@
+"""The joiner as a process: the loop with its clients, clock and metrics.
+
+`run_joiner` joins until it is told to stop; `read_state` tells from anywhere what was joined.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, start_http_server
+
+from headrace.ingest.errors import KafkaUnreachable
+from headrace.ingest.joiner.committed_state import JoinerState, StateReader, read_state
+from headrace.ingest.joiner.loop import Joiner, Pace
+from headrace.ingest.joiner.metrics import JoinerCollector
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.retry import ask_again_until
+from headrace.ingest.kafka.topics import (
+    EventTopics,
+    check_co_partitioned,
+    examples_topic,
+    joiner_group,
+)
+from headrace.ingest.kafka.transactions import KafkaTransactions
+from headrace.ingest.runtime.clock import steady_ms
+from headrace.ingest.runtime.status import instance_name, telling
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterator
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+__all__ = [
+    "JoinerSettings",
+    "JoinerState",
+    "Pace",
+    "StateReader",
+    "read_state",
+    "run_joiner",
+]
+
+log = logging.getLogger(__name__)
+
+_STEP_S = 0.01
+"""A step waits no longer for events: wall time passes in cores that wait for it."""
+
+
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+"""More than a poll makes, which are gone before the next: Python's own 700 had it look for cycles
+in five thousand messages seven times while they were read, for half of the time of reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinerSettings:
+    """What may differ between two joiners of the same model."""
+
+    instance: str = ""
+    """Name that stays over restarts: the process gets its partitions back at once, and what its
+    predecessor left half done is undone. "" is a name too; two joiners need two names."""
+    metrics_port: int = 0
+    """0: no metrics are served."""
+    topics: EventTopics = field(default_factory=EventTopics)
+    pace: Pace = field(default_factory=Pace)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let Python's collector of cycles leave the messages alone that come and go."""
+    youngest, *others = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(youngest, *others)
+
+
+def run_joiner(
+    settings: JoinerSettings,
+    kafka: KafkaSettings,
+    model: str,
+    fields: FieldSet,
+    stop: threading.Event,
+) -> None:
+    """Join until `stop` is set; then write what was made and leave.
+
+    Raises the errors of `ingest.errors`, all of which an operator has to look at; Fenced if another
+    process of the same instance took over.
+    """
+    topics, group = settings.topics, joiner_group(model)
+    check_co_partitioned(kafka, [topics.impressions, topics.clicks, examples_topic(model)])
+    check_co_partitioned(kafka, [topics.dead_letters])
+    instance = settings.instance or "0"
+    reader = KafkaReader(kafka, group, [topics.impressions, topics.clicks], instance=instance)
+    try:
+        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader)
+    except BaseException:
+        reader.close()
+        raise
+    joiner = Joiner(
+        reader=reader,
+        transactions=transactions,
+        model=model,
+        fields=fields,
+        topics=topics,
+        pace=settings.pace,
+        now_ms=steady_ms,
+        rest=stop.wait,
+        restoring=ask_again_until(stop, kafka.lost_timeout_s),
+        give_up_s=kafka.lost_timeout_s,
+    )
+    collector = JoinerCollector(model, joiner, reader)
+    REGISTRY.register(collector)
+    server = start_http_server(settings.metrics_port) if settings.metrics_port else None
+    try:
+        with rare_collections(), telling(kafka, "joiner", instance_name(), REGISTRY):
+            while not stop.is_set():
+                joiner.step(_STEP_S)
+            joiner.finish()
+    except KafkaUnreachable:
+        if not stop.is_set():
+            raise
+        log.warning("stopped while Kafka was unreachable: the next joiner reads again")
+    finally:
+        REGISTRY.unregister(collector)
+        if server is not None:
+            server[0].shutdown()
+            server[0].server_close()
+        transactions.close()
+        reader.close()

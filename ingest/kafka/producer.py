@@ -1,0 +1,122 @@
+"""`Writer` on Kafka: an idempotent producer that says when it could not deliver.
+
+A message that is not delivered within `lost_timeout_s` is an error of the whole writer: it is
+raised by the next `send` or `flush`, and again by each one after. Nothing is dropped in silence,
+and nobody goes on as if it had been written.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, Producer
+
+from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+    from headrace.ingest.errors import StreamError
+    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+BY_KEY = -1
+"""As the partition of a target: Kafka's murmur2 of the key chooses, or chance without a key."""
+
+_QUEUE_MESSAGES = 200_000
+_QUEUE_KBYTES = 64 << 10
+"""What may wait for Kafka in memory; `send` blocks beyond."""
+
+_LISTEN_S = 0.1
+"""How often `send` hears what the client has to tell, which of an outage alone is a lot to keep."""
+
+
+def producer_config(settings: KafkaSettings) -> dict[str, object]:
+    """Return what every producer of headrace has in common."""
+    return {
+        **settings.connection(),
+        "enable.idempotence": True,
+        "acks": "all",
+        "compression.type": "lz4",
+        # as Kafka's Java clients do, so that a click meets its impression whoever produced it
+        "partitioner": "murmur2_random",
+        "message.max.bytes": LARGEST_MESSAGE_BYTES,
+        "queue.buffering.max.messages": _QUEUE_MESSAGES,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+        "delivery.report.only.error": True,  # a call into Python for each message would cost more
+    }
+
+
+class KafkaWriter:
+    """Messages out, in order for each partition, each once.
+
+    Not safe for use from several threads. Raises KafkaUnreachable when no broker answers.
+    """
+
+    def __init__(self, settings: KafkaSettings, linger_ms: int = 2) -> None:
+        self._settings = settings
+        self._failure: StreamError | None = None
+        self._heard_s = 0.0
+        with translated("making a producer", settings.bootstrap):
+            self._producer = Producer(
+                {
+                    **producer_config(settings),
+                    "linger.ms": linger_ms,
+                    "delivery.timeout.ms": int(settings.lost_timeout_s * 1000),
+                    "on_delivery": self._on_delivery,
+                    "error_cb": self._on_error,
+                }
+            )
+        with translated("connecting", settings.bootstrap):
+            self._producer.list_topics(timeout=settings.connect_timeout_s)
+
+    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
+        """Queue a message, waiting while the queue is full; partition `BY_KEY`: by its key.
+
+        Raises WriteRefused, or what became of an earlier message.
+        """
+        while True:
+            try:
+                self._producer.produce(target.topic, value, key, target.partition)
+            except BufferError:
+                self._producer.poll(0.05)  # the queue empties as Kafka acknowledges
+                self._raise_failure()
+            else:
+                break
+        if time.monotonic() > self._heard_s + _LISTEN_S:
+            self._producer.poll(0.0)
+            self._heard_s = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything sent. Raises KafkaUnreachable or WriteRefused."""
+        # each message ends delivered or failed within its delivery timeout
+        self._producer.flush(self._settings.lost_timeout_s + 1.0)
+        self._raise_failure()
+        if len(self._producer):
+            doing = f"{len(self._producer)} messages were not acknowledged"
+            raise unreachable(self._settings.bootstrap, doing)
+
+    def close(self) -> None:
+        """Flush and disconnect."""
+        try:
+            self.flush()
+        finally:
+            self._producer.close()
+
+    def _raise_failure(self) -> None:
+        self._producer.poll(0.0)
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
+            doing = f"writing to {message.topic()}/{message.partition()}"
+            self._failure = translate(error, doing, self._settings.bootstrap)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() and self._failure is None:
+            self._failure = translate(error, "writing", self._settings.bootstrap)

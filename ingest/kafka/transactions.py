@@ -1,0 +1,212 @@
+"""Messages and input offsets written in one Kafka transaction: both, or neither.
+
+`Transactions` is what the joiner needs of Kafka besides reading; `KafkaTransactions` is the real
+one, `ingest.kafka.fakes.ListTransactions` the other. A transaction lives within one call: it begins
+when there is something to write, and the call ends with it committed, aborted or an error raised.
+So no transaction is ever open while the joiner reads, and a stop or a lost partition has none to
+end.
+
+Kafka aborts a transaction that takes longer than it said it would, and from then on refuses its
+producer in the words it has for one that a successor fenced. So after an outage in the middle of a
+transaction the producer begins anew. Had there been a successor, it is fenced by that, and stops:
+one of the two goes on in either case.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from headrace.ingest.errors import (
+    Fenced,
+    KafkaRefused,
+    KafkaUnreachable,
+    StreamError,
+    TransactionAborted,
+    WriteRefused,
+)
+from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.producer import producer_config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS = 10_000
+"""So long a joiner that died in a transaction holds up the readers of examples."""
+
+
+class Outgoing(NamedTuple):
+    """One message to be written."""
+
+    target: Source
+    value: bytes
+    key: bytes | None = None
+    """With the partition BY_KEY it says where the message goes."""
+
+
+class Committed(NamedTuple):
+    """How far a source was read in the last committed transaction."""
+
+    offset: int
+    """First offset not yet taken."""
+    metadata: str
+    """What the joiner stored with it."""
+
+
+class Offsets(Protocol):
+    """The committed offsets of a consumer group, and the membership that commits them."""
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
+        """Return committed offset and metadata of each source that has one."""
+
+    def group_metadata(self) -> object:
+        """Return who commits."""
+
+
+class Transactions(Protocol):
+    """Writes atomically, and knows what was written last."""
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return how far each source was read; one never committed is missing.
+
+        Raises KafkaUnreachable.
+        """
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        """Write all of it, or raise.
+
+        Raises TransactionAborted (nothing was written: restore and go on), Fenced, KafkaUnreachable
+        (whether it was written is unknown: restore from `committed`), WriteRefused.
+        """
+
+    def close(self) -> None:
+        """Disconnect."""
+
+
+class KafkaTransactions:
+    """A transactional producer that commits the offsets of a group, such as a reader's.
+
+    `transactional_id` is the same after a restart: a predecessor still alive is fenced, and what it
+    left open is aborted, before this one starts. Raises KafkaUnreachable, NotAllowed.
+    """
+
+    def __init__(self, settings: KafkaSettings, transactional_id: str, offsets: Offsets) -> None:
+        self._settings, self._id, self._offsets = settings, transactional_id, offsets
+        self._refused: StreamError | None = None
+        self._producer: Producer | None = self._connect()
+
+    def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
+        """Return how far each source was read; one never committed is missing."""
+        found = self._offsets.committed(sources)
+        return {source: Committed(*position) for source, position in found.items()}
+
+    def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
+        """Write all of it, or raise."""
+        address, timeout_s = self._settings.bootstrap, self._settings.lost_timeout_s
+        positions = [
+            TopicPartition(source.topic, source.partition, offset, metadata)
+            for source, (offset, metadata) in offsets.items()
+        ]
+        self._refused = None
+        if self._producer is None:
+            self._producer = self._connect()
+        producer, began_s = self._producer, time.monotonic()
+        try:
+            with translated(f"transaction {self._id}", address, committing=True):
+                producer.begin_transaction()
+                for message in messages:
+                    _produce(producer, message)
+                producer.send_offsets_to_transaction(
+                    positions, self._offsets.group_metadata(), timeout_s
+                )
+                producer.commit_transaction(timeout_s)
+        except StreamError as error:
+            found = self._after(producer, error)
+            lasted_s = time.monotonic() - began_s
+            if (
+                isinstance(found, Fenced | KafkaRefused)
+                and lasted_s * 1000 > TRANSACTION_TIMEOUT_MS
+            ):
+                self.close()
+                doing = f"transaction {self._id} took {lasted_s:.0f} s, and Kafka ended it: {found}"
+                found = unreachable(address, doing)
+            raise found from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._producer is None:
+            return
+        producer, self._producer = self._producer, None
+        try:
+            producer.close()
+        except KafkaException as error:
+            # one that was fenced has nothing left to end, and says so
+            log.warning("closing transactions %s: %s", self._id, error.args[0].str())
+
+    def _connect(self) -> Producer:
+        producer = Producer(
+            {
+                **producer_config(self._settings),
+                "transactional.id": self._id,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                # The commit waits for messages anyway; and while the markers of the last commit are
+                # being written, the next transaction is told to try again: wait as little as can be
+                "linger.ms": 0,
+                "retry.backoff.ms": 1,
+                "retry.backoff.max.ms": 5,
+                "on_delivery": self._on_delivery,
+            }
+        )
+        with translated(f"taking over {self._id}", self._settings.bootstrap):
+            producer.init_transactions(2 * self._settings.connect_timeout_s)
+        return producer
+
+    def _after(self, producer: Producer, error: StreamError) -> StreamError:
+        """Abort what can be aborted; return the error that says what to do next."""
+        if isinstance(error, Fenced):
+            return error
+        try:
+            producer.abort_transaction(self._settings.connect_timeout_s)
+        except KafkaException as refused:
+            ours = translate(refused, f"aborting {self._id}", self._settings.bootstrap)
+            if isinstance(ours, Fenced):
+                return ours
+            if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
+                log.warning("%s", ours)
+            self.close()  # its state is not to be trusted: the next transaction begins anew
+        if isinstance(error, KafkaUnreachable):
+            self.close()  # it may go on to ask brokers by connections that are gone
+        if self._refused is None:
+            return error
+        self.close()  # the client has lost count of its messages: its next one would fail
+        # a refused message says why better than the transaction that failed of it
+        return self._refused if isinstance(error, TransactionAborted) else error
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            doing = f"writing to {message.topic()}/{message.partition()}"
+            ours = translate(error, doing, self._settings.bootstrap)
+            if isinstance(ours, WriteRefused):
+                self._refused = self._refused or ours
+
+
+def _produce(producer: Producer, message: Outgoing) -> None:
+    target, value, key = message
+    while True:
+        try:
+            producer.produce(target.topic, value, key, target.partition)
+        except BufferError:
+            producer.poll(0.05)  # the queue empties as Kafka acknowledges
+        else:
+            return

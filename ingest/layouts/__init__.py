@@ -1,1 +1,0 @@
-"""Layouts of data sets that many people have, as files that `ingest.layout` reads."""

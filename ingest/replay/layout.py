@@ -1,0 +1,187 @@
+"""How the columns of a file become events: a small TOML file that a user writes once.
+
+    [file]
+    format = "csv"              # csv, parquet or ndjson; without it, by the file's name
+    delimiter = ","             # of csv
+    columns = ["label", "I1"]   # of csv without a first line that names them
+    numbers = ["I1"]            # of csv: columns that are numbers, not text
+
+    [event]
+    impression_id = "id"        # a column; without it, made of the file's name and the row's number
+    request_id = "session"      # a column, or none
+    timestamp = "time"          # a column, with
+    timestamp_format = "ms"     #   "ms" or "s" since 1970, or a pattern of strptime, in UTC
+    start = 2014-05-01T00:00:00Z  # or, where there are no times: that of the first row,
+    rows_per_s = 75.0             #   and how many share a second
+
+    [click]                     # none: the file holds impressions alone
+    column = "clicked"          # a click where it is neither empty, 0, "0" nor false
+    timestamp = "click_time"    # a column, in the format above; or
+    delay_ms = 10_000           #   so long after its impression
+    value = "dwell"             # a column, or none
+
+    [fields]                    # of the event; none: every other column under its own name
+    article_id = "item"
+    genres = { column = "genres", separator = "|" }
+
+Rows must be in order of time. Two layouts come along: `criteo` and `avazu`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.ingest.events.contract import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
+
+SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
+PACKED = (".zst", ".gz")
+
+
+class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section [file]."""
+
+    format: Literal["csv", "parquet", "ndjson"] | None = None
+    delimiter: str = ","
+    columns: list[str] = []
+    numbers: list[str] = []
+
+
+class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section [event]."""
+
+    impression_id: str | None = None
+    request_id: str | None = None
+    timestamp: str | None = None
+    timestamp_format: str = "ms"
+    start: datetime | None = None
+    rows_per_s: float = 1000.0
+
+
+class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Section [click]."""
+
+    column: str | None = None
+    timestamp: str | None = None
+    delay_ms: int = 0
+    value: str | None = None
+
+
+class BagLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A field of several values in one column."""
+
+    column: str
+    separator: str
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole layout."""
+
+    event: EventLayout
+    file: FileLayout = FileLayout()
+    click: ClickLayout | None = None
+    fields: dict[str, str | BagLayout] = {}
+
+    def format_of(self, path: Path) -> str:
+        """Return the format of a file. Raises SpecError if neither says it."""
+        if self.file.format is not None:
+            return self.file.format
+        name = path.with_suffix("") if path.suffix in PACKED else path
+        if name.suffix not in SUFFIXES:
+            expected = one_of(SUFFIXES, name.suffix)
+            raise SpecError(f"{path}: expected format in [file], or a name with {expected}")
+        return SUFFIXES[name.suffix]
+
+    def columns(self, there: list[str], *, strict: bool = True) -> list[str]:
+        """Return the columns to be read of those that a file has.
+
+        strict: raise SpecError naming one that it lacks.
+        """
+        named = [self.event.impression_id, self.event.request_id, self.event.timestamp]
+        if self.click is not None:
+            named += [self.click.column, self.click.timestamp, self.click.value]
+        for field in self.fields.values():
+            named.append(field if isinstance(field, str) else field.column)
+        for column in filter(None, named):
+            if strict and column not in there:
+                raise SpecError(f"expected a column {one_of(there, column)}, found {column!r}")
+        return [column for column in there if not self.fields or column in named]
+
+    def field_columns(self, there: list[str]) -> dict[str, str | BagLayout]:
+        """Return event field -> column, for a file with these columns."""
+        if self.fields:
+            return self.fields
+        taken = {self.event.impression_id, self.event.request_id, self.event.timestamp}
+        if self.click is not None:
+            taken |= {self.click.column, self.click.timestamp, self.click.value}
+        return {column: column for column in there if column not in taken}
+
+
+def load_layout(name: str) -> Layout:
+    """Return the layout that comes under this name, or that of the file of this path.
+
+    Raises SpecError naming file and line, what was expected and what was found.
+    """
+    packaged = files("headrace.ingest.replay.layouts").joinpath(f"{name}.toml")
+    if packaged.is_file():
+        return parse_layout(packaged.read_text("utf-8"), f"{name}.toml")
+    try:
+        return parse_layout(Path(name).read_text("utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        known = sorted(
+            each.name[:-5]
+            for each in files("headrace.ingest.replay.layouts").iterdir()
+            if each.name.endswith(".toml")
+        )
+        raise SpecError(
+            f"--layout: expected {' or '.join(known)}, or a TOML file, found {name}: {error}"
+        ) from error
+
+
+def parse_layout(text: str, path: str) -> Layout:
+    """Return the layout of a text; `path` is named in errors. Raises SpecError."""
+    where = SpecText(path, text)
+    tables = where.tables()
+    try:
+        layout = msgspec.convert(tables, Layout)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$")
+        keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
+        unknown = re.search(r"unknown field `(\w+)`", said)
+        keys += [unknown[1]] if unknown else []
+        raise where.error(
+            keys, "a layout as `headrace.ingest.replay.layout` tells", said
+        ) from error
+    _check(layout, where)
+    return layout
+
+
+def _check(layout: Layout, where: SpecText) -> None:
+    event, click = layout.event, layout.click
+    if (event.timestamp is None) == (event.start is None):
+        found = "both" if event.start else "neither"
+        raise where.error(("event",), "either timestamp or start", found)
+    if event.start is not None:
+        start = event.start if event.start.tzinfo else event.start.replace(tzinfo=UTC)
+        if start.timestamp() * 1000 < EARLIEST_MS:
+            raise where.error(("event", "start"), "a start in 2000 or later", str(start))
+    if event.rows_per_s <= 0:
+        raise where.error(("event", "rows_per_s"), "more than 0 rows", str(event.rows_per_s))
+    if len(layout.file.delimiter) != 1:
+        found = repr(layout.file.delimiter)
+        raise where.error(("file", "delimiter"), "one character", found)
+    if click is not None and (click.column is None) == (click.timestamp is None):
+        found = "both" if click.column else "neither"
+        raise where.error(("click",), "either column or timestamp", found)
+    if click is not None and click.delay_ms < 0:
+        raise where.error(("click", "delay_ms"), "0 or more", str(click.delay_ms))
+    for name in layout.fields:
+        if name in (TIME, IMPRESSION_ID, REQUEST_ID):
+            expected = "a field that [event] does not set"
+            raise where.error(("fields", name), expected, name)

@@ -1,0 +1,139 @@
+"""Events of files, line by line in order of time, ready to be sent.
+
+A log is a directory with `impressions.ndjson` and `clicks.ndjson`, plain or with `.zst`, each in
+order of time; the two are merged by event time, so that a week need not fit in memory. Lines travel
+as they are: only `impression_id` (the key) and `timestamp_ms` (the order) are looked at. A line
+without them is sent all the same, by chance to some partition, and ends as a dead letter.
+
+Tables of other shapes are logs too: see `ingest.replay.tables`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+from operator import itemgetter
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
+
+import msgspec
+import zstandard
+
+from headrace.ingest.errors import StreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class NoEventsError(StreamError):
+    """A directory lacks its files."""
+
+
+class Line(NamedTuple):
+    """One message to come."""
+
+    time_ms: int
+    """Event time; never less than that of the line before. 0 before the first that has one."""
+    is_click: bool
+    key: bytes | None
+    value: bytes
+
+
+class EventLog(Protocol):
+    """Events on disk."""
+
+    @property
+    def path(self) -> Path:
+        """Where they lie."""
+
+    @property
+    def bytes_total(self) -> int:
+        """Of the files as they lie on disk."""
+
+    def bytes_read(self) -> int:
+        """How many of them were read."""
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the events in order of time: the same ones in the same order, every time."""
+
+
+class _Head(msgspec.Struct):
+    """What is looked at in a line."""
+
+    timestamp_ms: int | float
+    impression_id: str | None = None
+
+
+class DirectoryLog:
+    """A directory of impressions and clicks. Raises NoEventsError."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory
+        self._paths = [_path_of(directory, stem) for stem in ("impressions", "clicks")]
+        self._files: list[BinaryIO] = []
+        self._bytes_before = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """Of the files as they lie on disk."""
+        return sum(path.stat().st_size for path in self._paths)
+
+    def bytes_read(self) -> int:
+        """How many of them were read."""
+        return self._bytes_before + sum(file.tell() for file in self._files)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the lines of both files in order of time."""
+        self._bytes_before = 0
+        self._files = [path.open("rb") for path in self._paths]
+        try:
+            streams = [
+                lines_of(_text_of(file, path), is_click)
+                for file, path, is_click in zip(
+                    self._files, self._paths, (False, True), strict=True
+                )
+            ]
+            # an impression goes before a click of the same time: merge keeps the order of streams
+            yield from heapq.merge(*streams, key=itemgetter(0))
+        finally:
+            self._bytes_before = sum(file.tell() for file in self._files)
+            for file in self._files:
+                file.close()
+            self._files = []
+
+
+def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
+    """Yield the lines of one file with keys and times; a time never goes back."""
+    decode = msgspec.json.Decoder(_Head).decode
+    time_ms = 0
+    for line in text:
+        value = line.rstrip(b"\r\n")
+        if not value:
+            continue
+        key = None
+        try:
+            head = decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # sent all the same: the joiner says what is wrong with it
+        else:
+            time_ms = max(time_ms, int(head.timestamp_ms))
+            key = head.impression_id.encode() if head.impression_id else None
+        yield Line(time_ms, is_click, key, value)
+
+
+def _text_of(file: BinaryIO, path: Path) -> BinaryIO:
+    if path.suffix == ".zst":
+        unpacked = zstandard.ZstdDecompressor().stream_reader(
+            file, read_across_frames=True, closefd=False
+        )
+        return io.BufferedReader(cast("io.RawIOBase", unpacked), 1 << 20)
+    return file
+
+
+def _path_of(directory: Path, stem: str) -> Path:
+    for path in (directory / f"{stem}.ndjson.zst", directory / f"{stem}.ndjson"):
+        if path.is_file():
+            return path
+    raise NoEventsError(
+        f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}, found neither"
+    )

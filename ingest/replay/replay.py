@@ -1,0 +1,321 @@
+"""Files into Kafka: logs of events replayed as it happened, or as fast as the pipeline follows.
+
+What the files hold says `ingest.replay.ndjson` (directories of NDJSON) and `ingest.replay.tables`
+(other tables, by a layout). Several logs are replayed one after another.
+
+Original times are kept. What makes them mean something at any speed is ticks: events with a time
+and nothing else, sent to every partition from time to time, so that a partition nothing happens in
+is known to have reached it, and after the last event one past the label window, so that every
+window closes.
+
+A replay with a name can be killed and started again: how many lines were sent is committed in the
+transactions that hold them (`ingest.replay.outputs`), so each line is in Kafka once.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.replay.ndjson import DirectoryLog, NoEventsError
+from headrace.ingest.replay.outputs import ResumableOutlet, WriterOutlet
+from headrace.ingest.replay.tables import TableLog
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.replay.layout import Layout
+    from headrace.ingest.replay.ndjson import EventLog, Line
+    from headrace.ingest.replay.outputs import Outlet
+
+    Before = Callable[[Sequence[Line], float], None]
+
+__all__ = ["NoEventsError", "Progress", "ReplaySettings", "Replayed", "replay"]
+
+_LINES_A_LOOK = 2_000
+"""Between two looks at progress, lag, ticks and the stop: some 10 ms at full speed."""
+_LINES_SHOWN = 250
+"""At most, to whoever is shown lines before they are sent: they wait for it together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """How fast to replay."""
+
+    speed: float | None = None
+    """Times real time; None: as fast as the pipeline follows."""
+    lag_limit: int = 200_000
+    """Events that may wait to be joined before replay waits: some seconds of work."""
+    tick_interval_s: float = 0.5
+    """Between ticks when paced, in wall time: so long an idle partition holds the others up."""
+    linger_ms: int = 2
+    """How long a message may wait for others to travel with."""
+    resume_as: str | None = None
+    """Name under which a replay that was killed goes on where it was; None: it begins anew."""
+    commit_interval_s: float = 0.25
+    """Between transactions of a replay with a name: so long its events are not yet to be seen."""
+
+
+@dataclass(slots=True)
+class LogReplayed:
+    """What one log held."""
+
+    path: Path
+    impressions: int = 0
+    """Lines, malformed ones too."""
+    clicks: int = 0
+    first_ms: int = 0
+    """Event time of its first event."""
+    last_ms: int = 0
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What was replayed."""
+
+    logs: list[LogReplayed] = field(default_factory=list)
+    stopped: bool = False
+    """Whether it was stopped before the end; then windows were not closed by a last tick."""
+
+    resumed: int = 0
+    """Lines, among those of the logs, that were sent before this replay began."""
+
+    @property
+    def events(self) -> int:
+        """Lines sent, by this replay and by those that it resumed."""
+        return sum(each.impressions + each.clicks for each in self.logs)
+
+
+class Progress(NamedTuple):
+    """Where a replay stands."""
+
+    events: int
+    event_ms: int
+    """Event time reached."""
+    bytes_read: int
+    """Of the files as they lie on disk."""
+    bytes_total: int
+
+
+def replay(
+    kafka: KafkaSettings,
+    paths: Sequence[Path],
+    window_ms: int,
+    stop: threading.Event,
+    *,
+    layout: Layout | None = None,
+    settings: ReplaySettings | None = None,
+    topics: EventTopics | None = None,
+    lag: Callable[[], int] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    before: Before | None = None,
+) -> Replayed:
+    """Send the events of each log, one after another, then ticks past `window_ms`.
+
+    paths: directories, or with a `layout` files. `lag` returns how many events wait to be joined:
+    replay at full speed keeps it within the limit. `before` is shown lines that are about to be
+    sent, all of one time together, and how many seconds late they are. Returns early when `stop`
+    is set.
+    Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused;
+    of a replay with a name also BadCheckpoint, if it was another's, and TransactionAborted: started
+    again, it goes on.
+    """
+    logs: list[EventLog] = [
+        DirectoryLog(path) if layout is None else TableLog(path, layout) for path in paths
+    ]
+    settings, topics = settings or ReplaySettings(), topics or EventTopics()
+    partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
+    outlet: Outlet
+    if settings.resume_as is None:
+        outlet = WriterOutlet(kafka, settings.linger_ms)
+    else:
+        what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
+        outlet = ResumableOutlet(kafka, settings.resume_as, topics.impressions, what)
+    run = _Run(logs, outlet, settings, topics, partitions, stop, lag, progress, before)
+    try:
+        if not run.send_logs():
+            run.replayed.stopped = True
+            if settings.resume_as is None:
+                run.tick(run.event_ms)  # what was sent is not to wait for what will not come
+        elif not outlet.complete:
+            run.tick(run.event_ms + window_ms + 1)
+            outlet.commit(run.taken, complete=True)
+    finally:
+        outlet.close()
+    run.report()
+    return run.replayed
+
+
+class _Run:
+    """One replay under way."""
+
+    def __init__(
+        self,
+        logs: Sequence[EventLog],
+        outlet: Outlet,
+        settings: ReplaySettings,
+        topics: EventTopics,
+        partitions: int,
+        stop: threading.Event,
+        lag: Callable[[], int] | None,
+        progress: Callable[[Progress], None] | None,
+        before: Before | None,
+    ) -> None:
+        self._logs, self._outlet = logs, outlet
+        self._settings, self._topics = settings, topics
+        self._partitions, self._stop = partitions, stop
+        self._lag, self._progress, self._before = lag, progress, before
+        self._targets = Source(topics.impressions, BY_KEY), Source(topics.clicks, BY_KEY)
+        self._ticked_s = self._committed_s = time.monotonic()
+        self.event_ms = 0
+        self.taken = 0
+        """Lines of all logs so far, those too that were sent by a replay before this one."""
+        self.replayed = Replayed()
+
+    def send_logs(self) -> bool:
+        """Send the events of all logs; return whether it came to their end."""
+        for log in self._logs:
+            totals = LogReplayed(log.path)
+            self.replayed.logs.append(totals)
+            lines = log.lines()
+            if not self._skip(lines, totals):
+                return False
+            if self._settings.speed is None:
+                self._send_all(lines, totals)
+            else:
+                self._send_paced(lines, totals, self._settings.speed)
+            if self._stop.is_set():
+                self._commit()
+                return False
+        return True
+
+    def _skip(self, lines: Iterator[Line], totals: LogReplayed) -> bool:
+        """Take the lines that were sent before; return False if told to stop."""
+        while (left := self._outlet.resumed_at - self.taken) > 0:
+            before = self.taken
+            for line in islice(lines, min(left, _LINES_A_LOOK)):
+                self._note(line, totals)
+                self.replayed.resumed += 1
+            self.report()
+            if self._stop.is_set():
+                return False
+            if self.taken == before:
+                break  # the rest is in the logs behind
+        return True
+
+    def tick(self, time_ms: int) -> None:
+        """Tell every partition of both topics that this time is reached."""
+        if time_ms <= 0:
+            return  # no line had a time yet
+        value = msgspec.json.encode({"timestamp_ms": time_ms})
+        for target in self._targets:
+            for partition in range(self._partitions):
+                self._outlet.send(Source(target.topic, partition), value, None)
+        self._ticked_s = time.monotonic()
+
+    def report(self) -> None:
+        """Say where we stand."""
+        if self._progress is not None:
+            read = sum(log.bytes_read() for log in self._logs)
+            total = sum(log.bytes_total for log in self._logs)
+            self._progress(Progress(self.replayed.events, self.event_ms, read, total))
+
+    def _commit(self) -> None:
+        self._outlet.commit(self.taken)
+        self._committed_s = time.monotonic()
+
+    def _send_all(self, lines: Iterator[Line], totals: LogReplayed) -> None:
+        most = _LINES_A_LOOK if self._before is None else _LINES_SHOWN
+        for group in _of_whole_times(lines, most):
+            self._send_together(group, totals, 0.0)
+            self.tick(self.event_ms)
+            if time.monotonic() - self._committed_s > self._settings.commit_interval_s:
+                self._commit()
+            self.report()
+            self._let_follow()
+            if self._stop.is_set():
+                return
+
+    def _let_follow(self) -> None:
+        """Wait while more events wait to be joined than the limit."""
+        if self._lag is None:
+            return
+        while self._lag() > self._settings.lag_limit and not self._stop.wait(0.02):
+            self.report()
+
+    def _send_paced(self, lines: Iterator[Line], totals: LogReplayed, speed: float) -> None:
+        begun_s, first_ms = time.monotonic(), None
+        pause_s = min(self._settings.tick_interval_s, self._settings.commit_interval_s)
+        most = 1 if self._before is None else _LINES_SHOWN
+        group: list[Line] = []  # due, and not yet sent
+        group_due_s = begun_s
+        for line in lines:
+            if first_ms is None:
+                first_ms = line.time_ms
+            due_s = begun_s + (line.time_ms - first_ms) / 1000 / speed
+            full = len(group) >= most and line.time_ms > group[-1].time_ms
+            if group and (full or due_s > time.monotonic()):
+                self._send_together(group, totals, time.monotonic() - group_due_s)
+                self._pass_time(self.event_ms)  # though there be no time to wait
+                group = []
+            while (wait_s := due_s - time.monotonic()) > 0:
+                self._pass_time(line.time_ms - int(wait_s * 1000 * speed) - 1)
+                if self._stop.wait(min(wait_s, pause_s)):
+                    return
+            if self._stop.is_set():
+                return
+            group_due_s = group_due_s if group else due_s
+            group.append(line)
+        self._send_together(group, totals, time.monotonic() - group_due_s)
+
+    def _pass_time(self, reached_ms: int) -> None:
+        """Tick and commit, if that is due; the events up to this time are all sent."""
+        now_s = time.monotonic()
+        if now_s - self._ticked_s > self._settings.tick_interval_s:
+            self.tick(reached_ms)
+            self._commit()
+            self.report()
+        elif now_s - self._committed_s > self._settings.commit_interval_s:
+            self._commit()
+
+    def _send_together(self, lines: Sequence[Line], totals: LogReplayed, late_s: float) -> None:
+        if self._before is not None:
+            self._before(lines, max(0.0, late_s))
+        for line in lines:
+            self._send(line, totals)
+
+    def _send(self, line: Line, totals: LogReplayed) -> None:
+        self._note(line, totals)
+        self._outlet.send(self._targets[line.is_click], line.value, line.key)
+
+    def _note(self, line: Line, totals: LogReplayed) -> None:
+        self.taken += 1
+        if line.is_click:
+            totals.clicks += 1
+        else:
+            totals.impressions += 1
+        if line.time_ms:
+            totals.first_ms = totals.first_ms or line.time_ms
+            totals.last_ms = self.event_ms = line.time_ms
+
+
+def _of_whole_times(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
+    """Yield the lines in groups of so many; more, where they are of one time."""
+    group: list[Line] = []
+    for line in lines:
+        if len(group) >= most and line.time_ms > group[-1].time_ms:
+            yield group
+            group = []
+        group.append(line)
+    if group:
+        yield group

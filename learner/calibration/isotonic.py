@@ -1,0 +1,163 @@
+"""Isotonic calibration, learned online: what is promised at each log-odds, made to rise.
+
+    [calibration]
+    kind = "isotonic"
+
+A model may promise too little where it promises little and too much in the middle; two numbers
+(`learner.calibration.platt`) cannot mend both. Here there is a knot at every half of a unit of
+log-odds from -8 to 4, and each has one number v: beside the knot at z the answer has log-odds z +
+v, between two knots what lies on the line between them, and beyond the last ones v stays as it is
+there. An example steps the two knots around it, each by its share, as Platt's numbers are stepped:
+along the gradient of the cross entropy, with a constant rate, so that recent outcomes count. Delay,
+weights, rows, pushes and several learners are as there; each knot is a row.
+
+What knots learn is not monotone, by chance. So answers are made from the nearest that is: knots
+that fall are pooled, weighed by the impressions they met (pool adjacent violators: Barlow et al.,
+"Statistical inference under order restrictions", 1972; for probabilities: Zadrozny and Elkan,
+KDD 2002). Knots go on learning for themselves, from what they would have answered unpooled. And as
+isotonic regression makes ties, which costs ranking, what is asked of the line is that it rise with
+at least a twentieth of the model's own slope. So the layer changes no ranking of a moment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.learner.calibration.platt import (
+    Calibrated,
+    add_to,
+    find_layer,
+    gain_of,
+    log_odds,
+    promised_at,
+    slope_of,
+    value_at,
+)
+from headrace.learner.inputs.inputs import counts_of, weight_of
+from headrace.learner.kernels.loss import probability_of
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.pserver.rows.table import find
+
+_LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
+_LEAST_SLOPE = 0.05
+
+
+def _ids() -> npt.NDArray[np.uint64]:
+    """Return an id for each knot, in buckets far from each other. Formats stay: so does this."""
+    hashes = np.arange(1, _KNOTS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
+
+
+class Knots(NamedTuple):
+    """The layer, as kernels take it."""
+
+    alpha: float
+    ids: npt.NDArray[np.uint64]  # (knots,)
+    places: npt.NDArray[np.int64]  # (knots,) working memory, as all below
+    live: npt.NDArray[np.bool_]  # (knots,)
+    promised: npt.NDArray[np.int16]  # (1,) log-odds of one impression, in steps
+    rising: npt.NDArray[np.float64]  # (knots,) log-odds of the answer at each
+    sizes: npt.NDArray[np.float64]  # (knots,) of pools: impressions
+    members: npt.NDArray[np.int64]  # (knots,) of pools: knots
+
+
+class Isotonic(Calibrated):
+    """Calibrates what a model scored. One thread learns; any number may apply."""
+
+    ids = _ids()
+
+    def _layer(self) -> Any:
+        return Knots(
+            self._alpha,
+            self.ids,
+            np.empty(_KNOTS, np.int64),
+            np.empty(_KNOTS, np.bool_),
+            np.empty(1, np.int16),
+            np.empty(_KNOTS),
+            np.empty(_KNOTS),
+            np.empty(_KNOTS, np.int64),
+        )
+
+    def _kernels(self) -> tuple[Any, Any]:
+        return _apply, _learn
+
+
+@part
+def _position(z):  # type: ignore[no-untyped-def]
+    """Return the knot at or below z, and how far z is towards the next."""
+    at = min(max((z - _LOWEST) / _BETWEEN, 0.0), _KNOTS - 1.0)
+    k = min(int(at), _KNOTS - 2)
+    return k, at - k
+
+
+@quotient_part
+def _pool(columns, knots):  # type: ignore[no-untyped-def]
+    """Write what is answered at each knot to `rising`."""
+    rising, sizes, members, pools = knots.rising, knots.sizes, knots.members, 0
+    for k in range(_KNOTS):
+        place = knots.places[k]
+        shows = np.float64(columns.shows[place]) if place >= 0 else 0.0
+        rising[pools] = (1.0 - _LEAST_SLOPE) * (_LOWEST + k * _BETWEEN)
+        rising[pools] += value_at(columns, place)
+        sizes[pools], members[pools] = 1.0 + shows, 1
+        pools += 1
+        while pools > 1 and rising[pools - 2] > rising[pools - 1]:
+            one, other = pools - 2, pools - 1
+            size = sizes[one] + sizes[other]
+            rising[one] = (rising[one] * sizes[one] + rising[other] * sizes[other]) / size
+            sizes[one] = size
+            members[one] += members[other]
+            pools -= 1
+    # from the last one on: a pool never lies behind the knots that are its members
+    k = _KNOTS
+    for j in range(pools - 1, -1, -1):
+        level = rising[j]
+        for _ in range(members[j]):
+            k -= 1
+            rising[k] = level + _LEAST_SLOPE * (_LOWEST + k * _BETWEEN)
+
+
+@part
+def _answer(rising, z):  # type: ignore[no-untyped-def]
+    k, share = _position(z)
+    on_line = (1.0 - share) * rising[k] + share * rising[k + 1]
+    return probability_of(on_line + z - (_LOWEST + (k + share) * _BETWEEN))
+
+
+@kernel
+def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
+    for k in range(_KNOTS):
+        knots.places[k] = find(columns.slots, columns.ids, knots.ids[k])
+    _pool(columns, knots)
+    for i in range(scores.shape[0]):
+        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+            scores[i] = _answer(knots.rising, log_odds(scores[i]))
+
+
+@kernel
+def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # type: ignore[no-untyped-def]
+    find_layer(columns, active, knots)
+    places = knots.places
+    for i in range(scores.shape[0]):
+        if math.isnan(scores[i]):
+            continue  # the guard finds it, and a row must not
+        z = log_odds(scores[i])
+        _pool(columns, knots)
+        scores[i] = _answer(knots.rising, z)
+        z = promised_at(remembered, labelled, i, knots.promised, z)
+        first, share = _position(z)
+        unpooled = (1.0 - share) * value_at(columns, places[first])
+        unpooled += share * value_at(columns, places[first + 1])
+        p = probability_of(z + unpooled)
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        weight = np.float64(weight_of(labelled, i))
+        squares = (1.0 - share) * (1.0 - share) + share * share
+        gain = gain_of(knots.alpha, slope, weight, p, squares)
+        counted = counts_of(labelled, i)
+        add_to(columns, gaining, knots, first, gain * (1.0 - share), counted)
+        add_to(columns, gaining, knots, first + 1, gain * share, counted)

@@ -1,0 +1,244 @@
+"""The layer after a model that keeps its probabilities true: Platt's two numbers, learned online.
+
+What a model learned of the past may promise too much or too little today: the rate of clicks moved,
+or the model is too sure of itself, as those with many parameters are in one pass. With
+
+    [calibration]
+    kind = "platt"
+
+the answer is sigmoid((1 + a) z + b), z being the log-odds of the model (Platt, "Probabilistic
+outputs for support vector machines", 1999). a and b follow the gradient of the cross entropy,
+example by example, each after it was scored (online: Gupta and Ramdas, "Online Platt scaling with
+calibeating", ICML 2023). Their rate is constant, so outcomes are forgotten as new ones come: it is
+recent outcomes that count, the last 1 / (alpha p (1 - p)) examples or so. The model itself learns
+as if there were no layer: no gradient passes through.
+
+a and b are a row each, of a reserved field number. So they are pushed, folded, marked and served
+exactly as all that is learned, several learners add to them, and the forward pass that scores in
+the learner is the one that answers in the server. The step is plain SGD, which only adds.
+
+An example of weight w steps as w copies of it would, by the first terms of what that comes to
+(Karampatziakis and Langford, "Online importance weight aware updates", UAI 2011): each copy finds p
+a little nearer to its outcome. How much the step is cut so depends on w and p alone. A cut that is
+reckoned by the outcome, or grows with w whatever p is, bends the rate of a stream whose negatives
+are down-sampled: they are heavy and clicks are not, and cut by themselves they pull too little.
+*Limits:* no example moves an answer by more than 4 of log-odds; of a stream where alpha w (1 + z z)
+comes near to that, alpha has to be smaller. And w copies in a row are noise of w: weights that vary
+by hundreds among clicks want a smaller alpha, too.
+
+Under `immediate` an impression is a negative when it is shown and its click comes on top, so the
+loss is the positive-unlabelled one (Ktena et al., RecSys 2019): the slope of a show is p, of a
+click -1. A click is learned at the log-odds that its impression was *shown* with, which are
+remembered for a window. By the time it comes the model has learned of the very impression as a
+negative, and says less: taken for what was promised, that flattened every model. With both, a and b
+come to rest where promises and clicks agree. After a restart clicks take the log-odds as they stand
+then.
+
+Order is kept: with 1 + a > 0 the layer changes no ranking, so no AUC of a moment.
+
+`kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
+`learner.calibration.isotonic`. All but the shape of the answer is as here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.learner.inputs.inputs import counts_of, weight_of
+from headrace.learner.inputs.statistics import empty_memory, keep, recall, with_room
+from headrace.learner.kernels.loss import probability_of
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_finding import bucket_at, shift_of
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
+from headrace.pserver.rows.table import find, find_or_add
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.learner.inputs.inputs import Labelled
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.pserver.rows.table import RowTable
+
+
+_SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
+_STEPS = 2000.0
+"""In one of log-odds, where they are remembered as whole numbers."""
+_FARTHEST = 15.0
+"""Log-odds are cut here before they are scaled: beyond it single precision knows no odds."""
+_LONGEST = 4.0
+"""One example moves an answer by so much of log-odds at the most."""
+_SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
+_OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
+
+
+class Scale(NamedTuple):
+    """The layer, as kernels take it."""
+
+    alpha: float
+    ids: npt.NDArray[np.uint64]  # (2,) of a, of b
+    places: npt.NDArray[np.int64]  # (2,) working memory
+    live: npt.NDArray[np.bool_]  # (2,)
+    promised: npt.NDArray[np.int16]  # (1,) log-odds of one impression, in steps
+
+
+class Calibrated:
+    """Calibrates what a model scored. One thread learns; any number may apply."""
+
+    ids = np.array([_SLOPE, _OFFSET], np.uint64)
+    """Of its rows."""
+
+    def __init__(self, calibration: Calibration, window_ms: int) -> None:
+        self._alpha, self._window_ms = calibration.alpha, window_ms
+        self._memory = empty_memory(1)
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions."""
+        self._memory = empty_memory(1)
+
+    def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
+        """Put the calibrated probabilities in the place of the model's own. Adds no row.
+
+        What is not a number stays so.
+        """
+        apply, _ = self._kernels()
+        apply(view.columns, self._layer(), scores)
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        labelled: Labelled,
+        scores: npt.NDArray[np.float64],
+    ) -> None:
+        """Do as `apply` with each example in turn, and learn from it then.
+
+        scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
+        """
+        shown = int(np.count_nonzero(labelled.kinds == Kind.SHOWN))
+        self._memory = with_room(self._memory, shown)
+        remembered = self._memory, self._window_ms
+        _, learn = self._kernels()
+        learn(view.columns, gaining, active, self._layer(), remembered, labelled, scores)
+
+    def _layer(self) -> Any:
+        """Return constants and working memory, for the two kernels."""
+        places, live, promised = np.empty(2, np.int64), np.empty(2, np.bool_), np.empty(1, np.int16)
+        return Scale(self._alpha, self.ids, places, live, promised)
+
+    def _kernels(self) -> tuple[Any, Any]:
+        return _apply, _learn
+
+
+@quotient_part
+def log_odds(p):  # type: ignore[no-untyped-def]
+    """Return the log-odds of a probability, never infinite. Compiled."""
+    if not 0.0 < p < 1.0:
+        return _FARTHEST if p > 0.5 else -_FARTHEST
+    return min(max(math.log(p / (1.0 - p)), -_FARTHEST), _FARTHEST)
+
+
+@part
+def value_at(columns, place):  # type: ignore[no-untyped-def]
+    """Return what a row of the layer has gained. Compiled."""
+    return columns.values[place, 0] if place >= 0 else np.float32(0.0)
+
+
+@part
+def _calibrated(columns, places, z):  # type: ignore[no-untyped-def]
+    a, b = value_at(columns, places[0]), value_at(columns, places[1])
+    return probability_of((1.0 + a) * z + b)
+
+
+@kernel
+def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
+    for k in range(2):
+        scale.places[k] = find(columns.slots, columns.ids, scale.ids[k])
+    for i in range(scores.shape[0]):
+        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+            scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
+
+
+@part
+def promised_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
+    """Return the log-odds that example i was shown with; remember those of what is shown now.
+
+    Compiled.
+    """
+    kind, (memory, window_ms) = labelled.kinds[i], remembered
+    if kind == _CLOSED:
+        return z
+    if recall(memory, labelled.impressions[i], promised):
+        return promised[0] / _STEPS if kind == _CLICKED else z
+    if kind == _SHOWN:
+        promised[0] = np.int16(round(z * _STEPS))
+        keep(memory, labelled.impressions[i], promised, labelled.shown_ms[i], window_ms)
+    return z
+
+
+@part
+def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
+    """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one.
+
+    Compiled.
+    """
+    if kind == _CLOSED:
+        return p - label
+    return -1.0 if kind == _CLICKED else p
+
+
+@quotient_part
+def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
+    """Return the step of an example at the probability p, of which rows take their shares.
+
+    squares: of the shares, their sum: the answer moves so many times as far. Compiled.
+    """
+    gain = -alpha * slope / (1.0 + 0.25 * alpha * squares) * weight
+    more = max(weight - 1.0, 0.0)
+    gain /= 1.0 + 0.5 * alpha * squares * p * (1.0 - p) * more
+    return min(max(gain, -_LONGEST / squares), _LONGEST / squares)
+
+
+@part
+def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
+    """Find the layer's rows, adding those whose bucket is active. Compiled."""
+    shift, ids, places, live = shift_of(active.shape[0]), layer.ids, layer.places, layer.live
+    for k in range(ids.shape[0]):
+        live[k] = active[bucket_at(ids[k], shift)]
+        if live[k]:
+            places[k] = find_or_add(columns, ids[k])
+        else:
+            places[k] = find(columns.slots, columns.ids, ids[k])
+
+
+@part
+def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untyped-def]
+    """Add what its row number k gained from an example, if its bucket is active. Compiled."""
+    if layer.live[k]:
+        place, own, (shows, clicks, second) = layer.places[k], np.float32(gain), counted
+        columns.values[place, 0] += own
+        gaining.values[place, 0] += own
+        count_row(columns, gaining, place, shows, clicks, second)
+
+
+@kernel
+def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # type: ignore[no-untyped-def]
+    find_layer(columns, active, scale)
+    for i in range(scores.shape[0]):
+        if math.isnan(scores[i]):
+            continue  # the guard finds it, and a row must not
+        z = log_odds(scores[i])
+        p = _calibrated(columns, scale.places, z)
+        scores[i] = p
+        z = promised_at(remembered, labelled, i, scale.promised, z)
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        weight = np.float64(weight_of(labelled, i))
+        gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)
+        counted = counts_of(labelled, i)
+        add_to(columns, gaining, scale, 0, gain * z, counted)
+        add_to(columns, gaining, scale, 1, gain, counted)

@@ -1,0 +1,315 @@
+"""What the inputs of an example are, and where their rows lie: parts of every model's kernels.
+
+The inputs are the intercept, an id for each single-valued field, a weight times a number for each
+plain number, an id for each item of each bag, and the statistics of rows. All of them are rows,
+found by id.
+
+The rows of a block of examples are found before the first of them is learned (`finding`): places
+do not move. Statistics alone wait for their example, since they depend on what the one before it
+counted.
+
+What numba is to make fast is written so that it can: every attribute of a named tuple that a loop
+uses is named before it, for taking it inside would count a reference each time, atomically.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import part
+from headrace.learner.inputs.rare_rows import (
+    fetch_admission,
+    list_reads,
+    list_strangers,
+    place_strangers,
+)
+from headrace.learner.inputs.statistics import keep, recall, statistic_id, take_levels
+from headrace.learner.kernels.row_finding import (
+    add_rows,
+    bucket_at,
+    fetch_ids,
+    fetch_next,
+    fetch_rest,
+    fetch_slots,
+    find_fetched,
+    find_rows,
+    longer_than_a_line,
+    shift_of,
+)
+from headrace.pserver.rows.table import find, find_or_add
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+INTERCEPT = 0x9AE16A3B2F90404F & ~1023
+"""Id of the intercept's row: field number 0; its upper bits are an arbitrary constant."""
+
+BLOCK = 8
+"""Examples whose rows are found ahead: enough walks to overlap, few enough to stay in cache."""
+
+_SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
+_INTERCEPT = np.uint64(INTERCEPT)
+_ONE = np.float32(1.0)
+
+
+class Features(NamedTuple):
+    """`Encoded`, as kernels take it: read-only, aligned, contiguous."""
+
+    ids: npt.NDArray[np.uint64]  # (n, singles)
+    bag_ids: npt.NDArray[np.uint64]  # (total,)
+    bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
+    numbers: npt.NDArray[np.float32]  # (n, numbers)
+    number_ids: npt.NDArray[np.uint64]  # (numbers,)
+
+
+class Labelled(NamedTuple):
+    """What a batch of examples says beside its features."""
+
+    kinds: npt.NDArray[np.uint8]  # (n,)
+    labels: npt.NDArray[np.uint8]  # (n,)
+    event_ms: npt.NDArray[np.int64]  # (n,)
+    shown_ms: npt.NDArray[np.int64]  # (n,)
+    impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if nobody asks for them
+    weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
+
+
+class Scratch(NamedTuple):
+    """Working memory of one call: the inputs of a block of examples."""
+
+    ids: npt.NDArray[np.uint64]  # (block, inputs) of the rows that are the inputs
+    places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 where there is none
+    live: npt.NDArray[np.bool_]  # (block, inputs) False where the example already counted
+    x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
+    strangers: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
+    reads: npt.NDArray[np.int64]  # (inputs,) places that it is predicted from
+    zs: npt.NDArray[np.float32]  # (inputs,) z of the same
+    weights: npt.NDArray[np.float32]  # (inputs,) of the same
+    squares: npt.NDArray[np.float32]  # (inputs,) n of the same, before the step
+    roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
+    common: npt.NDArray[np.float32]  # (4, inputs) z and n, in view and pending, of `find_common`
+    levels: npt.NDArray[np.int16]  # (levels,) of the same
+    counts: npt.NDArray[np.int64]  # (block,) inputs of each example
+    everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
+
+
+@part
+def _list_own(features, i, scratch, row):  # type: ignore[no-untyped-def]
+    """Write ids of the fields and items of example i, and values of all but its statistics.
+
+    Return how many inputs these are, with those that are inputs of every example.
+    """
+    ids, x, numbers = scratch.ids[row], scratch.x[row], features.numbers
+    singles = features.ids.shape[1]
+    x[0] = _ONE
+    for k in range(singles):
+        ids[1 + k], x[1 + k] = features.ids[i, k], _ONE
+    count = 1 + singles
+    for k in range(numbers.shape[1]):
+        x[count] = numbers[i, k]
+        count += 1
+    if features.bag_offsets.shape[0] > 1:
+        bags = (features.bag_offsets.shape[0] - 1) // features.ids.shape[0]
+        for k in range(features.bag_offsets[i * bags], features.bag_offsets[(i + 1) * bags]):
+            ids[count], x[count] = features.bag_ids[k], _ONE
+            count += 1
+    return count
+
+
+@part
+def common_input(features, k):  # type: ignore[no-untyped-def]
+    """Return which input is the kth that every example has, and the id of its row."""
+    if k == 0:
+        return 0, _INTERCEPT
+    return features.ids.shape[1] + k, features.number_ids[k - 1]
+
+
+@part
+def list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Write ids and values of the statistics, given their levels; return how many inputs."""
+    for k in range(program.numbers.shape[0]):
+        scratch.ids[row, count] = statistic_id(program, k, scratch.levels, field_ids)
+        scratch.x[row, count] = _ONE
+        count += 1
+    return count
+
+
+@part
+def find_common(columns, active, shift, features, scratch):  # type: ignore[no-untyped-def]
+    """Find the rows that are inputs of every example, for the whole of a batch.
+
+    Nobody has to be admitted to these, and they stay where they are as long as a kernel runs.
+    """
+    ids, places, live = scratch.ids, scratch.places, scratch.live
+    for k in range(1 + features.number_ids.shape[0]):
+        at, row_id = common_input(features, k)
+        counts = active[bucket_at(row_id, shift)]
+        place = find_or_add(columns, row_id) if counts else find(columns.slots, columns.ids, row_id)
+        for row in range(ids.shape[0]):
+            ids[row, at], places[row, at], live[row, at] = row_id, place, counts
+
+
+@part
+def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles):  # type: ignore[no-untyped-def]
+    """Leave the levels of example i in the scratch: as they were kept, else from the rows."""
+    kind = labelled.kinds[i]
+    if kind != _CLOSED and recall(memory, labelled.impressions[i], scratch.levels):
+        return
+    take_levels(
+        program,
+        columns,
+        scratch.places[row, 1 : 1 + singles],
+        scratch.live[row, 1 : 1 + singles],
+        np.int64(kind == _CLICKED),
+        np.int64(labelled.labels[i]),
+        labelled.shown_ms[i] // 1000,
+        scratch.levels,
+    )
+    if kind == _SHOWN:
+        keep(memory, labelled.impressions[i], scratch.levels, labelled.shown_ms[i], window_ms)
+
+
+@part
+def find_block(columns, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
+    """Find the rows of all inputs of a block but its statistics; ask for what is next.
+
+    After `find_common`.
+    """
+    counts, singles = scratch.counts, 1 + features.ids.shape[1]
+    items = singles + features.number_ids.shape[0]
+    beyond = longer_than_a_line(columns)
+    fetch_next(features, end, end + BLOCK)
+    for i in range(begin, end):
+        row = i - begin
+        counts[row] = _list_own(features, i, scratch, row)
+        fetch_slots(columns, scratch, row, 1, singles)
+        fetch_slots(columns, scratch, row, items, counts[row])
+    for row in range(end - begin):
+        fetch_ids(columns, scratch, row, 1, singles)
+        fetch_ids(columns, scratch, row, items, counts[row])
+    for row in range(end - begin):
+        count = counts[row]
+        missing = find_fetched(columns, active, shift, scratch, row, 1, singles)
+        missing += find_fetched(columns, active, shift, scratch, row, items, count)
+        if missing:
+            add_rows(columns, gate.guarded, scratch, row, 0, count)
+        if gate.on:
+            fetch_admission(columns, gate, scratch, row, count)
+        if beyond:
+            fetch_rest(columns, scratch, row, 1, singles)
+            fetch_rest(columns, scratch, row, items, count)
+
+
+@part
+def begin_at(first):  # type: ignore[no-untyped-def]
+    """Return with which example to begin, 0 if nobody said."""
+    # None is a type: the kernel for who holds all rows is compiled without what follows from this
+    if first is None:
+        return 0
+    return first
+
+
+@part
+def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
+    """Return whether the row of any of inputs [begin, end) is not in the table."""
+    places = scratch.places[row]
+    lacking = 0
+    for k in range(begin, end):
+        lacking += 1 if places[k] < 0 else 0
+    return lacking > 0
+
+
+@part
+def find_example(  # type: ignore[no-untyped-def]
+    columns,
+    active,
+    shift,
+    program,
+    memory,
+    window_ms,
+    gate,
+    features,
+    labelled,
+    i,
+    scratch,
+    row,
+    first=None,
+):
+    """Find what is left of example i, whose block was found: strangers first, then statistics.
+
+    Return how many inputs it has, and how many of them have no row of their own: then it is
+    predicted from the rows at `scratch.reads`, else from those at its places. For who said where
+    in the batch it was to begin (`first`), perhaps -1 inputs: the row of a statistic has to be got
+    before, and nothing was done that is not done again alike.
+    """
+    count, strangers = scratch.counts[row], 0
+    if gate.on:
+        clicked, shown_s = labelled.kinds[i] == _CLICKED, labelled.shown_ms[i] // 1000
+        strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
+    if program.numbers.shape[0]:
+        singles = features.ids.shape[1]
+        list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles)
+        fixed = count
+        count = list_statistics(program, features.ids[i], scratch, row, fixed)
+        missing = find_rows(columns, active, shift, scratch, row, fixed, count)
+        if first is not None and _lacks(scratch, row, fixed, count):
+            return -1, 0
+        if missing:
+            add_rows(columns, gate.guarded, scratch, row, fixed, count)
+    if strangers:
+        list_reads(columns, gate, strangers, scratch, row, count)
+    return count, strangers
+
+
+@part
+def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type: ignore[no-untyped-def]
+    """Find the rows of impression i, shown at `event_ms`, in row 0 of the scratch. Adds none.
+
+    Returns what `find_example` does.
+    """
+    everywhere, shift, strangers = scratch.everywhere, shift_of(1), 0
+    count = _list_own(features, i, scratch, 0)
+    for k in range(1 + features.number_ids.shape[0]):
+        at, row_id = common_input(features, k)
+        scratch.ids[0, at] = row_id
+    find_rows(columns, everywhere, shift, scratch, 0, 0, count)
+    if gate.on:
+        strangers = list_strangers(columns, gate, False, 0, scratch, 0, count)
+    if program.numbers.shape[0]:
+        singles = features.ids.shape[1]
+        places, live = scratch.places[0, 1 : 1 + singles], scratch.live[0, 1 : 1 + singles]
+        take_levels(program, columns, places, live, 0, 0, event_ms // 1000, scratch.levels)
+        fixed = count
+        count = list_statistics(program, features.ids[i], scratch, 0, fixed)
+        find_rows(columns, everywhere, shift, scratch, 0, fixed, count)
+    if strangers:
+        list_reads(columns, gate, strangers, scratch, 0, count)
+    return count, strangers
+
+
+@part
+def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # type: ignore[no-untyped-def]
+    """Give each input of example i without a row the place where it is learned."""
+    impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
+    clicked = labelled.kinds[i] == _CLICKED
+    place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
+
+
+@part
+def weight_of(labelled, i):  # type: ignore[no-untyped-def]
+    """Return what example i counts as in the loss: its slope is that of so many."""
+    return labelled.weights[i] if labelled.weights.shape[0] else _ONE
+
+
+@part
+def counts_of(labelled, i):  # type: ignore[no-untyped-def]
+    """Return what example i adds to the counters of its rows: shows, clicks, the second it was.
+
+    Whatever it weighs: counters count what happened.
+    """
+    kind = labelled.kinds[i]
+    shows = 0 if kind == _CLICKED else 1
+    clicks = 0 if kind == _SHOWN else np.int64(labelled.labels[i])
+    return shows, clicks, np.uint32(labelled.event_ms[i] // 1000)

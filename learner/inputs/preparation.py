@@ -1,0 +1,173 @@
+"""What every model of rows prepares before its kernels run: statistics' memory, gate, arrays.
+
+A model has one `InputRows`. It knows the inputs that the spec declares, keeps what is remembered of
+impressions (learner.inputs.statistics) and of ids without a row (learner.inputs.admission), and
+gives kernels their arguments in one type each, so that they are compiled once whoever calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.features.hashing import hash_strings
+from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.learner.inputs.admission import Admissions, counting, gate_of
+from headrace.learner.inputs.inputs import Features, Labelled, Scratch
+from headrace.learner.inputs.statistics import empty_memory, with_room
+from headrace.learner.spec.growth import COUNT, PROBABILITY
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.spec.model_spec import ModelSpec
+
+
+class Pulling(Protocol):
+    """Gets rows that a batch turns out to need while it is learned."""
+
+    @property
+    def gaining(self) -> Gaining:
+        """The columns of what is pending, which may be new arrays after every pull."""
+
+    def pull_statistics(self, ids: npt.NDArray[np.uint64], examples: Examples, begin: int) -> None:
+        """Get these rows, of the statistics of example `begin`, and what the next may need.
+
+        Raises NotPulled.
+        """
+
+
+class InputRows:
+    """The inputs of a spec, as kernels take them. One thread learns; any number may predict."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Only a spec with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told.
+        """
+        if spec.admission is not None and not buckets:
+            raise ValueError(
+                f'model "{spec.name}": expected the number of its buckets, since it has an '
+                "admission: rare rows lie in the buckets of the ids they stand for; found 0"
+            )
+        self.program = spec.program
+        self.window_ms = spec.fields.label.window_ms
+        self.bags = len(spec.fields.bags)
+        self.fixed = 1 + len(spec.fields.singles) + len(spec.fields.numbers)
+        """Inputs that every example has, statistics aside."""
+        self.number_ids = read_only(spec.fields.number_ids, np.uint64)
+        """(numbers,) of the rows that plain numbers are weighed with."""
+        self._levels = self.program.kinds.shape[0]
+        self.memory = empty_memory(self._levels)
+        self._admission, self._buckets = spec.admission, buckets
+        self._calibrates = spec.calibration is not None
+        self._own = threading.local()
+        self.pulling: Pulling | None = None
+        """Of a learner that does not hold all rows: gets those of statistics, while it learns."""
+        self.gate = gate_of(spec.admission, spec.fields, buckets)
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+        return Admissions(*self.gate.tally.tolist())
+
+    @property
+    def statistics(self) -> int:
+        """Inputs that are statistics of rows."""
+        return int(self.program.numbers.shape[0])
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that the inputs of these examples add."""
+        common = 1 + self.number_ids.shape[0]  # the same rows in every example
+        each = self.fixed - common + self.statistics
+        items = int(examples.features.bag_ids.shape[0])
+        return int(common + len(examples) * each + items)
+
+    def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> Labelled:
+        """Make room for what will be remembered of these examples; return what they say."""
+        self._open_gate(active)
+        followed = bool((examples.kinds != Kind.CLOSED).any())
+        remembers = self._levels > 0 and followed
+        if remembers:
+            shown = int(np.count_nonzero(examples.kinds == Kind.SHOWN))
+            self.memory = with_room(self.memory, shown)
+        draws = self._admission is not None and self._admission.kind == PROBABILITY
+        impressions = np.zeros(0, np.uint64)
+        if remembers or draws or (self._calibrates and followed):
+            impressions = hash_strings(examples.impression_ids)
+        return Labelled(
+            read_only(examples.kinds, np.uint8),
+            read_only(examples.labels, np.uint8),
+            read_only(examples.event_ms, np.int64),
+            read_only(examples.shown_ms, np.int64),
+            read_only(impressions, np.uint64),
+            read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
+        )
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        self.memory = empty_memory(self._levels)
+
+    def features(self, encoded: Encoded) -> Features:
+        """Return the features as kernels take them."""
+        return Features(
+            read_only(encoded.ids, np.uint64),
+            read_only(encoded.bag_ids, np.uint64),
+            read_only(encoded.bag_offsets, np.int32),
+            read_only(encoded.numbers, np.float32),
+            self.number_ids,
+        )
+
+    def scratch(self, encoded: Encoded, block: int) -> Scratch:
+        """Return working memory for blocks of these features, this thread's until its next call."""
+        inputs = self.most_inputs(encoded)
+        kept: Scratch | None = getattr(self._own, "scratch", None)
+        if kept is None or kept.ids.shape[0] < block or kept.ids.shape[1] < inputs:
+            kept = self._own.scratch = self._scratch(inputs, block)
+        return kept
+
+    def lacking(self, scratch: Scratch, row: int) -> npt.NDArray[np.uint64]:
+        """Return the ids of the statistics of an example that a kernel stopped before; a copy."""
+        fixed = scratch.counts[row]
+        return scratch.ids[row, fixed : fixed + self.statistics].copy()
+
+    def _scratch(self, inputs: int, block: int) -> Scratch:
+        return Scratch(
+            np.empty((block, inputs), np.uint64),
+            np.empty((block, inputs), np.int64),
+            np.empty((block, inputs), np.bool_),
+            np.empty((block, inputs), np.float32),
+            np.empty(inputs, np.int64),
+            np.empty(inputs, np.int64),
+            np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
+            np.empty(inputs, np.float32),
+            np.empty((4, inputs), np.float32),
+            np.empty(self._levels, np.int16),
+            np.empty(block, np.int64),
+            np.ones(1, np.bool_),
+        )
+
+    def most_inputs(self, encoded: Encoded) -> int:
+        """Return how many inputs the longest of these examples has."""
+        longest = 0
+        if self.bags and len(encoded):
+            ends = encoded.bag_offsets[:: self.bags]
+            longest = int(np.diff(ends).max())
+        return self.fixed + longest + self.statistics
+
+    def _open_gate(self, active: npt.NDArray[np.bool_]) -> None:
+        if self._admission is None:
+            return
+        if active.shape[0] != self._buckets:
+            raise ValueError(f"expected {self._buckets} buckets, found {active.shape[0]}")
+        if self._admission.kind == COUNT and not self.gate.filter.counters.shape[0]:
+            # who only predicts never needs the memory
+            self.gate = counting(self.gate, self._admission)

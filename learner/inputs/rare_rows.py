@@ -1,0 +1,111 @@
+"""Where an id without a row is learned and read: the rare row of its field, in its own bucket.
+
+What is not admitted is not thrown away. All such ids of a field that fall into one bucket share a
+row, which has an id like any other:
+
+    the bucket's bits of the id | a constant | the number of the field
+
+It lies in the bucket that the id's own row would lie in. So it makes no difference to exactly once
+which of the two an example counts in: the same mark of the same bucket says whether it did, and the
+shows of a field's rows, rare ones included, sum to the number of impressions. (With the model in
+twice the buckets, of the two that were one, one goes on with the rare rows and one begins anew.)
+
+An id has a row if its row was ever seen and was not deleted since. Servers and learners ask the
+same question, of the same column, and a row that a learner makes room for, or was told of by an
+entry that removed it, does not count: what is scored before learning is what a server would have
+answered. This holds for the example that makes a row as well: it is predicted from the rare row,
+and learned in its own.
+
+A click belongs to its impression. If the row was made after that was shown, the impression counted
+in the rare row, and there its click counts. And a click never makes a row.
+
+An id's statistics are those of its own row, never of the rare one: without a row, of nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import part
+from headrace.learner.inputs.admission import admits, fetch_counters
+from headrace.learner.kernels.row_ids import _NUMBER, rare_id
+from headrace.pserver.intrinsics.prefetch import prefetch
+from headrace.pserver.rows.table import find, find_or_add
+
+_ZERO = np.float32(0.0)
+
+
+@part
+def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Ask for what tells whether inputs have a row, and for the counters of those without one."""
+    guarded, last_seen = gate.guarded, columns.last_seen
+    ids, places = scratch.ids[row], scratch.places[row]
+    for k in range(count):
+        if guarded[ids[k] & _NUMBER]:
+            if places[k] >= 0:
+                prefetch(last_seen, places[k])
+            else:
+                fetch_counters(gate, ids[k])
+
+
+@part
+def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
+    """List the guarded inputs that have no row; return how many. Their place is -1 then.
+
+    clicked: whether it is a click of what was shown at `shown_s`, in seconds.
+    """
+    slots, row_ids = columns.slots, columns.ids
+    first_seen, last_seen = columns.first_seen, columns.last_seen
+    guarded, ids, places = gate.guarded, scratch.ids[row], scratch.places[row]
+    strangers = scratch.strangers
+    listed = 0
+    for k in range(count):
+        if not guarded[ids[k] & _NUMBER]:
+            continue
+        place = places[k]
+        if place < 0:
+            # an example before this one may have made it since its block was looked up
+            place = find(slots, row_ids, ids[k])
+        if place >= 0 and last_seen[place] > 0 and not (clicked and first_seen[place] > shown_s):
+            places[k] = place
+        else:
+            places[k] = -1
+            strangers[listed] = k
+            listed += 1
+    return listed
+
+
+@part
+def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Write which rows the inputs are predicted from: their own, or of strangers the rare ones."""
+    slots, row_ids, high = columns.slots, columns.ids, gate.high
+    ids, places = scratch.ids[row], scratch.places[row]
+    reads, strangers = scratch.reads, scratch.strangers
+    for k in range(count):
+        reads[k] = places[k]
+    for i in range(listed):
+        k = strangers[i]
+        reads[k] = find(slots, row_ids, rare_id(ids[k], high))
+
+
+@part
+def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  # type: ignore[no-untyped-def]
+    """Give each stranger the place where it is learned: of a new row or of the rare one.
+
+    After the forward pass, which read the rare row: a new row has no weight yet to be stepped from.
+    """
+    ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
+    high, reads, strangers, tally = gate.high, scratch.reads, scratch.strangers, gate.tally
+    for i in range(listed):
+        k = strangers[i]
+        if not live[k]:
+            continue
+        if not clicked and admits(gate, ids[k], impression):
+            tally[0] += 1
+            places[k] = find_or_add(columns, ids[k])
+            scratch.weights[k] = scratch.squares[k] = scratch.roots[k] = _ZERO
+            continue
+        tally[1] += 0 if clicked else 1
+        places[k] = reads[k]
+        if reads[k] < 0:
+            places[k] = find_or_add(columns, rare_id(ids[k], high))

@@ -1,0 +1,321 @@
+"""Eight neighbours of an array at once: what is written for one coordinate works on eight.
+
+LLVM makes such code of loops by itself, but of long ones: it takes 32 floats at a time, and what is
+left one by one, after looking whether any two arrays overlap. A row has 16 coordinates: all of it
+was what is left. Here kernels say themselves that they take eight.
+
+A part of a kernel that is written with operators and the functions below does its work `at` one
+coordinate, an integer, with numbers; or at `eight(k)`, which are those from k on, with `Lanes`. Who
+walks an array calls it twice:
+
+    whole = count - count % LANES
+    for k in range(0, whole, LANES):
+        step(..., eight(k))
+    for k in range(whole, count):
+        step(..., k)
+
+An operation rounds as that of a single number does: a result does not tell which of the two was
+used.
+
+How numba is told: a `Type` is what its compiler calls a value by, a model says what that is in
+LLVM (here a vector), a template says which types an operator takes and gives, and `intrinsic` and
+`lower_builtin` write the instructions.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
+
+from headrace.ingest.runtime.numba_kernels import part
+
+LANES = 8
+
+_COMPARED = (">", "<")
+_I32 = ir.IntType(32)
+
+
+class Lanes(types.Type):
+    """So many numbers of one type."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"lanes({dtype})")
+
+
+class _Eight(types.Type):
+    """Coordinates from one on."""
+
+    def __init__(self) -> None:
+        super().__init__(name="eight")
+
+
+_EIGHT = _Eight()
+
+
+@register_model(_Eight)
+class _EightModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, eight_type: _Eight) -> None:
+        super().__init__(manager, eight_type, ir.IntType(64))  # type: ignore[no-untyped-call]
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        number = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, _vector(number))  # type: ignore[no-untyped-call]
+
+
+def _vector(number: Any) -> Any:
+    return ir.VectorType(number, LANES)
+
+
+def _constant(kind: Any, numbers: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(kind, len(numbers)), numbers)
+
+
+def _all(builder: Any, number: Any) -> Any:
+    """Return lanes each of which is this number."""
+    nothing = ir.Constant(_vector(number.type), ir.Undefined)
+    first = builder.insert_element(nothing, number, _I32(0))
+    return builder.shuffle_vector(first, nothing, _constant(_I32, [0] * LANES))
+
+
+def _broadcast(context: Any, builder: Any, value: Any, kind: Any, wanted: Any) -> Any:
+    """Return a value of this type as one of that which is wanted: a number perhaps as lanes."""
+    if isinstance(kind, Lanes):
+        return value
+    number = context.cast(builder, value, kind, _number_of(wanted))
+    return _all(builder, number) if isinstance(wanted, Lanes) else number
+
+
+def _number_of(kind: Any) -> Any:
+    """Return the type of the numbers, of lanes and of one."""
+    return kind.dtype if isinstance(kind, Lanes) else kind
+
+
+# operators
+
+
+def _operator(symbol: Any, floats: str, integers: str) -> None:
+    """Let an operator take lanes: two, or one and a number of their type.
+
+    floats, integers: LLVM's own instruction for it, "" where there is to be none.
+    """
+
+    class Template(AbstractTemplate):
+        key = symbol
+
+        def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
+            lanes = [each for each in args if isinstance(each, Lanes)]
+            if not lanes or kws or not _method(lanes[0], floats, integers):
+                return None
+            if any(_number_of(each) != lanes[0].dtype for each in args):
+                return None  # of a wider number eight would be less exact than one
+            made = Lanes(types.boolean) if floats in _COMPARED else lanes[0]
+            return signature(made, *args)  # type: ignore[no-untyped-call]
+
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        lanes = next(each for each in signed.args if isinstance(each, Lanes))
+        taken = [
+            _broadcast(context, builder, value, kind, lanes)
+            for value, kind in zip(values, signed.args, strict=True)
+        ]
+        if floats in _COMPARED:
+            return builder.fcmp_ordered(floats, *taken)
+        return getattr(builder, _method(lanes, floats, integers))(*taken)
+
+    infer_global(symbol)(Template)  # type: ignore[no-untyped-call]
+    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes), (Lanes,)):
+        lower_builtin(symbol, *kinds)(generate)  # type: ignore[no-untyped-call]
+
+
+def _method(lanes: Lanes, floats: str, integers: str) -> str:
+    return floats if isinstance(lanes.dtype, types.Float) else integers
+
+
+for _symbol, _floats, _integers in (
+    (operator.add, "fadd", "add"),
+    (operator.iadd, "fadd", "add"),
+    (operator.sub, "fsub", "sub"),
+    (operator.mul, "fmul", "mul"),
+    (operator.imul, "fmul", "mul"),
+    (operator.truediv, "fdiv", ""),
+    (operator.xor, "", "xor"),
+    (operator.ixor, "", "xor"),
+    (operator.rshift, "", "lshr"),
+    (operator.neg, "fneg", ""),
+    (operator.gt, ">", ""),
+    (operator.lt, "<", ""),
+):
+    _operator(_symbol, _floats, _integers)
+
+
+# functions of lanes and of numbers alike
+
+
+def _llvm(name: str, arguments: int) -> Any:
+    """Return a function that LLVM has, of floats: of lanes each for itself."""
+
+    def function(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        made, kind = signed.return_type, values[0].type
+        lanes = f"v{LANES}" if isinstance(made, Lanes) else ""
+        called = f"llvm.{name}.{lanes}f{_number_of(made).bitwidth}"
+        of_kind = ir.FunctionType(kind, [kind] * len(values))
+        found = cgutils.get_or_insert_function(builder.module, of_kind, called)  # type: ignore[no-untyped-call]
+        return builder.call(found, values)
+
+    if arguments == 1:
+
+        def one(typing_context, x):  # type: ignore[no-untyped-def]  # noqa: ARG001
+            return x(x), function
+
+        return intrinsic(one)
+
+    def two(typing_context, x, y):  # type: ignore[no-untyped-def]  # noqa: ARG001
+        return x(x, y), function
+
+    return intrinsic(two)
+
+
+root: Any = _llvm("sqrt", 1)
+"""Return the square root of x."""
+absolute: Any = _llvm("fabs", 1)
+"""Return x without its sign."""
+with_sign: Any = _llvm("copysign", 2)
+"""Return x with the sign of y."""
+
+
+def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    made = next((each for each in (yes, no) if isinstance(each, Lanes)), yes)
+    if _number_of(yes) != _number_of(no):
+        raise TypingError(f"expected two of one type, got {yes} and {no}")
+
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        either = [
+            _broadcast(context, builder, value, kind, made)
+            for value, kind in zip(values[1:], signed.args[1:], strict=True)
+        ]
+        return builder.select(values[0], *either)
+
+    return made(condition, yes, no), generate
+
+
+chosen: Any = intrinsic(_chosen)
+"""Return `yes` where the condition holds, else `no`: also where it compares with what is no number.
+
+Both are worked out before; if the condition is of lanes, one of them may be a number.
+"""
+
+
+def _float_of(typing_context, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    made = Lanes(types.float32) if isinstance(number, Lanes) else types.float32
+
+    def generate(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        short, long = _I32, ir.FloatType()
+        if isinstance(signed.return_type, Lanes):
+            short, long = _vector(short), _vector(long)
+        return builder.sitofp(builder.trunc(values[0], short), long)
+
+    return made(number), generate
+
+
+float_of: Any = intrinsic(_float_of)
+"""Return an integer of at most 24 bits as a float32: exactly."""
+
+
+# places in an array
+
+
+def _eight(typing_context, k):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        return context.cast(builder, values[0], signed.args[0], types.int64)
+
+    return _EIGHT(k), generate
+
+
+eight: Any = intrinsic(_eight)
+"""Return the coordinates from k on, for what takes `at`."""
+
+
+def _made_at(dtype: Any, at: Any) -> Any:
+    return Lanes(dtype) if isinstance(at, _Eight) else dtype
+
+
+def _found_at(array: Any, at: Any) -> Any:
+    """Return the type of what is there. Raises TypingError if neighbours may lie apart."""
+    if array.ndim != 1 or array.layout != "C":
+        raise TypingError(f"expected one row of neighbours, got {array}")
+    return _made_at(array.dtype, at)
+
+
+def _pointer(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+    """Return a pointer to `array[first + at]`, given array, first and at."""
+    array_type, first_type, at_type = signed.args[:3]
+    array = context.make_array(array_type)(context, builder, values[0])
+    at = values[2]
+    if not isinstance(at_type, _Eight):
+        at = context.cast(builder, at, at_type, types.int64)
+    place = builder.add(context.cast(builder, values[1], first_type, types.int64), at)
+    pointer = builder.gep(array.data, [place])
+    if isinstance(at_type, _Eight):
+        pointer = builder.bitcast(pointer, _vector(pointer.type.pointee).as_pointer())
+    return pointer
+
+
+def _take(typing_context, array, first, at):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        pointer = _pointer(context, builder, signed, values)
+        return builder.load(pointer, align=signed.args[0].dtype.bitwidth // 8)
+
+    return _found_at(array, at)(array, first, at), generate
+
+
+take: Any = intrinsic(_take)
+"""Return `array[first + at]` of an array of neighbours. Nobody looks whether that is in it."""
+
+
+def _put(typing_context, array, first, at, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        pointer = _pointer(context, builder, signed, values)
+        builder.store(values[3], pointer, align=signed.args[0].dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    wanted = _found_at(array, at)
+    return types.void(array, first, at, wanted), generate
+
+
+put: Any = intrinsic(_put)
+"""Let `array[first + at]` be this value."""
+
+
+@part
+def add(array, first, at, gain):  # type: ignore[no-untyped-def]
+    """Add to `array[first + at]`."""
+    put(array, first, at, take(array, first, at) + gain)
+
+
+def _numbered(typing_context, begin, step, at):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
+        begin, step, at = values
+        if not isinstance(signed.args[2], _Eight):
+            at = context.cast(builder, at, signed.args[2], types.uint64)
+        first = builder.add(begin, builder.mul(at, step))
+        if not isinstance(signed.args[2], _Eight):
+            return first
+        steps = builder.mul(_all(builder, step), _constant(ir.IntType(64), list(range(LANES))))
+        return builder.add(_all(builder, first), steps)
+
+    made = _made_at(types.uint64, at)
+    return made(types.uint64, types.uint64, at), generate
+
+
+numbered: Any = intrinsic(_numbered)
+"""Return `begin + at * step`, modulo 2^64."""

@@ -1,0 +1,53 @@
+"""FTRL-Proximal, one coordinate at a time, written so that a step only adds.
+
+A row holds z and n. The weight is computed from them when it is needed (McMahan et al., "Ad Click
+Prediction: a View from the Trenches", KDD 2013, Algorithm 1), so two learners that step the same
+row at once merely add: nobody's step is overwritten, only computed from a slightly older weight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import quotient_part
+from headrace.learner.intrinsics.simd import absolute, chosen, root, with_sign
+
+_ZERO = np.float32(0.0)
+
+
+class Constants(NamedTuple):
+    """What the kernels need of the optimizer, in the rows' own precision."""
+
+    inverse_alpha: np.float32
+    beta: np.float32
+    l1: np.float32
+    l2: np.float32
+
+
+def constants(alpha: float, beta: float, l1: float, l2: float) -> Constants:
+    """Return the constants of Algorithm 1, `alpha` inverted: a product is cheaper than a ratio."""
+    return Constants(np.float32(1.0 / alpha), np.float32(beta), np.float32(l1), np.float32(l2))
+
+
+@quotient_part
+def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
+    """Return the weight of a coordinate, or of eight, given sqrt(n): exactly 0 where |z| <= l1.
+
+    The closed form for w in Algorithm 1; (beta + sqrt n) / alpha is 1 / learning rate. Compiled.
+    """
+    shrunk = absolute(z) - ftrl.l1
+    scale = (ftrl.beta + root_n) * ftrl.inverse_alpha + ftrl.l2
+    return chosen(shrunk > _ZERO, -with_sign(shrunk, z) / scale, _ZERO)
+
+
+@quotient_part
+def step(gradient, coordinate_weight, n, root_n, ftrl):  # type: ignore[no-untyped-def]
+    """Return what z and n of a coordinate, or of eight, gain from one gradient. Compiled.
+
+    sigma = (sqrt(n + g^2) - sqrt(n)) / alpha;  z += g - sigma w;  n += g^2   (Algorithm 1)
+    """
+    more = gradient * gradient
+    sigma = (root(n + more) - root_n) * ftrl.inverse_alpha
+    return gradient - sigma * coordinate_weight, more

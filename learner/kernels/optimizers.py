@@ -1,0 +1,219 @@
+"""Optimizers whose steps only add, for the coordinates of a row, compiled.
+
+A row holds, one group of parameters after the other, what each optimizer needs of them: a group of
+d coordinates lies in its components, d floats each.
+
+    sgd       w
+    adagrad   w, n      Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011
+    ftrl      z, n      McMahan et al., KDD 2013 (learner.kernels.ftrl): w is computed from them
+    adam      w, m, v, and t once    Kingma and Ba, "Adam", ICLR 2015, Algorithm 1
+    coin      z, g, r   Orabona and Tommasi, "Training Deep Networks without Learning Rates Through
+              Coin Betting", NIPS 2017, Algorithm 2 (its betting fraction is linear, that of
+              Algorithm 1 a sigmoid), with a bound on gradients that is given and not the largest
+              seen: a maximum is no sum
+
+A step computes what each of these gains from one gradient and adds it, in the view and in what is
+pending alike; so additions of several learners commute and nobody's step is overwritten. For all
+but Adam that is all there is to say. Adam's means are no sums: m becomes
+beta1 m + (1 - beta1) g. It gains (1 - beta1)(g - m), which is the same for one learner. Of k
+learners that step one row from the same state, each takes its share of m off: 1 - k (1 - beta1) is
+left of it instead of beta1^k, equal to first order; v, which could then pass zero, is read as zero
+below it. t counts the row's own steps, so a row that no example names keeps its means as they were
+("lazy Adam"). The price is 2 d + 1 floats beside w where Adagrad has d, in every row and push.
+
+Weight decay is lazy, and exact: what a row gained shrinks by exp(-decay) in a day of event time,
+and what it missed since it was last seen is caught up when it is read or stepped. Since
+exp(-a) exp(-b) = exp(-(a + b)), the moments at which it was read make no difference, and rows that
+no example names cost nothing. An embedding decays to what it was initialized with, not to zero.
+Several learners that step a row before they hear of each other each catch up what it missed: time
+of which none had told the others is then taken off more than once.
+FTRL has l1 and l2 instead.
+
+A coordinate of coin bets on the sign of its next gradient: z sums the gradients taken away, g their
+sizes, r what its bets have brought, and w = (alpha + r) z / (beta (beta + g)). It has no learning
+rate: one that has been right often has more to bet.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import part, quotient_part
+from headrace.learner.intrinsics.simd import LANES, absolute, add, chosen, eight, root, take
+from headrace.learner.kernels.ftrl import step, weight
+from headrace.learner.spec import optimizers as spec
+from headrace.pserver.intrinsics.row_view import row_of
+
+if TYPE_CHECKING:
+    from headrace.learner.spec.optimizers import Optimizer
+
+_KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3, spec.COIN: 4}
+_SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_DAY_S = 86_400.0
+
+
+class Group(NamedTuple):
+    """Parameters of a row that one optimizer steps, as kernels take it."""
+
+    kind: int
+    offset: int
+    """Where in a row its components begin."""
+    coordinates: int
+    alpha: np.float32
+    inverse_alpha: np.float32
+    beta: np.float32
+    l1: np.float32
+    l2: np.float32
+    epsilon: np.float32
+    beta1: np.float32
+    beta2: np.float32
+    decay_per_s: float
+
+
+def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
+    """Return the group of so many coordinates that begins at this float of a row."""
+    return Group(
+        _KINDS[optimizer.name],
+        offset,
+        coordinates,
+        np.float32(optimizer.alpha),
+        np.float32(1.0 / optimizer.alpha),
+        np.float32(optimizer.beta),
+        np.float32(optimizer.l1),
+        np.float32(optimizer.l2),
+        np.float32(optimizer.epsilon),
+        np.float32(optimizer.beta1),
+        np.float32(optimizer.beta2),
+        optimizer.decay_per_day / _DAY_S,
+    )
+
+
+@quotient_part
+def _bet(z, sizes, reward, group):  # type: ignore[no-untyped-def]
+    """Return the weight of a coordinate of coin, or of eight. Compiled."""
+    wealth = group.alpha + reward
+    # several learners that bet at once may lose more than one of them could
+    wealth = chosen(wealth < _ZERO, _ZERO, wealth)
+    return wealth * z / (group.beta * (group.beta + sizes))
+
+
+@part
+def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
+    """Return what decay has left since a row was last seen, of what it had gained. Compiled."""
+    if group.decay_per_s == 0.0 or last_seen_s == 0 or now_s <= last_seen_s:
+        return _ONE
+    return np.float32(math.exp(-group.decay_per_s * (now_s - last_seen_s)))
+
+
+@quotient_part
+def gained_at(row, group, shrink, at):  # type: ignore[no-untyped-def]
+    """Return what coordinates of a row have gained. Compiled.
+
+    row: (width,). shrink: what decay left of it. at: which coordinates (learner.intrinsics.simd).
+    """
+    first = group.offset
+    second = first + group.coordinates
+    if group.kind == _FTRL:
+        return weight(take(row, first, at), root(take(row, second, at)), group)
+    if group.kind == _COIN:
+        sizes, rewards = take(row, second, at), take(row, second + group.coordinates, at)
+        return _bet(take(row, first, at), sizes, rewards, group)
+    return take(row, first, at) * shrink
+
+
+@part
+def _gain(row, more, first, at, gain):  # type: ignore[no-untyped-def]
+    add(row, first, at, gain)
+    add(more, first, at, gain)
+
+
+@quotient_part
+def begin_step(row, more, group):  # type: ignore[no-untyped-def]
+    """Count a step of a row where that is needed; return what `step_at` is to correct by.
+
+    That is 1 - beta^t for both means of Adam, Algorithm 1.
+    """
+    if group.kind != _ADAM:
+        return _ONE, _ONE
+    last = group.offset + 3 * group.coordinates
+    row[last] += _ONE
+    more[last] += _ONE
+    steps = row[last]
+    mean_part = np.float32(1.0 - math.pow(group.beta1, steps))
+    return mean_part, np.float32(1.0 - math.pow(group.beta2, steps))
+
+
+@quotient_part
+def step_at(row, more, group, shrink, parts, at, gradient):  # type: ignore[no-untyped-def]
+    """Add a step of coordinates of a row, in the view (`row`) and in what is pending (`more`).
+
+    row, more: (width,). shrink: what decay left since the last step. parts: of `begin_step`. at:
+    which coordinates (learner.intrinsics.simd). gradient: of the loss by these. Compiled.
+    """
+    first = group.offset
+    second = first + group.coordinates
+    if group.kind == _SGD:
+        caught_up = (shrink - _ONE) * take(row, first, at)
+        _gain(row, more, first, at, caught_up - group.alpha * gradient)
+    elif group.kind == _ADAGRAD:
+        square = gradient * gradient
+        rate_root = root(take(row, second, at) + square) + group.epsilon
+        gain = -group.alpha * gradient / rate_root + (shrink - _ONE) * take(row, first, at)
+        _gain(row, more, second, at, square)
+        _gain(row, more, first, at, gain)
+    elif group.kind == _FTRL:
+        z, n = take(row, first, at), take(row, second, at)
+        root_n = root(n)
+        z_gain, n_gain = step(gradient, weight(z, root_n, group), n, root_n, group)
+        _gain(row, more, first, at, z_gain)
+        _gain(row, more, second, at, n_gain)
+    elif group.kind == _COIN:
+        _step_coin(row, more, group, first, second, at, gradient)
+    else:
+        _step_adam(row, more, group, shrink, parts, first, second, at, gradient)
+
+
+@quotient_part
+def _step_coin(row, more, group, first, second, at, gradient):  # type: ignore[no-untyped-def]
+    third = second + group.coordinates
+    outcome = chosen(gradient < -group.beta, group.beta, -gradient)
+    outcome = chosen(outcome < -group.beta, -group.beta, outcome)
+    z, sizes, rewards = take(row, first, at), take(row, second, at), take(row, third, at)
+    _gain(row, more, third, at, outcome * _bet(z, sizes, rewards, group))
+    _gain(row, more, second, at, absolute(outcome))
+    _gain(row, more, first, at, outcome)
+
+
+@quotient_part
+def _step_adam(row, more, group, shrink, parts, first, second, at, gradient):  # type: ignore[no-untyped-def]
+    mean_part, square_part = parts
+    third = second + group.coordinates
+    w, mean, square = take(row, first, at), take(row, second, at), take(row, third, at)
+    mean_gain = (_ONE - group.beta1) * (gradient - mean)
+    v = chosen(square < _ZERO, _ZERO, square)
+    square_gain = (_ONE - group.beta2) * (gradient * gradient - v)
+    deviation = root((v + square_gain) / square_part)
+    moved = -group.alpha * ((mean + mean_gain) / mean_part) / (deviation + group.epsilon)
+    _gain(row, more, second, at, mean_gain)
+    _gain(row, more, third, at, square_gain)
+    _gain(row, more, first, at, moved + (shrink - _ONE) * w)
+
+
+@part
+def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
+    """Add one step to the row, in the view (`values`) and in what is pending (`more`). Compiled.
+
+    gradients: (coordinates,) of the loss by each. shrink: what decay left since the last step.
+    """
+    row, more_row, count = row_of(values, place), row_of(more, place), group.coordinates
+    parts = begin_step(row, more_row, group)
+    whole = count - count % LANES
+    for k in range(0, whole, LANES):
+        gradient = take(gradients, 0, eight(k))
+        step_at(row, more_row, group, shrink, parts, eight(k), gradient)
+    for k in range(whole, count):
+        step_at(row, more_row, group, shrink, parts, k, take(gradients, 0, k))

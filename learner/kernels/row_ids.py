@@ -1,0 +1,38 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import kernel, part
+
+_TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
+
+
+_TO_PRIME_B = np.uint64(0xC4CEB9FE1A85EC53)
+
+
+@part
+def mix(bits):  # type: ignore[no-untyped-def]
+    """Return 64 bits in which every bit of the input tells (fmix64 of MurmurHash3). Compiled."""
+    bits ^= bits >> np.uint64(33)
+    bits *= _TO_PRIME_A
+    bits ^= bits >> np.uint64(33)
+    bits *= _TO_PRIME_B
+    return bits ^ (bits >> np.uint64(33))
+
+
+_NUMBER = np.uint64(1023)
+
+
+_PATTERN = np.uint64(0x5A17C0DE5A17C0DE)
+"""An arbitrary constant; 54 bits of hash meet it as rarely as each other."""
+
+
+@kernel
+def rare_id(row_id, high):  # type: ignore[no-untyped-def]
+    """Return the id of the rare row of an id's field and bucket. Compiled.
+
+    high: the bits of an id that say its bucket.
+    """
+    return (row_id & high) | (_PATTERN & ~high & ~_NUMBER) | (row_id & _NUMBER)

@@ -1,0 +1,90 @@
+"""What a row is worth to a model: the value of its weight and of the vector beside it, compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import part
+from headrace.learner.intrinsics.simd import LANES, eight, put
+from headrace.learner.kernels.initialization import bound_of, initial, origin
+from headrace.learner.kernels.optimizers import Group, gained_at, group_of
+from headrace.learner.kernels.row_ids import rare_id
+from headrace.learner.spec.optimizers import Optimizer, floats
+from headrace.pserver.intrinsics.row_view import row_of
+
+if TYPE_CHECKING:
+    from headrace.learner.spec.model_spec import ModelSpec
+
+_NUMBER = np.uint64(1023)
+_ZERO = np.float32(0.0)
+
+
+class Parameters(NamedTuple):
+    """Where in a row weight and vector lie, and what vectors begin with."""
+
+    weights: Group
+    vectors: Group
+    seed: np.uint64
+    bound: float
+    """Vectors begin uniformly within it."""
+
+
+def parameters_of(spec: ModelSpec) -> Parameters:
+    """Return the parameters of a spec's rows."""
+    weights, structure = spec.optimizers.weights, spec.structure
+    embeddings = spec.optimizers.embeddings or Optimizer()
+    return Parameters(
+        group_of(weights, 0, 1),
+        group_of(embeddings, floats(weights, 1), structure.dimensions),
+        np.uint64(structure.seed),
+        bound_of(structure.init_scale),
+    )
+
+
+@part
+def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
+    """Return the id of the row that is read for an input: of a stranger the rare one. Compiled."""
+    if place >= 0:
+        return columns.ids[place]
+    if gate.on and gate.guarded[row_id & _NUMBER]:
+        return rare_id(row_id, gate.high)
+    return row_id
+
+
+@part
+def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-untyped-def]
+    """Return coordinates of the vector of a row: what they began with, and what they gained.
+
+    row: (width,), if it is `there`. begun: its origin. shrink: what decay left of what it gained.
+    at: which coordinates (learner.intrinsics.simd). Compiled.
+    """
+    value = initial(begun, at, parameters.bound)
+    if there:
+        value = gained_at(row, parameters.vectors, shrink, at) + value
+    return value
+
+
+@part
+def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ignore[no-untyped-def]
+    """Write the vector of a row, which may not exist (`place` -1), to `vector`. Compiled.
+
+    shrink: what decay left of what it gained.
+    """
+    row, there = row_of(values, max(place, 0)), place >= 0
+    begun, count = origin(row_id, parameters.seed), parameters.vectors.coordinates
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        at = eight(f)
+        put(vector, 0, at, value_at(row, there, parameters, begun, shrink, at))
+    for f in range(whole, count):
+        put(vector, 0, f, value_at(row, there, parameters, begun, shrink, f))
+
+
+@part
+def read_weight(values, parameters, place, shrink):  # type: ignore[no-untyped-def]
+    """Return the weight of a row, 0 if there is none. Compiled."""
+    if place < 0:
+        return _ZERO
+    return gained_at(row_of(values, place), parameters.weights, shrink, 0)

@@ -1,0 +1,129 @@
+"""Where each bucket stands in each source: the arithmetic behind exactly once.
+
+For every bucket and source there are two offsets. `acknowledged` is what the bucket's mark is known
+to be: the `start` of the next push. `cursor` is the end of what is applied or pending there. An
+example counts in a bucket only at or beyond its cursor; what lies before is in the bucket already.
+Normally all cursors of a source are equal. They part when a bucket refuses a push (somebody else
+owned the source meanwhile, or its shard lost writes) or when a learner died between the answers of
+two buckets; then the examples are read again and each bucket takes only what it lacks.
+
+Pure bookkeeping: nothing here reads, sends or waits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.pserver.store import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+
+class Cursors:
+    """Acknowledged offsets and cursors of all buckets, for the sources this learner has had."""
+
+    def __init__(self) -> None:
+        self._acknowledged: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
+        self._cursors: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
+        self._lost: set[str] = set()  # no longer ours, but something is still pending
+
+    def gained(self, source: str, marks: npt.NDArray[np.int64]) -> None:
+        """Begin with a source whose marks are as given, shape (buckets,).
+
+        A bucket in which something of this source is still pending from an earlier time keeps it:
+        its push will tell whether that still holds.
+        """
+        self._lost.discard(source)
+        if source not in self._cursors:
+            self._acknowledged[source] = marks.copy()
+            self._cursors[source] = marks.copy()
+            return
+        acknowledged, cursors = self._acknowledged[source], self._cursors[source]
+        settled = acknowledged == cursors
+        acknowledged[settled] = marks[settled]
+        cursors[settled] = marks[settled]
+
+    def lost(self, source: str) -> None:
+        """The source is no longer ours: drop it as soon as nothing of it is pending."""
+        self._lost.add(source)
+        self._drop_lost()
+
+    def _drop_lost(self) -> None:
+        for source in list(self._lost):
+            if np.array_equal(self._acknowledged[source], self._cursors[source]):
+                del self._acknowledged[source], self._cursors[source]
+                self._lost.discard(source)
+
+    def active(self, source: str, offset: int) -> npt.NDArray[np.bool_]:
+        """In which buckets the examples at `offset` count; shape (buckets,)."""
+        active: npt.NDArray[np.bool_] = self._cursors[source] <= offset
+        return active
+
+    def advance(self, source: str, stop: int) -> None:
+        """Everything below `stop` is now applied or pending, in every bucket."""
+        np.maximum(self._cursors[source], stop, out=self._cursors[source])
+
+    def resume_at(self, source: str) -> int:
+        """The first offset that some bucket still lacks."""
+        return int(self._cursors[source].min())
+
+    def spans(self, bucket: int) -> tuple[Span, ...]:
+        """What a push of this bucket's pending gains covers; empty when nothing is pending."""
+        return tuple(
+            Span(source, int(self._acknowledged[source][bucket]), int(cursors[bucket]))
+            for source, cursors in self._cursors.items()
+            if cursors[bucket] > self._acknowledged[source][bucket]
+        )
+
+    def acknowledge(self, bucket: int, spans: Sequence[Span]) -> None:
+        """The bucket has applied these spans."""
+        for span in spans:
+            if span.source in self._acknowledged:
+                self._acknowledged[span.source][bucket] = span.stop
+        self._drop_lost()
+
+    def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
+        """Whether the bucket's marks of our sources are what they are known to be."""
+        return all(
+            marks.get(source, 0) == acknowledged[bucket]
+            for source, acknowledged in self._acknowledged.items()
+            if source not in self._lost
+        )
+
+    def discard(
+        self, bucket: int, marks: Mapping[str, int], sources: Iterable[str] | None
+    ) -> list[str]:
+        """Return to the marks of these sources (None: of all), and let go of all that is pending.
+
+        Returns the sources whose cursor went back, and whose examples are to be read again.
+        """
+        for source in list(self._acknowledged) if sources is None else sources:
+            if source in self._acknowledged:
+                self._acknowledged[source][bucket] = marks.get(source, 0)
+        back = []
+        for source, cursors in self._cursors.items():
+            if cursors[bucket] > self._acknowledged[source][bucket]:
+                back.append(source)
+            cursors[bucket] = self._acknowledged[source][bucket]
+        self._drop_lost()
+        return back
+
+    def undo(self, bucket: int, flying: Sequence[Span]) -> list[str]:
+        """Let go of what is pending, keeping what is under way to the bucket.
+
+        Returns the sources whose examples are to be read again.
+        """
+        kept = {span.source: span.stop for span in flying}
+        back = []
+        for source, cursors in self._cursors.items():
+            stop = kept.get(source, int(self._acknowledged[source][bucket]))
+            if cursors[bucket] > stop:
+                back.append(source)
+                cursors[bucket] = stop
+        self._drop_lost()
+        return back

@@ -1,0 +1,231 @@
+"""Batches of examples as they come in: one queue a partition, taken in the order of event time.
+
+Partitions are filled by the same joiner but read at different speeds. A model that learned an hour
+of one and then an hour of another would see time jump back and forth, which costs accuracy; so the
+batch with the least event time goes first, and a partition that may still have an earlier one is
+waited for, within a bound.
+
+Marks and cursors are offsets of one very topic, and Kafka's client is content with its name: if the
+topic is deleted and made again it may go on at the old offset in the new topic, skipping what lies
+before. So identities are compared twice. A learner that starts refuses a topic when the store has
+learned from another one and from this one nothing yet: whether the new topic repeats, continues or
+skips what the old one held, only its operator knows (`accept_topic`). And before what was learned
+is pushed (`check_topics`) the topic must still be the one that it counts under: an identity never
+comes back, so if it is the same now, it was when the examples were read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples.batch import Examples, unpack
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Reader, Record, Source
+from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.learner.loop.cursors import Cursors
+    from headrace.pserver.store import Answer
+
+
+class Batch(NamedTuple):
+    """The examples of one message, and where it stands."""
+
+    source: Source
+    name: str
+    """Of the source, in the store's marks."""
+    offset: int
+    examples: Examples
+
+
+@dataclass(slots=True)
+class _Partition:
+    name: str
+    batches: deque[Batch] = field(default_factory=deque)
+    end: int | None = None
+    """First offset not yet in Kafka, while all before it was delivered."""
+    empty_since_ms: int = 0
+    paused: bool = False
+
+
+class Intake:
+    """The partitions that are ours. Moves the cursors over what is learned or need not be."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        cursors: Cursors,
+        fields: FieldSet,
+        *,
+        order_wait_ms: int,
+        ahead_limit: int,
+        now_ms: Callable[[], int],
+        accept_topic: str = "",
+    ) -> None:
+        """`accept_topic`: identity of a topic made again that goes on where the old one ended."""
+        self._reader, self._cursors, self._fields = reader, cursors, fields
+        self._accept_topic = accept_topic
+        self._order_wait_ms, self._ahead_limit, self._now_ms = order_wait_ms, ahead_limit, now_ms
+        self._partitions: dict[Source, _Partition] = {}
+        self.unmarked: set[Source] = set()
+        """Partitions gained whose marks have not been read yet: see `begin`."""
+        self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
+
+    def poll(self, timeout_s: float) -> None:
+        """Take in what came from Kafka."""
+        for happening in self._reader.poll(timeout_s):
+            match happening:
+                case Record():
+                    self._take(happening)
+                case AtEnd(source, offset):
+                    if (partition := self._partitions.get(source)) is not None:
+                        partition.end = offset
+                        self._reach_end(source)
+                case Gained(source):
+                    self.unmarked.add(source)
+                case Lost(source):
+                    self._lose(source)
+        for source, partition in self._partitions.items():
+            full = len(partition.batches) >= self._ahead_limit
+            if full and not partition.paused:
+                self._reader.pause([source])
+            elif partition.paused and not full:
+                self._reader.resume([source])
+            partition.paused = full
+
+    def begin(self, answers: Sequence[Answer]) -> None:
+        """Start the partitions gained, each at the lowest of its marks over all buckets.
+
+        Raises TopicMadeAgain, MarkOutsideTopic.
+        """
+        for source in sorted(self.unmarked):
+            identity = self._reader.topic_id(source.topic)
+            if identity != self._accept_topic:
+                _check_learned_from(source.topic, identity, answers)
+            name = f"{identity}/{source.partition}"
+            self._cursors.gained(
+                name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
+            )
+            self._partitions[source] = _Partition(name, empty_since_ms=self._now_ms())
+            self._start(source)
+        self.unmarked.clear()
+
+    def check_topics(self) -> None:
+        """See that what was learned since the last check came from the topic it is counted under.
+
+        To be called before it is pushed. Raises TopicMadeAgain.
+        """
+        unchecked, self._unchecked = self._unchecked, set()
+        for topic, before in sorted(unchecked):
+            if (now := self._reader.topic_id(topic)) != before:
+                raise TopicMadeAgain(topic, before, now, {})
+
+    def read_again(self, names: Collection[str]) -> None:
+        """Go back to the lowest cursor of these sources, as far as they are ours."""
+        for source, partition in self._partitions.items():
+            if partition.name in names:
+                self._start(source)
+
+    def ready(self) -> bool:
+        """Whether any batch waits to be learned."""
+        return any(partition.batches for partition in self._partitions.values())
+
+    def behind(self) -> bool:
+        """Whether batches pile up."""
+        return any(len(partition.batches) > 1 for partition in self._partitions.values())
+
+    def next(self) -> Batch | None:
+        """The batch with the least event time, unless a partition that may have less is late."""
+        now, chosen = self._now_ms(), None
+        for partition in self._partitions.values():
+            if partition.batches:
+                partition.empty_since_ms = now
+                head_ms = int(partition.batches[0].examples.event_ms[0])
+                if chosen is None or head_ms < chosen[0]:
+                    chosen = (head_ms, partition)
+            elif partition.end is None and now - partition.empty_since_ms < self._order_wait_ms:
+                return None
+        return None if chosen is None else chosen[1].batches.popleft()
+
+    def put_back(self, batch: Batch) -> None:
+        """Let the batch that `next` just returned wait; nothing else happened since."""
+        self._partitions[batch.source].batches.appendleft(batch)
+
+    def active(self, batch: Batch) -> npt.NDArray[np.bool_]:
+        """In which buckets the batch counts; shape (buckets,)."""
+        return self._cursors.active(batch.name, batch.offset)
+
+    def learned(self, batch: Batch) -> None:
+        """The batch is applied or pending in every bucket now."""
+        self._advance(batch.source, batch.name, batch.offset + 1)
+        self._reach_end(batch.source)
+
+    def commit(self) -> None:
+        """Tell Kafka how far the slowest bucket is, for lag dashboards."""
+        self._reader.commit(
+            {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}
+        )
+
+    def _take(self, record: Record) -> None:
+        partition = self._partitions.get(record.source)
+        if partition is None:
+            return
+        partition.end = None
+        if not self._cursors.active(partition.name, record.offset).any():
+            return
+        examples = unpack(record.value, self._fields)
+        if len(examples):
+            batch = Batch(record.source, partition.name, record.offset, examples)
+            partition.batches.append(batch)
+
+    def _reach_end(self, source: Source) -> None:
+        partition = self._partitions[source]
+        if partition.end is not None and not partition.batches:
+            # nothing but markers of transactions lies between the last batch and the end
+            self._advance(source, partition.name, partition.end)
+
+    def _advance(self, source: Source, name: str, stop: int) -> None:
+        self._cursors.advance(name, stop)
+        self._unchecked.add((source.topic, _identity(name)))
+
+    def _lose(self, source: Source) -> None:
+        self.unmarked.discard(source)
+        partition = self._partitions.pop(source, None)
+        if partition is not None:
+            # what is pending of it still goes out: the marks tell whether it may count
+            self._cursors.lost(partition.name)
+
+    def _start(self, source: Source) -> None:
+        partition = self._partitions[source]
+        offset = self._cursors.resume_at(partition.name)
+        first, end = self._reader.held(source)
+        if not first <= offset <= end:
+            raise MarkOutsideTopic(source, partition.name, offset, first, end)
+        partition.batches.clear()
+        partition.end = None
+        partition.empty_since_ms = self._now_ms()
+        self._reader.start({source: offset})
+
+
+def _check_learned_from(topic: str, identity: str, answers: Sequence[Answer]) -> None:
+    """Raise TopicMadeAgain if the buckets have learned, but from another topic alone."""
+    names = {name for answer in answers for name, mark in answer.marks.items() if mark}
+    others = {_identity(name) for name in names}
+    if not names or identity in others:
+        return
+    marks = {name: [answer.marks.get(name, 0) for answer in answers] for name in names}
+    spread = {name: (min(found), max(found)) for name, found in marks.items()}
+    raise TopicMadeAgain(topic, " and ".join(sorted(others)), identity, spread)
+
+
+def _identity(name: str) -> str:
+    """Of the topic, from the name of one of its partitions in the marks."""
+    return name.rpartition("/")[0]

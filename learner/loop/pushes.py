@@ -1,0 +1,273 @@
+"""Pushes on their way: what each bucket was sent, and what its answer means.
+
+One push a bucket is under way at a time. It stays the same, nonce and all, until an answer is
+there; so whether a retry is the first to arrive or the second does not matter. Three answers:
+
+    applied   every mark stands at the end of the push: acknowledge, fold it into the replica
+    refused   any mark stands elsewhere: somebody else learned those examples meanwhile, or the
+              bucket lost writes. Discard what it has pending, return to its marks, read again
+    none      nobody knows: send the same push again
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
+from headrace.pserver.store import Answer, Push, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.learner.kernels.pending_gains import Pending
+    from headrace.learner.loop.cached_replica import HotRows
+    from headrace.learner.loop.cursors import Cursors
+    from headrace.pserver.replica.replica import Replica
+
+log = logging.getLogger(__name__)
+
+_MOST_CLICKS_TRACED = 256
+"""Click append times an entry carries at most: enough for quantiles, bounded under a burst."""
+
+
+class Exchange(Protocol):
+    """Sends a round of pushes while the learner learns on; one round at a time."""
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        """Begin. Nothing else is under way."""
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        """Return the answers in the order sent, or None while they are awaited."""
+
+
+class Progress:
+    """How far a learner has come in time: what its entries say of their age."""
+
+    def __init__(self) -> None:
+        self.event_ms = 0
+        self.append_ms = 0
+        self._append_ms: dict[str, int] = {}  # source -> greatest append time learned
+        self._clicks: dict[str, list[tuple[int, int]]] = {}  # source -> clicks since the last push
+
+    def learned(self, name: str, event_ms: int, append_ms: int) -> None:
+        """Examples up to these times were learned from the source."""
+        self.event_ms = max(self.event_ms, event_ms)
+        self.append_ms = max(self.append_ms, append_ms)
+        self._append_ms[name] = max(self._append_ms.get(name, 0), append_ms)
+
+    def clicked(self, name: str, offset: int, append_ms: Sequence[int]) -> None:
+        """These clicks were learned from the batch at `offset`."""
+        traced = self._clicks.setdefault(name, [])
+        room = _MOST_CLICKS_TRACED - len(traced)
+        traced += [(offset, int(appended)) for appended in append_ms[:room]]
+
+    def reached(self, spans: Sequence[Span]) -> list[Reached]:
+        """What an entry covering `spans` says; the clicks go into the first entry that asks."""
+        return [
+            Reached(
+                span.source,
+                span.start,
+                span.stop,
+                self._append_ms.get(span.source, 0),
+                self._clicks.pop(span.source, []),
+            )
+            for span in spans
+        ]
+
+
+@dataclass(slots=True)
+class Tally:
+    """Pushes by what became of them, and what they carried."""
+
+    applied: int = 0
+    refused: int = 0
+    unanswered: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+    reread: int = 0
+
+
+class _Flight(NamedTuple):
+    push: Push
+    gains: Gains
+    header: Header
+
+
+class Pushes:
+    """Takes pending gains out, sends them, and does what the answers ask for."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        replica: Replica | HotRows,
+        pending: Pending,
+        cursors: Cursors,
+        *,
+        retry_interval_ms: int,
+        now_ms: Callable[[], int],
+        draw_nonce: Callable[[], bytes],
+    ) -> None:
+        self._exchange, self._replica = exchange, replica
+        self._pending, self._cursors = pending, cursors
+        self._retry_interval_ms, self._now_ms = retry_interval_ms, now_ms
+        self._draw_nonce = draw_nonce
+        self._flights: dict[int, _Flight] = {}
+        self._retry_at_ms: dict[int, int] = {}
+        self._awaited: list[int] = []  # buckets whose answers the exchange will bring, in order
+        self.log_bytes = np.zeros(replica.shape.buckets, np.int64)
+        """Size of each bucket's log as last answered."""
+        self.tally = Tally()
+
+    @property
+    def awaited(self) -> bool:
+        """Whether a round is under way."""
+        return bool(self._awaited)
+
+    def flying(self, bucket: int) -> Gains | None:
+        """What the bucket was sent and has not acknowledged."""
+        flight = self._flights.get(bucket)
+        return flight.gains if flight else None
+
+    def flying_ids(self) -> npt.NDArray[np.uint64]:
+        """Return the ids of all rows that are under way; shape (n,)."""
+        flown = [flight.gains.ids for flight in self._flights.values()]
+        return np.concatenate(flown) if flown else np.zeros(0, np.uint64)
+
+    def settled(self) -> bool:
+        """Whether nothing is pending nor under way."""
+        return not self._flights and not any(
+            self._cursors.spans(bucket) for bucket in range(self._replica.shape.buckets)
+        )
+
+    def send(self, progress: Progress, before: Callable[[], None]) -> None:
+        """Begin a round with every bucket that has anything to say; nothing may be under way.
+
+        `before` is called once it is clear that there is something, before anything leaves.
+        """
+        again = self._unanswered()
+        spans = {
+            bucket: covered
+            for bucket in range(self._replica.shape.buckets)
+            if bucket not in self._flights and (covered := self._cursors.spans(bucket))
+        }
+        if not again and not spans:
+            return
+        before()
+        taken = self._pending.take(list(spans)) if spans else {}
+        for bucket, covered in spans.items():
+            gains = taken[bucket]
+            rows, width = gains.values.shape
+            reached = progress.reached(covered)
+            header = Header(width, rows, progress.event_ms, progress.append_ms, reached)
+            push = Push(bucket, covered, self._draw_nonce(), pack(header, gains))
+            self._flights[bucket] = _Flight(push, gains, header)
+            self.tally.rows += rows
+            self.tally.size_bytes += len(push.blob)
+        self._round([*again, *spans])
+
+    def send_again(self, before: Callable[[], None]) -> None:
+        """Begin a round with what was sent and not answered, if it is time to; see `send`."""
+        again = self._unanswered()
+        if again:
+            before()
+            self._round(again)
+
+    def _unanswered(self) -> list[int]:
+        now = self._now_ms()
+        return [b for b in self._flights if self._retry_at_ms.get(b, 0) <= now]
+
+    def _round(self, buckets: list[int]) -> None:
+        self._awaited = buckets
+        self._exchange.send([self._flights[bucket].push for bucket in buckets])
+
+    def handle_answers(self) -> set[str] | None:
+        """Handle a round's answers if they are there; return the sources to be read again.
+
+        None while there is no answer.
+        """
+        answers = self._exchange.receive() if self._awaited else None
+        if answers is None:
+            return None
+        awaited, self._awaited = self._awaited, []
+        again: set[str] = set()
+        for bucket, answer in zip(awaited, answers, strict=True):
+            if isinstance(answer, Unreachable):
+                self.tally.unanswered += 1
+                self._retry_at_ms[bucket] = self._now_ms() + self._retry_interval_ms
+                log.warning("bucket %d did not answer, its push is kept: %s", bucket, answer)
+                continue
+            self.log_bytes[bucket] = answer.log_bytes
+            flight = self._flights.pop(bucket)
+            if answer.covers(flight.push.spans):
+                self._applied(flight, answer)
+            else:
+                again.update(self._refused(flight, answer))
+        return again
+
+    def _applied(self, flight: _Flight, answer: Answer) -> None:
+        self.tally.applied += 1
+        self._cursors.acknowledge(answer.bucket, flight.push.spans)
+        if answer.nonce == flight.push.nonce:
+            self._replica.fold_own(
+                answer.bucket,
+                answer.version,
+                answer.nonce,
+                answer.previous,
+                flight.header,
+                flight.gains,
+            )
+        # where the replica cannot fold it yet, it comes with the next poll like anybody's
+        self._pending.refresh(self._replica.table, flight.gains.ids, None)
+
+    def _refused(self, flight: _Flight, answer: Answer) -> list[str]:
+        bucket = answer.bucket
+        self.tally.refused += 1
+        log.info(
+            "bucket %d refused %s, its marks are %s: discarding, reading again",
+            bucket,
+            flight.push.spans,
+            dict(answer.marks),
+        )
+        sources = [span.source for span in flight.push.spans]
+        return self._discard(bucket, answer, sources, flight.gains.ids)
+
+    def recheck(self, answer: Answer) -> list[str]:
+        """Compare a bucket's marks, just read, with what is known; nothing of it is flying.
+
+        Returns the sources to be read again. A push tells of the sources it names alone, and only
+        when there is something to push: a bucket that lost writes would otherwise lack them until
+        then.
+        """
+        bucket = answer.bucket
+        if self._cursors.agrees(bucket, answer.marks):
+            return []
+        log.info("bucket %d went back, its marks are %s: reading again", bucket, dict(answer.marks))
+        return self._discard(bucket, answer, None, np.zeros(0, np.uint64))
+
+    def undo(self) -> set[str]:
+        """Let go of all that is pending and not under way; return the sources to be read again."""
+        again: set[str] = set()
+        taken = self._pending.take(range(self._replica.shape.buckets))
+        for bucket, gains in taken.items():
+            flight = self._flights.get(bucket)
+            again.update(self._cursors.undo(bucket, flight.push.spans if flight else ()))
+            flying = flight.gains if flight else None
+            self._pending.refresh(self._replica.table, gains.ids, flying)
+        self.tally.reread += len(again)
+        return again
+
+    def _discard(
+        self, bucket: int, answer: Answer, sources: list[str] | None, flown: npt.NDArray[np.uint64]
+    ) -> list[str]:
+        pending = self._pending.take([bucket])[bucket]
+        back = self._cursors.discard(bucket, answer.marks, sources)
+        self._pending.refresh(self._replica.table, np.union1d(flown, pending.ids), None)
+        self.tally.reread += len(back)
+        return back

@@ -1,0 +1,227 @@
+"""How a learner for whom not all rows fit comes to the rows of a batch, and lets others go.
+
+Before a batch is learned, every row that it names is in the view: those that are not are pulled, in
+one round trip to each shard. Which rows statistics name depends on what the examples before have
+counted, so these cannot all be known. The ones that the counters name as they stand are pulled as
+well; and where the kernel comes to an example with another, it stops before it, that row is pulled,
+and the kernel goes on: nothing is guessed that counts. So a batch reads and writes what it would
+with all rows here, and the model is the same, bit for bit.
+
+While a push is awaited nothing is pulled: its entry would come back as if it were somebody else's.
+A batch that needs a pull (or may, for its statistics) waits for the answer, and for shards that do
+not answer. If a shard falls silent in the midst of a batch, what was learned since the last push is
+let go of and read again, as when a batch is held back: no mark has moved, so exactly once holds.
+
+When there is no more room, the rows go that were used the longest ago, until a quarter is free. Not
+those that gained what is not yet acknowledged, nor those of the batch at hand, nor what every
+example reads: these stay, whatever the bound, and that it was passed is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.learner.errors import NotPulled
+from headrace.pserver.rows.table import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.kernels.pending_gains import Gaining, Pending
+    from headrace.learner.loop.cached_replica import HotRows
+    from headrace.learner.loop.pushes import Pushes
+    from headrace.pserver.replica.replica import Change
+    from headrace.pserver.rows.table import RowTable
+
+    Ids = npt.NDArray[np.uint64]
+
+_FREED_SHARE = 0.25
+"""Of the room, when rows have to go: moving the others is worth it."""
+_WORTH_SHARE = 1 / 16
+"""Of the rows: if fewer may go, none go yet."""
+_AHEAD = 256
+"""Examples whose statistics are pulled along with one that was missing."""
+
+
+@kernel
+def _use(slots, row_ids, ids, used, batch, missing):  # type: ignore[no-untyped-def]
+    """Note that a batch uses these rows; write the ids of those that are not here.
+
+    Returns how many are here, each counted once, and how many are written, which may repeat.
+    """
+    here = lacking = 0
+    for i in range(ids.shape[0]):
+        place = find(slots, row_ids, ids[i])
+        if place < 0:
+            missing[lacking] = ids[i]
+            lacking += 1
+        elif used[place] != batch:
+            used[place] = batch
+            here += 1
+    return here, lacking
+
+
+def _ahead(examples: Examples, begin: int) -> tuple[Encoded, npt.NDArray[np.int64]]:
+    """Return the features of some examples from `begin` on, and when these were shown."""
+    features, end = examples.features, min(begin + _AHEAD, len(examples))
+    bags = (features.bag_offsets.shape[0] - 1) // len(examples)
+    some = Encoded(
+        features.ids[begin:end],
+        features.bag_ids,
+        features.bag_offsets[begin * bags : end * bags + 1],
+        features.numbers[begin:end],
+    )
+    return some, examples.shown_ms[begin:end]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Running totals, for metrics."""
+
+    hits: int = 0
+    pulled: int = 0
+    dropped: int = 0
+    stops: int = 0
+    """Times that learning stopped within a batch, to pull rows of statistics."""
+    passed: int = 0
+    """Times that more rows had to be here than the bound allows."""
+
+
+class Bounded:
+    """Keeps in a view the rows that batches need, and few others."""
+
+    def __init__(
+        self,
+        rows: HotRows,
+        view: RowTable,
+        pending: Pending,
+        pushes: Pushes,
+        follow: Callable[[Sequence[Change]], None],
+        retry_interval_ms: int,
+    ) -> None:
+        """`follow` is told of what entries changed that came with a pull."""
+        self._rows, self._view, self._pending, self._pushes = rows, view, pending, pushes
+        self._follow, self._retry_interval_ms = follow, retry_interval_ms
+        self._retry_at_ms = 0
+        self._used = np.zeros(0, np.uint32)  # (room,) by place: the last batch that used it
+        self._batch = 0
+        self._lacked = False  # rows of the batch that came last
+        self.usage = Usage()
+        rows.asked.pull_with(self)
+
+    @property
+    def gaining(self) -> Gaining:
+        """The columns of what is pending."""
+        return self._pending.reserve()
+
+    @property
+    def tail_bytes(self) -> int:
+        """Memory of what the logs still hold."""
+        return self._rows.tail_bytes
+
+    def prepare(self, examples: Examples, now_ms: int) -> bool:
+        """Have the rows that the batch names, as far as that is known; False: it has to wait.
+
+        Raises what the store raises beyond Unreachable.
+        """
+        assert len(self._view) == len(self._rows.table), "a row was learned that was not pulled"
+        asked, features, hits = self._rows.asked, examples.features, self.usage.hits
+        if now_ms < self._retry_at_ms:
+            return False
+        if self._pushes.awaited and (asked.statistics or self._lacked):
+            return False
+        self._batch = max((self._batch + 1) & 0xFFFFFFFF, 1)
+        if asked.rare:
+            ids = asked.of_features(features)
+        else:
+            ids = np.concatenate([features.ids.reshape(-1), features.bag_ids])
+        had = self._have(ids)
+        if had and asked.statistics:
+            had = self._have(asked.of_statistics(self._view, features, examples.shown_ms))
+        self._lacked = not had
+        if not had:
+            self.usage.hits = hits
+            if not self._pushes.awaited:
+                self._retry_at_ms = now_ms + self._retry_interval_ms
+        return had
+
+    def pull_statistics(self, ids: Ids, examples: Examples, begin: int) -> None:
+        """Get these rows, of the statistics of example `begin` and what has to stay for it, and
+        what the next may need.
+
+        Raises NotPulled.
+        """
+        self.usage.stops += 1
+        ahead, shown_ms = _ahead(examples, begin)
+        more = self._rows.asked.of_statistics(self._view, ahead, shown_ms)
+        if not self._have(np.concatenate([ids, more])):
+            raise NotPulled(f"expected rows of {ids.shape[0]} statistics, found no answer")
+
+    def _have(self, ids: Ids) -> bool:
+        """Return whether these rows are here, pulled if need be; ids may repeat."""
+        view = self._view
+        self._fit()
+        missing = np.empty(ids.shape[0], np.uint64)
+        columns = view.columns
+        batch = np.uint32(self._batch)
+        here, lacking = _use(columns.slots, columns.ids, ids, self._used, batch, missing)
+        self.usage.hits += int(here)
+        if not lacking:
+            return True
+        if self._pushes.awaited:
+            return False
+        wanted = np.unique(missing[:lacking])
+        self._make_room(wanted.shape[0])
+        self._rows.pull(wanted)
+        pulled = wanted[self._rows.table.find(wanted) >= 0]
+        self._pending.refresh(self._rows.table, pulled, None)
+        self._fit()
+        self._used[view.find(pulled)] = self._batch
+        self._follow(self._rows.changes())
+        self.usage.pulled += pulled.shape[0]
+        return bool(pulled.shape[0] == wanted.shape[0])
+
+    def _fit(self) -> None:
+        more = self._view.room - self._used.shape[0]
+        if more > 0:
+            self._used = np.concatenate([self._used, np.zeros(more, np.uint32)])
+
+    def _make_room(self, more: int) -> None:
+        count, most = len(self._view), self._rows.most_rows
+        if count + more <= most:
+            return
+        may_go = self._used[:count] != self._batch
+        may_go &= ~self._pending.touched()
+        for ids in (self._rows.asked.always, self._pushes.flying_ids()):
+            places = self._view.find(ids)
+            may_go[places[places >= 0]] = False
+        excess = count + more - int(most * (1 - _FREED_SHARE))
+        going = np.flatnonzero(may_go)
+        if going.shape[0] > excess:
+            oldest = np.argpartition(self._used[going], excess)[:excess]
+            going = going[oldest]
+        if going.shape[0] >= max(count * _WORTH_SHARE, 1):
+            self._drop(going)
+        if len(self._view) + more > most:
+            self.usage.passed += 1
+
+    def _drop(self, places: npt.NDArray[np.int64]) -> None:
+        view, count = self._view, len(self._view)
+        self._rows.drop(self._rows.table.find(view.ids[places]))
+        stays = np.ones(count, np.bool_)
+        stays[places] = False
+        view.clear(places)
+        moved = self._pending.compact(stays)
+        used = np.zeros(view.room, np.uint32)
+        kept = np.flatnonzero(moved >= 0)
+        used[moved[kept]] = self._used[kept]
+        self._used = used
+        self.usage.dropped += places.shape[0]

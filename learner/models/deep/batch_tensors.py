@@ -1,0 +1,102 @@
+"""How what was gathered of examples becomes the tensors of a `Batch`, and gradients come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.kernels import Gradients
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from torch import Tensor
+
+    from headrace.learner.inputs.preparation import InputRows
+    from headrace.learner.models.deep.kernels import Gathered
+    from headrace.learner.spec.model_spec import ModelSpec
+
+
+class Parts(NamedTuple):
+    """What was gathered of n examples with K fixed inputs each, as torch sees it."""
+
+    wide: Tensor  # (n,) sum of the weights, items' too
+    vectors: Tensor  # (n, K - 1, d)
+    item_vectors: Tensor  # (items, d)
+
+
+class Arrangement:
+    """How positions become the tensors of a `Batch`."""
+
+    def __init__(self, spec: ModelSpec, inputs: InputRows) -> None:
+        fields, structure = spec.fields, spec.structure
+        self._each, self._bags = inputs.fixed + inputs.statistics, inputs.bags
+        self._history, target = -1, -1
+        if structure.history:
+            self._history = [each.name for each in fields.bags].index(structure.history)
+            target = [each.name for each in fields.singles].index(structure.target)
+        self.form = Form(
+            self._each - 1 + self._bags,
+            structure.dimensions,
+            structure.layers,
+            structure.cross_layers,
+            target,
+        )
+
+    def parts(self, gathered: Gathered, offsets: npt.NDArray[np.int64], count: int) -> Parts:
+        """Return tensors over what was gathered of `count` examples.
+
+        offsets: (count * bags + 1,) of the items of their bags, from 0. Cut and summed by numpy:
+        cut by torch, each would have a gradient as long as all of them.
+        """
+        weights, vectors = gathered.weights, gathered.vectors
+        fixed = count * self._each
+        wide = weights[:fixed].reshape(count, self._each).sum(axis=1)
+        if self._bags:
+            wide += np.bincount(self._of_items(offsets), weights[fixed:], count)
+        return Parts(
+            torch.from_numpy(wide),
+            torch.from_numpy(vectors[: fixed - count].reshape(count, -1, vectors.shape[1])),
+            torch.from_numpy(vectors[fixed - count :]),
+        )
+
+    def gradients(self, by_parts: Parts, offsets: npt.NDArray[np.int64]) -> Gradients:
+        """Return the gradients by what was gathered: a weight has that of the sum it is in."""
+        wide, vectors, item_vectors = (each.contiguous().numpy() for each in by_parts)
+        of_items = wide[self._of_items(offsets)] if self._bags else wide[:0]
+        return Gradients(
+            np.repeat(wide, self._each),
+            vectors.reshape(-1, vectors.shape[2]),
+            of_items,
+            item_vectors,
+        )
+
+    def _of_items(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return which example each item is of."""
+        begins = offsets[:: self._bags]
+        return np.repeat(np.arange(begins.shape[0] - 1), np.diff(begins))
+
+    def batch(self, parts: Parts, offsets: npt.NDArray[np.int64], count: int) -> Batch:
+        """Return the batch of `count` examples; offsets: of the items of their bags, from 0."""
+        vectors = parts.vectors
+        dimensions = vectors.shape[2]
+        items = vectors.new_zeros(count, 0, dimensions)
+        present = torch.zeros(count, 0, dtype=torch.bool)
+        if self._bags:
+            lengths = np.diff(offsets)
+            bag = torch.from_numpy(np.repeat(np.arange(count * self._bags), lengths))
+            sums = vectors.new_zeros(count * self._bags, dimensions)
+            sums = sums.index_add(0, bag, parts.item_vectors)
+            vectors = torch.cat((vectors, sums.view(count, self._bags, dimensions)), dim=1)
+        if self._history >= 0:
+            begins = offsets[:-1][self._history :: self._bags]
+            lengths = lengths[self._history :: self._bags]
+            steps = np.arange(lengths.max(initial=0))
+            there = steps < lengths[:, None]
+            places = np.where(there, begins[:, None] + steps, 0)
+            present = torch.from_numpy(there)
+            if places.size:
+                items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
+        return Batch(parts.wide, vectors, items, present)

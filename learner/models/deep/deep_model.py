@@ -1,0 +1,315 @@
+"""Deep models: rows gathered for a mini-batch, a torch module over them, gradients added to rows.
+
+torch sees dense arrays alone. It is given the values of the rows that a mini-batch names and of the
+layers, returns log-odds and, for the slopes of the loss (learner.kernels.loss: both label
+policies), the gradient by each of these values (by a weight: that of the sum it is in). Optimizers
+are the rows' own (learner.kernels.optimizers): nothing is kept in torch between two mini-batches,
+so what a learner knows is what the parameter server knows.
+
+A learner's batch is cut into mini-batches of at most `mini_batch` examples; scores of one are made
+before learning from it. A row's gradient is the sum over the mini-batch, not the mean: a rare row
+moves as far as if its example had come alone. Statistics, counters and admission are exact example
+by example all the same (learner.models.deep.kernels).
+
+Serving uses the same forward pass, from the rows as they stand.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.learner.inputs.inputs import BLOCK
+from headrace.learner.kernels.row_values import parameters_of
+from headrace.learner.models.deep.batch_tensors import Arrangement, Parts
+from headrace.learner.models.deep.dry_run import Rehearsal
+from headrace.learner.models.deep.kernels import (
+    Gathered,
+    Span,
+    Turns,
+    gather,
+    look_up,
+    probabilities,
+    scatter,
+    slopes,
+)
+from headrace.learner.models.deep.layers import Layers
+from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.deep.synchronous_layers import JointLayers
+from headrace.learner.models.row_model import ModelOfRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from torch import Tensor, nn
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.inputs import Features, Labelled, Scratch
+    from headrace.learner.inputs.required_rows import AskedRows
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.models.deep.layers import Standing
+    from headrace.learner.models.deep.process_group import Together
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.table import RowTable
+
+
+class _Whole(NamedTuple):
+    """What a learner's mini-batches are cut of, and what they are learned into."""
+
+    view: RowTable
+    gaining: Gaining
+    active: npt.NDArray[np.bool_]
+    labelled: Labelled
+    features: Features
+    scratch: Scratch
+    examples: Examples
+
+
+class DeepModel(ModelOfRows):
+    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Only a spec with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told, UnfitModule if the spec names a module that cannot be
+        used.
+        """
+        # learner and server share their machine with others, and matrices here are small
+        torch.set_num_threads(1)
+        super().__init__(spec, buckets)
+        self._spec = spec
+        self._parameters = parameters_of(spec)
+        self._dimensions = spec.structure.dimensions
+        self._mini_batch = spec.structure.mini_batch
+        self._arrange = Arrangement(spec, self._inputs)
+        with torch.random.fork_rng():
+            self._module = make_module(spec, self._arrange.form)
+            self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
+        self._own = threading.local()
+        self._turn_of = np.zeros(0, np.int32)
+
+    @property
+    def asked_rows(self) -> AskedRows:
+        """Which rows `predict` reads."""
+        return self._asked_rows(self._layers.ids)
+
+    def step_together(self, together: Together) -> JointLayers:
+        """From now on, step the layers with a group of learners; return who takes part for us."""
+        spec = self._spec
+        joint = JointLayers(spec, self._layers, together)
+        joint.rehearse = Rehearsal(spec, lambda buckets: DeepModel(spec, buckets), joint)
+        self._layers = joint
+        return joint
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that `learn` adds."""
+        return super().rows_needed(examples) + len(self._layers)
+
+    def _answers(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        count = len(features)
+        if not count:
+            return np.zeros(0)
+        inputs = self._inputs
+        gathered = self._gathered(count, features.bag_ids.shape[0])
+        look_up(
+            view.columns,
+            self._parameters,
+            inputs.program,
+            inputs.gate,
+            inputs.features(features),
+            read_only(event_ms, np.int64),
+            inputs.fixed,
+            inputs.scratch(features, 1),
+            gathered,
+        )
+        own = self._of_thread()
+        own.follow(self._layers, view, int(event_ms.max()) // 1000)
+        with torch.inference_mode():
+            offsets = features.bag_offsets.astype(np.int64)
+            parts = self._arrange.parts(gathered, offsets, count)
+            log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        return probabilities(log_odds.numpy())
+
+    def _learn_all(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: Labelled,
+    ) -> npt.NDArray[np.float64]:
+        """Learn mini-batch by mini-batch."""
+        inputs, features = self._inputs, examples.features
+        scratch = inputs.scratch(features, BLOCK)
+        whole = _Whole(
+            view, gaining, active, labelled, inputs.features(features), scratch, examples
+        )
+        scores, begins = np.empty(len(examples)), range(0, len(examples), self._mini_batch)
+        for begin, counted in zip(begins, _counts(examples, begins), strict=True):
+            end = min(begin + self._mini_batch, len(examples))
+            if inputs.pulling is not None:
+                whole = whole._replace(gaining=inputs.pulling.gaining)
+            scores[begin:end] = self._learn_some(whole, begin, end, counted)
+        return scores
+
+    def _learn_some(
+        self, whole: _Whole, begin: int, end: int, counted: tuple[int, int, int]
+    ) -> npt.NDArray[np.float64]:
+        """Learn a mini-batch; return its scores. counted: see `_counts`."""
+        view, inputs, count = whole.view, self._inputs, end - begin
+        offsets = whole.features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
+        offsets = (offsets - offsets[0]).astype(np.int64)
+        gathered = self._gathered(count, int(offsets[-1]))
+        whole, turns = self._gather(whole, begin, end, gathered)
+        gaining, active = whole.gaining, whole.active
+        own = self._of_thread()
+        standing = own.read(self._layers, view, counted[2])
+        parts = self._arrange.parts(gathered, offsets, count)
+        leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
+        log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
+        made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
+        slopes(whole.labelled, begin, made, sloping)
+        # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
+        loss = torch.dot(log_odds, torch.from_numpy(sloping))
+        by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
+        gradients = self._arrange.gradients(Parts(*by_leaf[:3]), offsets)
+        scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
+        joined = own.joined(by_leaf[3:])
+        self._layers.step(view, gaining, active, standing, joined, counted)
+        return made
+
+    def _gather(
+        self, whole: _Whole, begin: int, end: int, gathered: Gathered
+    ) -> tuple[_Whole, Turns]:
+        """Fill `gathered` with a mini-batch, and stop for rows of statistics where there is a need.
+
+        Return what to learn it into now, and the rows that it names.
+        """
+        inputs, view = self._inputs, whole.view
+        pulling, turns = inputs.pulling, self._turns(view.room, gathered.targets.shape[0])
+        first = None if pulling is None else begin
+        while True:
+            done = gather(
+                view.columns,
+                whole.gaining,
+                whole.active,
+                self._parameters,
+                inputs.program,
+                inputs.memory,
+                inputs.window_ms,
+                inputs.gate,
+                whole.features,
+                whole.labelled,
+                Span(begin, end, inputs.fixed),
+                whole.scratch,
+                turns,
+                gathered,
+                first,
+            )
+            if pulling is None or first is None or done == end:
+                return whole, turns
+            lacking = inputs.lacking(whole.scratch, (done - first) % BLOCK)
+            named = turns.places[: turns.count[0]]
+            ids = view.ids[named]
+            turns.turn_of[named] = -1  # places change when rows go; and nothing may come
+            # what was named stays, whether it gained something or not
+            wanted = np.concatenate([lacking, ids])
+            pulling.pull_statistics(wanted, whole.examples, done)
+            view.reserve(self.rows_needed(whole.examples))
+            turns = turns._replace(turn_of=self._room_for_turns(view.room))
+            named[:] = view.find(ids)
+            turns.turn_of[named] = np.arange(ids.shape[0], dtype=np.int32)
+            whole, first = whole._replace(gaining=pulling.gaining), done
+
+    def _of_thread(self) -> _Module:
+        if not hasattr(self._own, "module"):
+            self._own.module = _Module(copy.deepcopy(self._module), self._layers)
+        found: _Module = self._own.module
+        return found
+
+    def _gathered(self, count: int, items: int) -> Gathered:
+        positions = count * (self._inputs.fixed + self._inputs.statistics) + items
+        return Gathered(
+            np.empty(positions, np.float32),
+            np.empty((positions - count, self._dimensions), np.float32),
+            np.empty(positions, np.float32),
+            np.empty(positions, np.int64),
+        )
+
+    def _room_for_turns(self, room: int) -> npt.NDArray[np.int32]:
+        if self._turn_of.shape[0] < room:
+            self._turn_of = np.full(room, -1, np.int32)
+        return self._turn_of
+
+    def _turns(self, room: int, positions: int) -> Turns:
+        rows = 2 * positions  # what is read and what is stepped, where these differ
+        weight, weight_gradient = (np.empty((rows, 1), np.float32) for _ in range(2))
+        vector, vector_gradient = (np.empty((rows, self._dimensions), np.float32) for _ in range(2))
+        return Turns(
+            self._room_for_turns(room),
+            np.empty(rows, np.int64),
+            np.empty(rows, np.bool_),
+            np.empty(rows, np.bool_),
+            weight,
+            vector,
+            np.empty(rows, np.uint32),
+            weight_gradient,
+            vector_gradient,
+            np.zeros(1, np.int64),
+        )
+
+
+class _Module:
+    """A module of one thread: its parameters are the layers as they stood when last read."""
+
+    def __init__(self, module: nn.Module, layers: Layers) -> None:
+        self.module, self.parameters = module, list(module.parameters())
+        self._values, cut_values = layers.room()
+        for parameter, room in zip(self.parameters, cut_values, strict=True):
+            parameter.data = room
+        self._gradient, self._cut_gradient = layers.room()
+        self._of: weakref.ref[RowTable] | None = None
+        self._as_of = (0, 0)
+
+    def read(self, layers: Layers, view: RowTable, now_s: int) -> Standing:
+        """Let its parameters be the layers as the rows stand."""
+        self._of = None
+        return layers.read(view, now_s, self._values)
+
+    def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
+        """Let its parameters be the layers as the rows stand: looked at only if they changed."""
+        as_of = view.changes, now_s if layers.decays else 0
+        if self._of is not None and self._of() is view and self._as_of == as_of:
+            return
+        self.read(layers, view, now_s)
+        self._of, self._as_of = weakref.ref(view), as_of
+
+    def joined(self, gradients: Sequence[Tensor]) -> npt.NDArray[np.float32]:
+        """Return the gradients by the parameters as `Layers` has coordinates, until called anew."""
+        for room, each in zip(self._cut_gradient, gradients, strict=True):
+            room.copy_(each)
+        return self._gradient
+
+
+def _counts(examples: Examples, begins: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return of each mini-batch, given where it begins: its shows, its clicks, and the second of
+    its last event.
+    """
+    if not begins:
+        return []
+    shown, clicked = examples.kinds != Kind.CLICKED, examples.kinds != Kind.SHOWN
+    shows = np.add.reduceat(shown, begins, dtype=np.int64)
+    clicks = np.add.reduceat(examples.labels * clicked, begins, dtype=np.int64)
+    seconds = np.maximum.reduceat(examples.event_ms // 1000, begins)
+    return list(zip(shows.tolist(), clicks.tolist(), seconds.tolist(), strict=True))

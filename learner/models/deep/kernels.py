@@ -1,0 +1,366 @@
+"""The kernels of deep models: rows gathered for a mini-batch, gradients added to rows.
+
+Between the two lies a network (learner.models.deep.deep_model), which sees dense arrays alone. What
+has to be exact example by example is: statistics of rows, which depend on the counters that the
+example before raised, admission, and the counters themselves. Weights and vectors are read as they
+stood before the mini-batch, and every row is stepped once, by the sum of its gradients.
+
+An input has a *position* in the arrays: the fixed ones (intercept, fields, numbers, statistics)
+example by example, then the items of bags. A row that the mini-batch names has a *turn*: its number
+in the order in which rows were first named.
+
+From a network's log-odds to probabilities, compiled: as the other models do it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.learner.inputs.inputs import (
+    BLOCK,
+    counts_of,
+    find_asked,
+    find_block,
+    find_common,
+    find_example,
+    settle_strangers,
+    weight_of,
+)
+from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
+from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.optimizers import shrink_of, step_row
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_finding import shift_of
+from headrace.learner.kernels.row_values import read_id, read_vector, read_weight
+from headrace.pserver.intrinsics.prefetch import prefetch, prefetch_row
+from headrace.pserver.intrinsics.row_view import row_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
+    Integers = npt.NDArray[np.int64]
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ROWS_AHEAD = 8
+"""Rows of a mini-batch asked for before they are stepped: torch's matrices are in the caches."""
+
+
+class Gathered(NamedTuple):
+    """What the network is given of a mini-batch of n examples with K fixed inputs each."""
+
+    weights: Floats  # (n K + items,) each times the value of its input
+    vectors: Floats  # (n (K - 1) + items, d) likewise; the intercept has none
+    x: Floats  # (n K + items,) value of the input, 1 for an id
+    targets: Integers  # (n K + items,) turn of the row that is stepped, -1 where none is
+
+
+class Gradients(NamedTuple):
+    """Of the loss, by what was gathered: of the fixed inputs, and of the items of bags."""
+
+    weights: Floats  # (n K,)
+    vectors: Floats  # (n (K - 1), d)
+    item_weights: Floats  # (items,)
+    item_vectors: Floats  # (items, d)
+
+
+class Turns(NamedTuple):
+    """The rows that a mini-batch names, in the order in which they were named."""
+
+    turn_of: npt.NDArray[np.int32]  # (room,) by place in the view, -1 where not named
+    places: Integers  # (rows,)
+    read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector are here
+    stepped: npt.NDArray[np.bool_]  # (rows,) whether somebody names it who counts in it
+    weight: Floats  # (rows, 1) as they stood before the mini-batch
+    vector: Floats  # (rows, d)
+    last_seen: npt.NDArray[np.uint32]  # (rows,) before the mini-batch: decay is due from then on
+    weight_gradient: Floats  # (rows, 1)
+    vector_gradient: Floats  # (rows, d)
+    count: Integers  # type: ignore[assignment]  # (1,)
+
+
+class Span(NamedTuple):
+    """Which examples of a batch, and how many fixed inputs each has, statistics aside."""
+
+    begin: int
+    end: int
+    fixed: int
+
+
+@part
+def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
+    """Return the turn of the row at `place`, giving it one if it is named for the first time."""
+    turn = turns.turn_of[place]
+    if turn >= 0:
+        return np.int64(turn)
+    turn = turns.count[0]
+    turns.count[0] += 1
+    turns.turn_of[place] = np.int32(turn)
+    turns.places[turn] = place
+    turns.read[turn] = turns.stepped[turn] = False
+    turns.last_seen[turn] = columns.last_seen[place]
+    turns.weight_gradient[turn, 0] = _ZERO
+    gradient = row_of(turns.vector_gradient, turn)
+    for f in range(gradient.shape[0]):
+        gradient[f] = _ZERO
+    return np.int64(turn)
+
+
+@part
+def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
+    """Ask for the turns of the rows of one example."""
+    places = scratch.places[row]
+    for k in range(scratch.counts[row]):
+        prefetch(turn_of, max(places[k], 0))
+
+
+@part
+def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[no-untyped-def]
+    """Return the position of input k of example i of the mini-batch, and that of its vector.
+
+    learner.inputs.inputs says which input that is; the intercept, input 0, has no vector.
+    """
+    if fixed <= k < fixed + items:
+        at = first_item + k - fixed
+        return at, at - examples
+    at = i * each + k
+    if k >= fixed:
+        at -= items
+    return at, at - i - 1
+
+
+@part
+def _read_row(columns, parameters, turns, turn, place, now_s):  # type: ignore[no-untyped-def]
+    """Read weight and vector of a row that is named for the first time."""
+    turns.read[turn] = True
+    values, last_seen = columns.values, turns.last_seen[turn]
+    shrink = shrink_of(parameters.weights, last_seen, now_s)
+    turns.weight[turn, 0] = read_weight(values, parameters, place, shrink)
+    vector, shrink = row_of(turns.vector, turn), shrink_of(parameters.vectors, last_seen, now_s)
+    read_vector(values, parameters, place, columns.ids[place], shrink, vector)
+
+
+@part
+def _times(vector, x, product):  # type: ignore[no-untyped-def]
+    count = vector.shape[0]
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        put(product, 0, eight(f), take(vector, 0, eight(f)) * x)
+    for f in range(whole, count):
+        product[f] = vector[f] * x
+
+
+@part
+def _read_inputs(  # type: ignore[no-untyped-def]
+    columns, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
+):
+    """Write what one example's inputs are worth; where: see `_position`."""
+    for k in range(count):
+        at, vector_at = _position(k, *where)
+        place, x = reads[k], scratch.x[row, k]
+        gathered.x[at] = x
+        if place < 0:
+            gathered.weights[at] = _ZERO
+            if k:
+                row_id = read_id(columns, gate, place, scratch.ids[row, k])
+                vector = row_of(gathered.vectors, vector_at)
+                read_vector(columns.values, parameters, place, row_id, _ONE, vector)
+                _times(vector, x, vector)
+            continue
+        turn = _turn(columns, turns, place)
+        if not turns.read[turn]:
+            _read_row(columns, parameters, turns, turn, place, second)
+        gathered.weights[at] = turns.weight[turn, 0] * x
+        if k:
+            _times(row_of(turns.vector, turn), x, row_of(gathered.vectors, vector_at))
+
+
+@part
+def _count_inputs(  # type: ignore[no-untyped-def]
+    columns, gaining, counted, scratch, turns, gathered, row, count, where
+):
+    """Count one example in its rows, and write which rows are to be stepped."""
+    shows, clicks, second = counted
+    for k in range(count):
+        at, _ = _position(k, *where)
+        gathered.targets[at] = -1
+        if scratch.live[row, k]:
+            place = scratch.places[row, k]
+            gathered.targets[at] = _turn(columns, turns, place)
+            count_row(columns, gaining, place, shows, clicks, second)
+
+
+@kernel
+def gather(  # type: ignore[no-untyped-def]
+    columns,
+    gaining,
+    active,
+    parameters,
+    program,
+    memory,
+    window_ms,
+    gate,
+    features,
+    labelled,
+    span,
+    scratch,
+    turns,
+    gathered,
+    first=None,
+):
+    """Write what the network needs of examples [begin, end), and count them in their rows.
+
+    The caller made room. `first`, if not None: the example to begin with, as those before it are
+    gathered already. Then it stops before an example for which the row of a statistic is lacking;
+    that one's ids are in the scratch. Returns the example it stopped before, or the end.
+    """
+    each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
+    examples = span.end - span.begin
+    start = span.begin if first is None else first
+    item_position = examples * each + _items_between(features, span.begin, start)
+    if examples:
+        find_common(columns, active, shift, features, scratch)
+    for begin in range(start, span.end, BLOCK):
+        end = min(begin + BLOCK, span.end)
+        find_block(columns, active, shift, gate, features, begin, end, scratch)
+        for row in range(end - begin):
+            _fetch_turns(turns.turn_of, scratch, row)
+        for i in range(begin, end):
+            row = i - begin
+            items = scratch.counts[row] - span.fixed
+            count, strangers = find_example(
+                *(columns, active, shift, program, memory, window_ms, gate),
+                *(features, labelled, i, scratch, row, first),
+            )
+            if first is not None and count < 0:
+                return i
+            reads = scratch.reads if strangers else scratch.places[row]
+            counted = counts_of(labelled, i)
+            where = (i - span.begin, span.fixed, items, each, item_position, examples)
+            _read_inputs(
+                *(columns, parameters, gate, reads, counted[2], scratch, turns, gathered),
+                *(row, count, where),
+            )
+            if strangers:
+                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+            _count_inputs(columns, gaining, counted, scratch, turns, gathered, row, count, where)
+            item_position += items
+    return span.end
+
+
+@part
+def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
+    """Return how many items the bags of examples [begin, end) have."""
+    bags = (features.bag_offsets.shape[0] - 1) // max(1, features.ids.shape[0])
+    return features.bag_offsets[end * bags] - features.bag_offsets[begin * bags]
+
+
+@kernel
+def slopes(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
+    """Write the slope of the loss of each example from `begin` on, by its log-odds."""
+    for k in range(probabilities.shape[0]):
+        i = begin + k
+        slope = slope_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
+        made[k] = slope * weight_of(labelled, i)
+
+
+@part
+def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-def]
+    turns.stepped[turn] = True
+    turns.weight_gradient[turn, 0] += weight_gradient * x
+
+
+@part
+def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-untyped-def]
+    total, gradient = row_of(turns.vector_gradient, turn), row_of(gradients, at)
+    count = total.shape[0]
+    whole = count - count % LANES
+    for f in range(0, whole, LANES):
+        add(total, 0, eight(f), take(gradient, 0, eight(f)) * x)
+    for f in range(whole, count):
+        total[f] += gradient[f] * x
+
+
+@kernel
+def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
+    """Step every row that was named, by the sum of its gradients, each row once.
+
+    What decay is due since it was last seen before the mini-batch is caught up to the last example
+    that names it: its seconds between two of them would else be lost with every mini-batch.
+    """
+    targets, values = gathered.targets, gathered.x
+    fixed = gradients.weights.shape[0]
+    each = fixed // examples
+    for i in range(examples):
+        for k in range(each):
+            at = i * each + k
+            turn = targets[at]
+            if turn >= 0:
+                _add_gradient(turns, turn, values[at], gradients.weights[at])
+                if k:
+                    _add_vector_gradient(turns, turn, values[at], gradients.vectors, at - i - 1)
+    for k in range(gradients.item_weights.shape[0]):
+        turn, x = targets[fixed + k], values[fixed + k]
+        if turn >= 0:
+            _add_gradient(turns, turn, x, gradients.item_weights[k])
+            _add_vector_gradient(turns, turn, x, gradients.item_vectors, k)
+    places, turn_of, last = turns.places, turns.turn_of, turns.count[0] - 1
+    for turn in range(last + 1):
+        place, ahead = places[turn], places[min(turn + _ROWS_AHEAD, last)]
+        prefetch_row(columns.values, ahead)
+        prefetch_row(gaining.values, ahead)
+        prefetch(turn_of, ahead)
+        if turns.stepped[turn]:
+            whole = columns.values, gaining.values, place
+            before, now_s = turns.last_seen[turn], columns.last_seen[place]
+            shrink = shrink_of(parameters.weights, before, now_s)
+            step_row(*whole, parameters.weights, shrink, row_of(turns.weight_gradient, turn))
+            shrink = shrink_of(parameters.vectors, before, now_s)
+            step_row(*whole, parameters.vectors, shrink, row_of(turns.vector_gradient, turn))
+        turn_of[place] = -1
+    turns.count[0] = 0
+
+
+@kernel
+def look_up(  # type: ignore[no-untyped-def]
+    columns, parameters, program, gate, features, event_ms, fixed, scratch, gathered
+):
+    """Write what the network needs to predict each row of `features`. Adds no row."""
+    examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
+    item_position = examples * each
+    for i in range(examples):
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        items = count - each
+        reads = scratch.reads if strangers else scratch.places[0]
+        second = np.uint32(event_ms[i] // 1000)
+        for k in range(count):
+            at, vector_at = _position(k, i, fixed, items, each, item_position, examples)
+            place, x = reads[k], scratch.x[0, k]
+            last_seen = columns.last_seen[place] if place >= 0 else np.uint32(0)
+            shrink = shrink_of(parameters.weights, last_seen, second)
+            weight = read_weight(columns.values, parameters, place, shrink)
+            gathered.weights[at] = weight * x
+            if k == 0:
+                continue
+            row_id = read_id(columns, gate, place, scratch.ids[0, k])
+            shrink = shrink_of(parameters.vectors, last_seen, second)
+            vector = row_of(gathered.vectors, vector_at)
+            read_vector(columns.values, parameters, place, row_id, shrink, vector)
+            _times(vector, x, vector)
+        item_position += items
+
+
+def probabilities(log_odds: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Return the probability of a click of each example; (n,)."""
+    made = np.empty(log_odds.shape[0])
+    _make(np.ascontiguousarray(log_odds), made)
+    return made
+
+
+@kernel
+def _make(log_odds, made):  # type: ignore[no-untyped-def]
+    for i in range(made.shape[0]):
+        made[i] = probability_of(np.float64(log_odds[i]))

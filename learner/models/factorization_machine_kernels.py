@@ -1,0 +1,180 @@
+"""The kernels of the factorization machine: forward and step, example by example, compiled.
+
+Rendle, "Factorization Machines", ICDM 2010. The sum of all pairs of inputs costs as much as the
+inputs alone (lemma 3.1); its derivative by a coordinate is eq. (4). The intercept is w0 of eq. (1):
+it has a weight, and takes part in no pair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.learner.inputs.inputs import (
+    BLOCK,
+    begin_at,
+    counts_of,
+    find_asked,
+    find_block,
+    find_common,
+    find_example,
+    settle_strangers,
+    weight_of,
+)
+from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
+from headrace.learner.kernels.initialization import origin
+from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at
+from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels.row_finding import shift_of
+from headrace.learner.kernels.row_values import read_id, read_weight, value_at
+from headrace.pserver.intrinsics.row_view import row_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float32]
+
+_ZERO = np.float32(0.0)
+
+
+class Work(NamedTuple):
+    """Working memory of one example, beside `Scratch`."""
+
+    vectors: Floats  # (inputs, d) that the example is predicted from
+    total: Floats  # (d,) sum of the inputs' vectors, each times its value
+    squares: Floats  # (d,) sum of the squares of the same
+
+
+@part
+def _add_input(row, there, begun, machine, shrink, x, work, vector, at):  # type: ignore[no-untyped-def]
+    """Read coordinates of the vector of an input, and add them to the sums."""
+    value = value_at(row, there, machine, begun, shrink, at)
+    put(vector, 0, at, value)
+    part_of = value * x
+    add(work.total, 0, at, part_of)
+    add(work.squares, 0, at, part_of * part_of)
+
+
+@quotient_part
+def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  # type: ignore[no-untyped-def]
+    """Return the probability of a click; leave the vectors and their sum in `work`."""
+    ids, x, total, squares = scratch.ids[row], scratch.x[row], work.total, work.squares
+    values, seen, vectors = columns.values, columns.last_seen, work.vectors
+    dimensions = machine.vectors.coordinates
+    whole = dimensions - dimensions % LANES
+    linear = pairs = 0.0
+    for f in range(dimensions):
+        total[f] = squares[f] = _ZERO
+    for k in range(count):
+        place = reads[k]
+        there = place >= 0
+        last_seen = seen[place] if there else np.uint32(0)
+        shrink = shrink_of(machine.weights, last_seen, now_s)
+        linear += read_weight(values, machine, place, shrink) * x[k]
+        if k == 0 or dimensions == 0:
+            continue
+        shrink = shrink_of(machine.vectors, last_seen, now_s)
+        begun = origin(read_id(columns, gate, place, ids[k]), machine.seed)
+        taken, vector = row_of(values, max(place, 0)), row_of(vectors, k)
+        for f in range(0, whole, LANES):
+            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, eight(f))
+        for f in range(whole, dimensions):
+            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, f)
+    for f in range(dimensions):
+        pairs += total[f] * total[f] - squares[f]
+    return probability_of(linear + 0.5 * pairs)
+
+
+@part
+def _step_input(taken, more, group, shrink, parts, scaled, x, work, vector, at):  # type: ignore[no-untyped-def]
+    """Step coordinates of the vector of an input."""
+    gradient = scaled * (take(work.total, 0, at) - take(vector, 0, at) * x)
+    step_at(taken, more, group, shrink, parts, at, gradient)
+
+
+@quotient_part
+def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):  # type: ignore[no-untyped-def]
+    """Step and count the rows of one example, in the view and in what is pending alike."""
+    values, more_values, seen = columns.values, gaining.values, columns.last_seen
+    places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
+    vectors, dimensions = work.vectors, machine.vectors.coordinates
+    whole = dimensions - dimensions % LANES
+    shows, clicks, second = counted
+    for k in range(count):
+        if not live[k]:
+            continue
+        place, scaled = places[k], np.float32(slope) * x[k]
+        taken, more, vector = row_of(values, place), row_of(more_values, place), row_of(vectors, k)
+        last_seen = seen[place]
+        group = machine.weights
+        shrink, parts = shrink_of(group, last_seen, second), begin_step(taken, more, group)
+        step_at(taken, more, group, shrink, parts, 0, scaled)
+        if k > 0 and dimensions > 0:
+            of = machine.vectors
+            shrink, parts = shrink_of(of, last_seen, second), begin_step(taken, more, of)
+            for f in range(0, whole, LANES):
+                at = eight(f)
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, at)
+            for f in range(whole, dimensions):
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, f)
+        count_row(columns, gaining, place, shows, clicks, second)
+
+
+@kernel
+def learn(  # type: ignore[no-untyped-def]
+    columns,
+    gaining,
+    active,
+    machine,
+    program,
+    memory,
+    window_ms,
+    gate,
+    features,
+    labelled,
+    scratch,
+    work,
+    scores,
+    first,
+):
+    """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
+
+    first: None, or where to begin, of a learner that does not hold all rows. Return how many of the
+    batch are learned: all, or those before one with a statistic whose row has to be got.
+    """
+    shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
+    if examples:
+        find_common(columns, active, shift, features, scratch)
+    for begin in range(begin_at(first), examples, BLOCK):
+        end = min(begin + BLOCK, examples)
+        find_block(columns, active, shift, gate, features, begin, end, scratch)
+        for i in range(begin, end):
+            row, kind = i - begin, labelled.kinds[i]
+            count, strangers = find_example(
+                *(columns, active, shift, program, memory, window_ms, gate),
+                *(features, labelled, i, scratch, row, first),
+            )
+            if first is not None and count < 0:
+                return i
+            reads = scratch.reads if strangers else scratch.places[row]
+            counted = counts_of(labelled, i)
+            p = _forward(columns, machine, gate, reads, counted[2], scratch, work, row, count)
+            scores[i] = p
+            if strangers:
+                settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
+            slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
+            _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
+    return examples
+
+
+@kernel
+def predict(columns, machine, program, gate, features, event_ms, scratch, work, scores):  # type: ignore[no-untyped-def]
+    """Write the probability of a click of each row of `features` to `scores`. Adds no row."""
+    for i in range(features.ids.shape[0]):
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if strangers else scratch.places[0]
+        second = np.uint32(event_ms[i] // 1000)
+        scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, 0, count)

@@ -1,0 +1,220 @@
+"""What models of rows have alike: their inputs, and how those that need no torch call kernels.
+
+The kernels of a model that learns example by example take the same arguments in the same order:
+columns, what is pending, which buckets are active, the model's constants, the inputs, working
+memory, and the array for the scores. So the call is written here once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.runtime.numba_kernels import Settled, read_only
+from headrace.learner.calibration.isotonic import Isotonic
+from headrace.learner.calibration.platt import Calibrated
+from headrace.learner.inputs.inputs import BLOCK
+from headrace.learner.inputs.preparation import InputRows
+from headrace.learner.inputs.required_rows import AskedRows
+from headrace.learner.models.uncertainty import rates_of, uncertainty
+from headrace.learner.spec.calibration import ISOTONIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.admission import Admissions
+    from headrace.learner.inputs.inputs import Labelled
+    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.rows.table import RowTable
+
+
+class ModelOfRows(ABC):
+    """A model whose inputs are those of its spec. One thread learns; any number may predict."""
+
+    def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
+        """Make the model. Only one with admission has to know how many `buckets` its store has.
+
+        Raises ValueError if it is not told.
+        """
+        self.width = spec.width
+        self._inputs = InputRows(spec, buckets)
+        self._name, self._optimizer = spec.name, spec.optimizer
+        window_ms = spec.fields.label.window_ms
+        self._calibrated: Calibrated | None = None
+        if spec.calibration is not None:
+            kind = Isotonic if spec.calibration.kind == ISOTONIC else Calibrated
+            self._calibrated = kind(spec.calibration, window_ms)
+
+    @property
+    def admissions(self) -> Admissions:
+        """What was decided of ids without a row so far."""
+        return self._inputs.admissions
+
+    @property
+    def asked_rows(self) -> AskedRows:
+        """Which rows `predict` reads."""
+        return self._asked_rows(np.zeros(0, np.uint64))
+
+    def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> AskedRows:
+        if self._calibrated is not None:
+            layers = np.concatenate((layers, self._calibrated.ids))
+        return AskedRows(self._inputs, layers)
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that `learn` adds."""
+        layer = 0 if self._calibrated is None else self._calibrated.ids.shape[0]
+        return self._inputs.rows_needed(examples) + layer
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        Statistics are taken from the rows as they stand. Never adds a row.
+        """
+        scores = self._answers(view, features, event_ms)
+        if self._calibrated is not None:
+            self._calibrated.apply(view, scores)
+        return scores
+
+    def uncertainty(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return how far one more outcome could move each answer's log-odds; shape (n,).
+
+        Of the weights alone: see learner.models.uncertainty. Never adds a row. Raises
+        NoUncertainty.
+        """
+        rates = rates_of(self._optimizer, self._name)
+        return uncertainty(rates, self._inputs, view, features, event_ms)
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """Score, then learn; return the scores, shape (n,), NaN for CLICKED.
+
+        The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
+        active: (buckets,) False where the bucket already has these examples: an id there changes
+        neither view nor gains.
+        """
+        labelled = self._inputs.begin(active, examples)
+        active = read_only(active, np.bool_)
+        scores = self._learn_all(view, gaining, active, examples, labelled)
+        if self._calibrated is not None:
+            if self._inputs.pulling is not None:
+                gaining = self._inputs.pulling.gaining
+            self._calibrated.learn(view, gaining, active, labelled, scores)
+        view.changed()
+        scores[examples.kinds == Kind.CLICKED] = np.nan
+        return scores
+
+    @abstractmethod
+    def _answers(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return what `predict` does, before calibration."""
+
+    @abstractmethod
+    def _learn_all(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: Labelled,
+    ) -> npt.NDArray[np.float64]:
+        """Return the score of every example, before calibration, made before learning it."""
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        self._inputs.forget()
+        if self._calibrated is not None:
+            self._calibrated.forget()
+
+
+class ExampleByExample(ModelOfRows):
+    """A model that two compiled kernels make, each walking a batch example by example."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        buckets: int,
+        constants: tuple[Any, ...],
+        learn: Callable[..., int],
+        predict: Callable[..., None],
+    ) -> None:
+        super().__init__(spec, buckets)
+        self._constants, self._learn, self._predict = constants, learn, Settled(predict)
+
+    @abstractmethod
+    def _work(self, encoded: Encoded) -> tuple[Any, ...]:
+        """Return the working memory that the kernels take beside the inputs' own."""
+
+    def _answers(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        inputs = self._inputs
+        scores = np.empty(len(features), np.float64)
+        columns = view.columns
+        self._predict(
+            columns.ids,
+            columns,
+            self._constants,
+            inputs.program,
+            inputs.gate,
+            inputs.features(features),
+            read_only(event_ms, np.int64),
+            inputs.scratch(features, 1),
+            *self._work(features),
+            scores,
+        )
+        return scores
+
+    def _learn_all(
+        self,
+        view: RowTable,
+        gaining: Gaining,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+        labelled: Labelled,
+    ) -> npt.NDArray[np.float64]:
+        """Learn example by example, and stop for rows of statistics where there is a need."""
+        inputs, scores = self._inputs, np.empty(len(examples))
+        features, pulling = examples.features, inputs.pulling
+        first = None if pulling is None else 0
+        while True:
+            scratch = inputs.scratch(features, BLOCK)
+            done = self._learn(
+                view.columns,
+                gaining,
+                active,
+                self._constants,
+                inputs.program,
+                inputs.memory,
+                inputs.window_ms,
+                inputs.gate,
+                inputs.features(features),
+                labelled,
+                scratch,
+                *self._work(features),
+                scores,
+                first,
+            )
+            if pulling is None or first is None or done == len(examples):
+                return scores
+            lacking = inputs.lacking(scratch, (done - first) % BLOCK)
+            pulling.pull_statistics(lacking, examples, done)
+            view.reserve(inputs.rows_needed(examples))
+            gaining, first = pulling.gaining, done

@@ -1,0 +1,110 @@
+"""How little a model knows of what it is asked: how far one more outcome could move its answer.
+
+McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013, section 7. An optimizer
+with a rate per coordinate knows how much it saw of each: the sum of squared gradients n. The step
+that an example makes in coordinate i is at most alpha_i |g_i|, so its log-odds, were the same
+inputs seen once more, cannot move farther than
+
+    u(x) = sum_i alpha_i |x_i|            (for |x_i| and the loss's slope up to 1)
+
+with alpha_i = alpha / (beta + sqrt(n_i)) for ftrl, as in the paper, and alpha / (sqrt(n_i + 1) +
+epsilon) for adagrad, whose step has its own gradient in n. It needs nothing that rows do not hold,
+and falls with each outcome of an input. It is in log-odds, not a probability, and it is no
+confidence interval: use it to explore, to rank what is to be learned of, or to refuse to bid.
+
+A coordinate of coin has no rate, but keeps the sizes of its gradients. Of a slope p - y the size to
+be expected is 2 p (1 - p), the square p (1 - p): so half of the sum of the sizes is what n would
+be, and the rate that ftrl had with the same alpha and beta is taken. It falls with each outcome as
+the others do. It is no bound: a coordinate that was often right moves farther. (Coin takes neither
+plain numbers nor weights of examples, of which this would not be true.)
+
+SGD's rate is the same whatever was seen, and Adam's means forget it, so with these there is none.
+
+An item that is in a bag m times is m inputs here; its row is stepped m times and counts m times, so
+that it may move m times as far as that.
+
+It is of the weights, one an input: of a logistic regression that is all, of a factorization machine
+the linear part, of a deep model the wide part. Vectors and layers are not in it; they share their
+inputs' outcomes, so what is new to the weights is new to them. It is of the model's own log-odds,
+before any calibration.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.runtime.numba_kernels import kernel, read_only
+from headrace.learner.errors import NoUncertainty
+from headrace.learner.inputs.inputs import find_asked
+from headrace.learner.spec.optimizers import ADAGRAD, COIN, FTRL
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.learner.inputs.preparation import InputRows
+    from headrace.learner.spec.optimizers import Optimizer
+    from headrace.pserver.rows.table import RowTable
+
+_SEEN = 1
+"""Where in a row n lies, or the sum of sizes: behind w or z, in rows of whatever width."""
+
+
+class Rates(NamedTuple):
+    """alpha_i = alpha / (added + sqrt(share seen_i + ahead))."""
+
+    alpha: float
+    added: float
+    share: float
+    ahead: float
+
+
+def rates_of(optimizer: Optimizer, model: str) -> Rates:
+    """Return the rates of a model's weights. Raises NoUncertainty."""
+    if optimizer.name == FTRL:
+        return Rates(optimizer.alpha, optimizer.beta, 1.0, 0.0)
+    if optimizer.name == COIN:
+        return Rates(optimizer.alpha, optimizer.beta, 0.5, 0.0)
+    if optimizer.name == ADAGRAD:
+        return Rates(optimizer.alpha, optimizer.epsilon, 1.0, 1.0)
+    raise NoUncertainty(model, optimizer.name)
+
+
+def uncertainty(
+    rates: Rates,
+    inputs: InputRows,
+    view: RowTable,
+    features: Encoded,
+    event_ms: npt.NDArray[np.int64],
+) -> npt.NDArray[np.float64]:
+    """Return u(x) of n impressions shown at `event_ms`, shape (n,). Never adds a row."""
+    found = np.empty(len(features), np.float64)
+    _sum_rates(
+        view.columns,
+        rates,
+        inputs.program,
+        inputs.gate,
+        inputs.features(features),
+        read_only(event_ms, np.int64),
+        inputs.scratch(features, 1),
+        found,
+    )
+    return found
+
+
+@kernel
+def _sum_rates(columns, rates, program, gate, features, event_ms, scratch, found):  # type: ignore[no-untyped-def]
+    for i in range(found.shape[0]):
+        count, strangers = find_asked(columns, program, gate, features, event_ms[i], i, scratch)
+        reads = scratch.reads if strangers else scratch.places[0]
+        total = 0.0
+        for k in range(count):
+            seen = 0.0
+            if reads[k] >= 0:
+                seen = np.float64(columns.values[reads[k], _SEEN])
+            rate = rates.alpha / (rates.added + math.sqrt(rates.share * seen + rates.ahead))
+            total += rate * abs(np.float64(scratch.x[0, k]))
+        found[i] = total

@@ -1,0 +1,319 @@
+"""A model as it was: examples replayed onto a snapshot, in memory, up to a moment.
+
+The loop is the learner's own, on a store in this process, with a keeper beside it so that the log
+stays short. It reads from the snapshot's marks to the offsets that the topic of examples had then,
+and writes what has come of it as a snapshot, from which it can be restored under another name.
+
+How exact that is: the counters of every row are those of the model then, to the unit, and of the
+batches that learners held back, for here nothing is (deploy/OPERATING.md says why). Values are
+those of a learner that was restarted at the snapshot: what it remembered of impressions (statistics
+of rows, kept for the label's window, and what admission has counted) is not in a snapshot, so the
+first clicks after it are learned with statistics as they stand; partitions are interleaved by event
+time, which may not be how they were interleaved live; and float additions are rounded in another
+order. Rows are deleted by age and number as the spec says, by the same rule as the keepers', if not
+at the same entries of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.kafka import KafkaReader
+from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
+from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.ingest.runtime.clock import steady_ms, wall_ms
+from headrace.learner.errors import RecoveryRefused
+from headrace.learner.loop.loop import Learner
+from headrace.learner.loop.pacing import Pace
+from headrace.learner.models import open_model
+from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.row_codec import sub_hashes_for
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.restore import restore
+from headrace.pserver.snapshots.write import Facts, write_snapshot
+from headrace.pserver.store import Shape
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.errors import Unreachable
+    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.write import Progress
+    from headrace.pserver.store import Answer, Push
+
+log = logging.getLogger(__name__)
+
+BEGINNING = "beginning"
+"""In the place of a snapshot's name: from no rows at all."""
+_PACE = Pace(
+    push_interval_ms=200,
+    order_wait_ms=10_000,  # all of it is in Kafka: a partition that is late is worth waiting for
+    log_bytes_limit=1 << 62,  # the keeper runs between two steps: waiting for it would be for ever
+)
+_KEEP_BYTES = 1 << 20
+"""Of each bucket's log: nobody follows it, and it is in this process's memory."""
+_EXPIRE_EVERY_MS = 1_000
+"""More often than live: history goes by faster."""
+_KEEP_EVERY_MS = 200
+_LOOK_EVERY_MS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildSettings:
+    """Which model, and when."""
+
+    as_of_ms: int
+    """What was appended to the topic of examples before this time is learned."""
+    start: str | None = None
+    """Name of the snapshot to begin with, BEGINNING, or None: the newest that is not too new."""
+    examples_of: str = ""
+    """Name of the model whose examples are read; its own, if empty."""
+    buckets: int = 64
+    """For a model that begins with nothing."""
+
+
+class Replayed(NamedTuple):
+    """How far the replay has come."""
+
+    batches: int
+    """Of examples, applied in every bucket."""
+    of: int
+    examples: int
+
+
+class Rebuilding:
+    """What is about to be rebuilt: found and checked, nothing done yet."""
+
+    def __init__(
+        self, settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, shelf: Shelf
+    ) -> None:
+        """Choose where to begin and end. Raises what an operator has to read."""
+        self.settings, self.spec, self.shelf = settings, spec, shelf
+        self.topic = examples_topic(settings.examples_of or spec.name)
+        self.stops = offsets_at(kafka, self.topic, settings.as_of_ms)
+        self.reader = KafkaReader(kafka, None, [self.topic])
+        try:
+            identity = self.reader.topic_id(self.topic)
+            self._sources = {f"{identity}/{each.partition}": each for each in self.stops}
+            self.manifest = self._begin_with()
+            self._starts = {
+                each: self._mark(self.manifest, name) for name, each in self._sources.items()
+            }
+            self._check_held()
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def replayed(self, answers: Sequence[Answer | Unreachable], examples: int) -> Replayed:
+        """Return how far buckets that stand like this have come."""
+        of = done = 0
+        for name, source in self._sources.items():
+            first, stop = self._starts[source], self.stops[source]
+            marks = [each.marks.get(name, 0) for each in answers if not isinstance(each, Exception)]
+            of += max(0, stop - first)
+            done += max(0, min(marks, default=first) - first)
+        return Replayed(done, of, examples)
+
+    @staticmethod
+    def _mark(manifest: Manifest | None, name: str) -> int:
+        if manifest is None:
+            return 0
+        return min(each.marks.get(name, 0) for each in manifest.files)
+
+    def _begin_with(self) -> Manifest | None:
+        start = self.settings.start
+        if start == BEGINNING:
+            return None
+        if start is not None:
+            manifest = find_snapshot(self.shelf, self.spec.name, start)
+            if manifest.model == self.spec.name:
+                check_agreement(self.spec, manifest.shape)
+            else:
+                where = f"snapshot {start}"
+                check_copy(self.spec, parse_spec(manifest.spec, where), where)
+            if late := self._too_late(manifest):
+                raise RecoveryRefused(
+                    f"--from: expected a snapshot from before that time, found {late}"
+                )
+            return manifest
+        for listed in reversed(list_snapshots(self.shelf)):
+            found = listed.manifest
+            if found is None or found.model != self.spec.name:
+                continue
+            alike = (found.fingerprint, found.shape.width) == (
+                self.spec.fingerprint,
+                self.spec.width,
+            )
+            if listed.problems or not alike:
+                why = "damaged" if listed.problems else "of another spec"
+                log.warning("not beginning with snapshot %s: it is %s", listed.name, why)
+            elif not self._too_late(found):
+                return found
+        return None
+
+    def _too_late(self, manifest: Manifest) -> str:
+        """Return which bucket of a snapshot has learned examples from after the time, if any."""
+        for each in manifest.files:
+            for name, mark in each.marks.items():
+                source = self._sources.get(name)
+                if source is not None and mark > self.stops[source]:
+                    return (
+                        f"bucket {each.bucket} of {manifest.name} has learned partition "
+                        f"{source.partition} up to offset {mark}, which had {self.stops[source]}"
+                    )
+        return ""
+
+    def _check_held(self) -> None:
+        for source, start in self._starts.items():
+            first, _ = self.reader.held(source)
+            if start < first and start < self.stops[source]:
+                begin = "the beginning" if self.manifest is None else self.manifest.name
+                raise RecoveryRefused(
+                    f"{source.topic}/{source.partition}: expected the examples from offset {start} "
+                    f"on, to begin with {begin}, found that Kafka holds them from {first} on. "
+                    f"A snapshot in {self.shelf.url} that reached that far, and is from before the "
+                    "time asked for, could be begun with."
+                )
+
+
+def rebuild(
+    rebuilding: Rebuilding,
+    headrace: str,
+    *,
+    stop: threading.Event,
+    tell_restored: Callable[[Progress], None],
+    tell_replayed: Callable[[Replayed], None],
+    tell_written: Callable[[Progress], None],
+) -> Manifest | None:
+    """Replay, and write the model as a snapshot; None if told to stop before.
+
+    `headrace`: this version. Raises what an operator has to read: StoreError's kinds, StreamError's
+    and LearnerError's.
+    """
+    settings, manifest, spec = rebuilding.settings, rebuilding.manifest, rebuilding.spec
+    store = MemoryStore(clock_ms=steady_ms, nonces=_nonce)
+    if manifest is None:
+        shape = Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
+        store.create(shape)
+    else:
+        shape = manifest.shape
+        if manifest.model != spec.name:
+            shape = Shape(spec.name, shape.buckets, spec.width, spec.fingerprint, spec.text)
+        filled = restore(store, rebuilding.shelf, manifest, shape, stop=stop, tell=tell_restored)
+        if not filled.complete:
+            return None
+    if not _replay(rebuilding, store, shape, stop, tell_replayed):
+        return None
+    facts = Facts(
+        headrace=headrace,
+        sub_hashes=sub_hashes_for(settings.buckets) if manifest is None else manifest.sub_hashes,
+        as_of_ms=settings.as_of_ms,
+    )
+    return write_snapshot(
+        store,
+        rebuilding.shelf,
+        facts,
+        now_ms=wall_ms,
+        token=secrets.token_hex(2),
+        stop=stop,
+        tell=tell_written,
+    )
+
+
+def _replay(
+    rebuilding: Rebuilding,
+    store: MemoryStore,
+    shape: Shape,
+    stop: threading.Event,
+    tell: Callable[[Replayed], None],
+) -> bool:
+    """Learn up to the bounds; return whether that was possible before told to stop."""
+    spec = rebuilding.spec
+    replica = Replica(store, shape)
+    while not replica.complete:
+        replica.poll()
+    learner = Learner(
+        reader=BoundedReader(rebuilding.reader, rebuilding.stops),
+        scores=_Nobody(),
+        score_topic=scores_topic(spec.name),
+        store=store,
+        exchange=_DirectExchange(store),
+        replica=replica,
+        model=open_model(spec, shape.buckets),
+        fields=spec.fields,
+        pace=_PACE,
+        now_ms=steady_ms,
+        draw_nonce=_nonce,
+        rest=time.sleep,
+    )
+    keeper = Keeper(
+        store,
+        shape,
+        name="rebuild",
+        keeping=Keeping(
+            keep_bytes=_KEEP_BYTES,
+            expiry=replace(spec.expiry, interval_ms=_EXPIRE_EVERY_MS),
+        ),
+        now_ms=steady_ms,
+        draw_nonce=_nonce,
+    )
+    keep_at_ms = look_at_ms = steady_ms()
+    while not stop.is_set():
+        learner.step(0.05)
+        now = steady_ms()
+        if now >= keep_at_ms:
+            keep_at_ms = now + _KEEP_EVERY_MS
+            keeper.step()
+        if now >= look_at_ms:
+            look_at_ms = now + _LOOK_EVERY_MS
+            answers = store.marks(range(shape.buckets))
+            replayed = rebuilding.replayed(answers, learner.figures.examples)
+            tell(replayed)
+            if replayed.batches >= replayed.of:
+                return True
+    return False
+
+
+class _DirectExchange:
+    """Pushes at once: the store is in this process."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._answers: list[Answer | Unreachable] | None = None
+
+    def send(self, pushes: Sequence[Push]) -> None:
+        self._answers = self._store.push(pushes)
+
+    def receive(self) -> list[Answer | Unreachable] | None:
+        answers, self._answers = self._answers, None
+        return answers
+
+
+class _Nobody:
+    """A writer of scores that nobody waits for: those of the time are in Kafka."""
+
+    def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _nonce() -> bytes:
+    return secrets.token_bytes(8)

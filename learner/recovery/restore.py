@@ -1,0 +1,187 @@
+"""Putting a snapshot into a store: which one, as what, and whether it fits.
+
+As the same model; as a copy under another name, which goes on from the same examples; or as the
+beginning of a model that has grown a field ("warm"), whose examples are its own.
+
+What is missing decides what is done. A store that lost buckets gets just those; an empty one gets
+the whole model; and where even the model's shape was lost with its shard, the snapshot knows it.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.examples.batch import UnreadableExamples
+from headrace.ingest.kafka import KafkaReader
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.topics import examples_topic
+from headrace.learner.errors import RecoveryRefused, WrongExamples
+from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.learner.spec.warm_start import check_larger, first_after
+from headrace.pserver.errors import MissingModel
+from headrace.pserver.snapshots.catalog import find_snapshot
+from headrace.pserver.snapshots.errors import DamagedSnapshot
+from headrace.pserver.snapshots.restore import (
+    Change,
+    check_buckets,
+    fill_with_nothing,
+    restore,
+    whole_shape,
+)
+from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.store import Shape
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec.warm_start import Beginning, Kept
+    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.pserver.snapshots.restore import Restored
+    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.write import Progress
+    from headrace.pserver.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """Which snapshot, and what it is to become."""
+
+    name: str | None = None
+    """Of the snapshot; None: the newest of the model."""
+    copy: Path | None = None
+    """Spec of the model to restore as; None: the same model."""
+    warm: bool = False
+    """Whether `copy` has more fields or statistics, and examples of its own."""
+    buckets: int | None = None
+    """None: as many as the store's model has, or the snapshot where there is none."""
+    trusting: bool = False
+    """Whether nothing is verified."""
+
+
+class Wanted(NamedTuple):
+    """A snapshot, and the spec that it is to be restored as."""
+
+    manifest: Manifest
+    spec: ModelSpec
+    warm: Kept | None = None
+    """What a larger model keeps of it; None: it is the same model, perhaps renamed."""
+
+    @property
+    def moment_ms(self) -> int:
+        """Greatest append time of what it has learned, as far as it knows; else when it began."""
+        manifest = self.manifest
+        known = max(each.append_ms for each in manifest.files)
+        return known or manifest.as_of_ms or manifest.begun_ms
+
+
+def choose(shelf: Shelf, spec: ModelSpec, settings: RestoreSettings) -> Wanted:
+    """Return the snapshot that is meant. `spec`: of the model it was taken from.
+
+    Raises NoSnapshot, DamagedSnapshot, WrongModel naming what differs, SpecError, RecoveryRefused.
+    """
+    manifest = find_snapshot(shelf, spec.name, settings.name)
+    check_agreement(spec, manifest.shape)
+    if settings.copy is None:
+        return Wanted(manifest, spec)
+    copy = load_spec(settings.copy)
+    if copy.name == spec.name:
+        raise RecoveryRefused(f'--as: expected a spec of another name than "{spec.name}"')
+    where = f"snapshot {manifest.name}"
+    original = parse_spec(manifest.spec, where)
+    if settings.warm:
+        return Wanted(manifest, copy, check_larger(copy, original, where))
+    check_copy(copy, original, where)
+    return Wanted(manifest, copy)
+
+
+def examples_after(kafka: KafkaSettings, wanted: Wanted) -> tuple[Beginning, dict[str, int]]:
+    """Return where in its own examples a larger model goes on from a snapshot, and as marks.
+
+    Raises StreamError's kinds, WrongExamples.
+    """
+    spec = wanted.spec
+    topic = examples_topic(spec.name)
+    try:
+        beginning = first_after(read_all(kafka, topic), spec.fields, wanted.moment_ms)
+    except UnreadableExamples as error:
+        raise WrongExamples(topic, error) from error
+    with closing(KafkaReader(kafka, None, [topic])) as reader:
+        identity = reader.topic_id(topic)
+    return beginning, {f"{identity}/{s.partition}": n for s, n in beginning.offsets.items()}
+
+
+def restore_model(
+    store: Store,
+    shelf: Shelf,
+    wanted: Wanted,
+    settings: RestoreSettings,
+    *,
+    marks: Mapping[str, int] | None = None,
+    stop: threading.Event,
+    tell_verified: Callable[[Progress], None],
+    tell_restored: Callable[[Progress], None],
+) -> Restored | None:
+    """Verify, then fill what is missing; None if told to stop before anything was written.
+
+    `store` is of the model `wanted.spec`. marks: of a larger model, which else begins where its
+    examples begin. Raises what an operator has to read, StoreError's kinds.
+    """
+    manifest, spec, kept = wanted
+    there = whole_shape(store)
+    if there is not None:
+        check_agreement(spec, there)
+        shape = there
+    elif spec.name == manifest.model:
+        shape = manifest.shape
+    else:
+        shape = replace(
+            manifest.shape, model=spec.name, fingerprint=spec.fingerprint, spec=spec.text
+        )
+    if settings.buckets is not None:
+        shape = replace(shape, buckets=settings.buckets)
+    check_buckets(manifest.buckets, shape.buckets)
+    if not settings.trusting:
+        problems = verify(shelf, manifest, stop=stop, tell=tell_verified)
+        if problems:
+            raise DamagedSnapshot(manifest.name, problems)
+    if stop.is_set():
+        return None
+    return restore(
+        store,
+        shelf,
+        manifest,
+        shape,
+        trusting=settings.trusting,
+        change=None if kept is None else Change(kept.rows, marks or {}),
+        stop=stop,
+        tell=tell_restored,
+    )
+
+
+def restore_empty(store: Store, spec: ModelSpec, buckets: int | None) -> list[int]:
+    """Fill the missing buckets with nothing; return them.
+
+    buckets: as the model was made, where the store has lost that too. Raises RecoveryRefused if
+    that would have to be said, WrongModel, ModelExists, StoreError's kinds.
+    """
+    there = whole_shape(store)
+    if there is not None:
+        check_agreement(spec, there)
+    shape = None
+    if buckets is not None:
+        shape = there or Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
+        shape = replace(shape, buckets=buckets)
+    try:
+        return fill_with_nothing(store, shape)
+    except MissingModel as error:
+        raise RecoveryRefused(
+            f'--empty: the store has lost how many buckets "{spec.name}" had, and without a '
+            "snapshot nobody else knows: expected --buckets, with the number it was made with"
+        ) from error

@@ -1,0 +1,154 @@
+"""What of a model's rows a larger one can begin with: for a spec that has grown a field.
+
+Ids carry the number of their field and a hash of the value. So rows of fields, statistics and the
+intercept mean in the new model what they meant in the old one, as long as every field of the old
+spec is in the new one with the same number and transform, and rows are laid out alike. What is new
+has no rows, which is how every field began.
+
+Layers of a deep model are another matter: a network over one more field has other matrices. They
+are kept where the network is the same, and begin anew where it is not, over the old embeddings. So
+is what calibrates a model's log-odds, where it is of the same kind and the log-odds go on.
+
+The new model's examples are its own: they have the new fields, so another joiner makes them, and
+marks of the old model say nothing about them (`first_after` finds where they go on).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.examples.batch import unpack
+from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER
+from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.learner.spec.compatibility import difference
+from headrace.learner.spec.optimizers import DENSE
+from headrace.pserver.errors import WrongModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import Record, Source
+    from headrace.learner.spec.model_spec import ModelSpec
+
+_NUMBERS = np.uint64(1023)
+_FREE_TO_DIFFER = (*FREE_TO_DIFFER, "layers", "cross_layers", "module")
+"""Of a structure: rows but those of layers mean the same whatever they are."""
+
+
+class Kept(NamedTuple):
+    """Which rows a larger model begins with."""
+
+    layers: bool
+    """Whether the network is the same, so that its layers are kept."""
+    calibration: bool
+    """Whether the log-odds go on, and what calibrates them is of the same kind."""
+    new: tuple[str, ...]
+    """Fields and statistics that begin empty."""
+
+    def rows(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return which of these rows are kept; shape (n,)."""
+        numbers, kept = ids & _NUMBERS, np.full(ids.shape, True)
+        if not self.layers:
+            kept &= numbers != DENSE_NUMBER
+        if not self.calibration:
+            kept &= numbers != CALIBRATION_NUMBER
+        return kept
+
+
+class Beginning(NamedTuple):
+    """Where in its examples a larger model begins."""
+
+    offsets: dict[Source, int]
+    waiting: tuple[Source, ...]
+    """Partitions that hold nothing after the time yet: it begins at their end."""
+
+
+def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> Kept:
+    """Return what `larger` can begin with of the rows of `original`.
+
+    `where` says where the original's spec was found. Raises WrongModel naming all that differs and
+    must not.
+    """
+    problems = [
+        f"[model] {key}: expected {before!r}, found {now!r}"
+        for key, before, now in _structures(larger, original)
+        if before != now
+    ]
+    if larger.width != original.width:
+        problems.append(
+            f"rows: expected {original.width} floats, as {where} has, found {larger.width}"
+        )
+    if larger.optimizers != original.optimizers:
+        now, before = larger.optimizers.agreed(), original.optimizers.agreed()
+        problems.append(f"[optimizer]: expected {before}, found {now}")
+    if larger.fields.label != original.fields.label:
+        problems.append(f"[label]: expected {original.fields.label}, found {larger.fields.label}")
+    problems += _lacking("fields", _fields(larger), _fields(original))
+    problems += _lacking("statistics", _statistics(larger), _statistics(original))
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise WrongModel(
+            f'expected "{larger.name}" to have all that "{original.name}" has, and perhaps more '
+            f"fields and statistics, found:\n{listed}\n"
+            f"{difference(original.text, larger.text, where)}"
+        )
+    new = [
+        *(name for name in _fields(larger) if name not in _fields(original)),
+        *(each.name for each in larger.statistics if each not in original.statistics),
+    ]
+    same = not new and all(
+        getattr(larger.structure, key) == getattr(original.structure, key)
+        for key in ("layers", "cross_layers", "module")
+    )
+    goes_on = same or DENSE not in original.structure.groups
+    return Kept(same, goes_on and larger.calibration == original.calibration, tuple(new))
+
+
+def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> Beginning:
+    """Return, of each partition, the first batch with an example appended after that time.
+
+    records: all that a topic of examples holds. To a batch exactly: of one that holds examples from
+    before and after, all are learned. Raises UnreadableExamples.
+    """
+    offsets: dict[Source, int] = {}
+    waiting: set[Source] = set()
+    for record in records:
+        if record.source in offsets and record.source not in waiting:
+            continue
+        examples = unpack(record.value, fields)
+        if int(examples.append_ms.max(initial=0)) > at_ms:
+            offsets[record.source] = record.offset
+            waiting.discard(record.source)
+        else:
+            offsets[record.source] = record.offset + 1
+            waiting.add(record.source)
+    return Beginning(offsets, tuple(sorted(waiting)))
+
+
+def _structures(larger: ModelSpec, original: ModelSpec) -> list[tuple[str, object, object]]:
+    before, now = original.structure.agreed(), larger.structure.agreed()
+    keys = [key for key in (*before, *now) if key not in _FREE_TO_DIFFER]
+    pairs = [("architecture", original.architecture, larger.architecture)]
+    return [*pairs, *((key, before.get(key), now.get(key)) for key in dict.fromkeys(keys))]
+
+
+def _fields(spec: ModelSpec) -> dict[str, object]:
+    fields = spec.fields
+    return {each.name: each for each in (*fields.singles, *fields.bags, *fields.numbers)}
+
+
+def _statistics(spec: ModelSpec) -> dict[str, object]:
+    return {each.name: each for each in spec.statistics}
+
+
+def _lacking(section: str, larger: dict[str, object], original: dict[str, object]) -> list[str]:
+    return [
+        f"[{section}.{name}]: expected {each}, found {larger.get(name, 'nothing')}"
+        for name, each in original.items()
+        if larger.get(name) != each
+    ]

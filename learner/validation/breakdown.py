@@ -1,0 +1,168 @@
+"""Where scores are good and where not: by how high they are, by slices, by stretches of time.
+
+One figure over a whole stream hides what matters: a model may be calibrated on the whole, promise
+too little where it is unsure and too much where it is not; it may be good but for one device; it
+may have been good until yesterday. All of it is counted from the columns that
+`learner.validation.progressive` takes, with the same weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from headrace.learner.validation.progressive import Progressive, progressive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Labels = npt.NDArray[np.uint8]
+    Floats = npt.NDArray[np.float64]
+    Chosen = npt.NDArray[Any]
+    """Indices, or a mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Impressions with a score and an outcome, in columns of n."""
+
+    labels: Labels
+    scores: Floats
+    event_ms: npt.NDArray[np.int64]
+    requests: npt.NDArray[np.int64] | None = None
+    weights: Floats | None = None
+    """None: each counts once."""
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def only(self, chosen: Chosen) -> Scored:
+        """Return those chosen."""
+        return Scored(
+            self.labels[chosen],
+            self.scores[chosen],
+            self.event_ms[chosen],
+            None if self.requests is None else self.requests[chosen],
+            None if self.weights is None else self.weights[chosen],
+        )
+
+    def figures(self) -> Progressive:
+        """Return the five figures."""
+        return progressive(self.labels, self.scores, self.requests, self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Impressions whose scores lie beside each other."""
+
+    impressions: int
+    lowest: float
+    highest: float
+    predicted: float
+    """Mean score."""
+    clicked: float
+    """Rate of clicks, which it should equal."""
+    weight: float
+    """Of its impressions together: their number where each counts once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Impressions that have something in common, and how good their scores are."""
+
+    name: str
+    impressions: int
+    figures: Progressive
+
+
+def by_decile(scored: Scored, bands: int = 10) -> list[Band]:
+    """Return ten bands of equally many impressions (by weight), from the lowest scores up.
+
+    Equal scores are never parted, so there may be fewer bands.
+    """
+    if not len(scored):
+        return []
+    order = np.argsort(scored.scores, kind="stable")
+    scores, labels = scored.scores[order], scored.labels[order]
+    weights = np.ones(len(scored)) if scored.weights is None else scored.weights[order]
+    first_of_tie = np.flatnonzero(np.concatenate(([True], scores[1:] != scores[:-1])))
+    tied = np.add.reduceat(weights, first_of_tie)
+    reached = np.cumsum(tied)
+    if not reached[-1]:
+        return []
+    # a tie lies where its middle does: so weight w is what w copies are
+    band = np.minimum((bands * (reached - tied / 2) / reached[-1]).astype(np.int64), bands - 1)
+    band = np.repeat(band, np.diff(first_of_tie, append=len(scored)))
+    found = []
+    for each in np.unique(band):
+        mine = band == each
+        whole = float(weights[mine].sum())
+        if not whole:
+            continue
+        found.append(
+            Band(
+                impressions=int(mine.sum()),
+                lowest=float(scores[mine][0]),
+                highest=float(scores[mine][-1]),
+                predicted=float((scores * weights)[mine].sum()) / whole,
+                clicked=float((labels * weights)[mine].sum()) / whole,
+                weight=whole,
+            )
+        )
+    return found
+
+
+def calibration_error(bands: list[Band]) -> float:
+    """Return how far predicted and clicked lie apart, on average over impressions, by weight.
+
+    Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015: the
+    expected calibration error.
+    """
+    whole = sum(each.weight for each in bands)
+    apart = sum(each.weight * abs(each.predicted - each.clicked) for each in bands)
+    return apart / whole if whole else float("nan")
+
+
+def by_slice(scored: Scored, values: pa.Array, most: int = 20) -> list[Part]:
+    """Return the figures of the most frequent values of a raw field; values: (n,) strings.
+
+    What has no value is named "": a value that producers send is never that.
+    """
+    codes = pc.fill_null(values.cast("string"), "").dictionary_encode()
+    indices, names = codes.indices.to_numpy(), codes.dictionary.to_pylist()
+    counts = np.bincount(indices, minlength=len(names))
+    found = []
+    for code in np.argsort(-counts, kind="stable")[:most].tolist():
+        mine = scored.only(np.flatnonzero(indices == code))
+        found.append(Part(names[code], len(mine), mine.figures()))
+    return found
+
+
+def by_window(scored: Scored, length_ms: int, step_ms: int) -> list[tuple[int, Part]]:
+    """Return the figures of windows of event time, each `step_ms` after the one before.
+
+    The first begins with the first impression, the last holds the last. Each comes with its begin,
+    in milliseconds; where nothing happened its figures are undefined.
+    """
+    if not len(scored):
+        return []
+    order = np.argsort(scored.event_ms, kind="stable")
+    times, found = scored.event_ms[order], []
+    for begin_ms in _begins(int(times[0]), int(times[-1]), length_ms, step_ms):
+        begin, end = np.searchsorted(times, (begin_ms, begin_ms + length_ms))
+        mine = scored.only(order[begin:end])
+        found.append((begin_ms, Part("", len(mine), mine.figures())))
+    return found
+
+
+def _begins(first_ms: int, last_ms: int, length_ms: int, step_ms: int) -> Iterator[int]:
+    yield first_ms
+    while first_ms + length_ms <= last_ms:
+        first_ms += step_ms
+        yield first_ms

@@ -1,0 +1,229 @@
+"""What each bucket of a model holds, without copying a row: for people who look after the store.
+
+Costs a count a sub-hash and the newest entry of each log. What a node does not answer, or does not
+tell this user, is missing from the figures of its buckets and from nothing else.
+
+How many rows lie in the logs alone, as no keeper has folded them yet: read while logs are small.
+
+A model that begins has all its rows there for a minute, and one without keepers for good; a count
+of the folded ones alone would say that it had none. Deletions in a log count when they are folded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.pserver.errors import CorruptEntry, Refused, StoreError, Unreachable
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.rows.deltas import Gains, unpack_entry
+from headrace.pserver.store import OWN_FIELDS, Polled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.pserver.redis_backend.store import RedisStore
+
+_MEASURED = 16
+"""Sub-hashes of a bucket whose memory is asked for. Ids are hashes, so that all are alike."""
+_CALLS_AT_ONCE = 2_048
+"""Some 5 ms of a server's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBucket:
+    """One bucket. The figures of one that is not `there` are zero."""
+
+    bucket: int
+    node: str
+    trouble: str | None = None
+    """Why its node did not answer."""
+    missing: bool = False
+    """Its node answers, but has no such bucket."""
+    loading: bool = False
+    """Missing, and being filled by a restore, or left half filled by one."""
+    version: int = 0
+    trimmed: int = 0
+    log_bytes: int = 0
+    keeper: str = ""
+    """Who holds or last held the lease; empty: it was given back."""
+    lease_left_ms: int | None = None
+    """By the clock of its node; below zero: it ended so long ago; None: there never was one."""
+    rows: int = 0
+    """Folded so far."""
+    rows_in_log: int | None = None
+    """That only the log has yet; None: not counted, see `count_in_logs`."""
+    rows_of_fullest: int = 0
+    """Rows of the sub-hash that has the most."""
+    rows_bytes: int | None = None
+    """Memory of all rows, from that of a sample of sub-hashes; None: this user may not ask."""
+    log_memory_bytes: int | None = None
+    """Memory of the log: more than `log_bytes`."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    append_ms: int = 0
+    """Kafka's append time of the newest event learned from; 0: not known, the log is empty."""
+
+    @property
+    def there(self) -> bool:
+        """Whether there was a bucket to look at."""
+        return not (self.missing or self.trouble)
+
+
+def survey_buckets(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
+    """Look at these buckets, some at a time. Raises nothing for a node or bucket that is away."""
+    found: list[FoundBucket] = []
+    a_round = max(1, _CALLS_AT_ONCE // sub_hashes)
+    for start in range(0, len(buckets), a_round):
+        found += _survey_round(store, buckets[start : start + a_round], sub_hashes)
+    return found
+
+
+def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
+    calls: list[Call] = []
+    for bucket in buckets:
+        marks, log = store.key(bucket, "marks"), store.key(bucket, "log")
+        subs = [store.key(bucket, f"rows:{n}") for n in range(sub_hashes)]
+        calls += (Call(marks, ("HGETALL", marks)), Call(marks, ("TIME",)))
+        calls += [Call(log, ("MEMORY", "USAGE", log))]
+        calls += [Call(key, ("HLEN", key)) for key in subs]
+    replies = _run(store, calls)
+    size = len(calls) // len(buckets)
+    found = []
+    for place, bucket in enumerate(buckets):
+        head, clock, log, *lengths = replies[place * size : (place + 1) * size]
+        looked = _headed(FoundBucket(bucket, store.node_of(bucket)), head, clock)
+        if looked.there:
+            sample = _sample(lengths)
+            keys = [store.key(bucket, f"rows:{n}") for n in sample]
+            memory = store.nodes.run([Call(key, ("MEMORY", "USAGE", key)) for key in keys])
+            looked = _sized(looked, lengths, [lengths[n] for n in sample], memory, log)
+        found.append(looked)
+    return _dated(store, found)
+
+
+def _run(store: RedisStore, calls: Sequence[Call]) -> list[Any]:
+    """Send calls some at a time; return the replies."""
+    found: list[Any] = []
+    for start in range(0, len(calls), _CALLS_AT_ONCE):
+        found += store.nodes.run(calls[start : start + _CALLS_AT_ONCE])
+    return found
+
+
+def _sample(lengths: Sequence[Any]) -> list[int]:
+    """Return which sub-hashes to measure: some of those that have rows, evenly."""
+    full = [n for n, each in enumerate(lengths) if not isinstance(each, StoreError) and int(each)]
+    return full[:: -(-len(full) // _MEASURED)] if full else []
+
+
+def _headed(found: FoundBucket, head: Any, clock: Any) -> FoundBucket:
+    """Add what the marks say."""
+    for reply in (head, clock):
+        if isinstance(reply, StoreError):
+            return replace(found, trouble=str(reply))
+    fields = dict(zip(head[::2], head[1::2], strict=True))
+    if b"version" not in fields:
+        return replace(found, missing=True, loading=b"loading" in fields)
+    now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000
+    lease_ms = int(fields[b"lease_ms"])
+    named = {name.decode(): value for name, value in fields.items()}
+    return replace(
+        found,
+        version=int(fields[b"version"]),
+        trimmed=int(fields[b"trimmed"]),
+        log_bytes=int(fields[b"appended_bytes"]) - int(fields[b"trimmed_bytes"]),
+        keeper=fields[b"keeper"].decode(),
+        lease_left_ms=lease_ms - now_ms if lease_ms else None,
+        marks={name: int(mark) for name, mark in named.items() if name not in OWN_FIELDS},
+    )
+
+
+def _sized(
+    found: FoundBucket,
+    lengths: Sequence[Any],
+    sample: Sequence[Any],
+    memory: Sequence[Any],
+    log: Any,
+) -> FoundBucket:
+    """Add counts and memory: of all sub-hashes, of a sample of them, of what that takes."""
+    for reply in (*lengths, *memory, log):
+        if isinstance(reply, Unreachable):
+            return replace(found, trouble=str(reply))
+    rows, sampled = sum(map(int, lengths)), sum(map(int, sample))
+    found = replace(found, rows=rows, rows_of_fullest=max(map(int, lengths)))
+    if any(isinstance(reply, Refused) for reply in (*memory, log)):
+        return found
+    sampled_bytes = sum(size or 0 for size in memory)  # None for one that is gone by now
+    return replace(
+        found,
+        rows_bytes=round(sampled_bytes * rows / sampled) if sampled else 0,
+        log_memory_bytes=log or 0,
+    )
+
+
+def _dated(store: RedisStore, found: Sequence[FoundBucket]) -> list[FoundBucket]:
+    """Add from when the newest event in the logs is."""
+    calls = []
+    for each in found:
+        log, entry = store.key(each.bucket, "log"), f"{each.version}-0"
+        calls.append(Call(log, ("XRANGE", log, entry, entry)))
+    dated = []
+    for each, reply in zip(found, store.nodes.run(calls), strict=True):
+        append_ms = 0
+        if each.there and not isinstance(reply, StoreError) and reply:
+            try:
+                append_ms = unpack_entry(reply[0][1][5])[0].append_ms
+            except CorruptEntry as error:
+                dated.append(replace(each, trouble=str(error)))
+                continue
+        dated.append(replace(each, append_ms=append_ms))
+    return dated
+
+
+MOST_BYTES = 64 << 20
+"""Of all logs together: a second's reading. Where there is more, it is left."""
+
+
+_ENTRIES_A_POLL = 64
+
+
+def count_in_logs(store: RedisStore, found: Sequence[FoundBucket]) -> list[FoundBucket]:
+    """Fill in `rows_in_log`, where the logs are small enough. Needs the model's shape."""
+    there = [each for each in found if each.there]
+    if sum(each.log_bytes for each in there) > MOST_BYTES:
+        return list(found)
+    try:
+        ids = _ids_in_logs(store, there)
+        folded = store.find(ids)
+    except StoreError:  # a bucket or a server went meanwhile
+        return list(found)
+    counts = {
+        bucket: wanted.shape[0] - rows.rows.ids.shape[0]
+        for (bucket, wanted), rows in zip(ids.items(), folded, strict=True)
+        if not isinstance(rows, StoreError)
+    }
+    return [replace(each, rows_in_log=counts.get(each.bucket)) for each in found]
+
+
+def _ids_in_logs(
+    store: RedisStore, found: Sequence[FoundBucket]
+) -> dict[int, npt.NDArray[np.uint64]]:
+    ids: dict[int, list[npt.NDArray[np.uint64]]] = {each.bucket: [] for each in found}
+    goals = {each.bucket: each.version for each in found}
+    after = {each.bucket: each.trimmed for each in found if each.version > each.trimmed}
+    while after:
+        for answer in store.poll(after, _ENTRIES_A_POLL):
+            if not isinstance(answer, Polled):
+                raise answer
+            for entry in answer.entries:
+                content = unpack_entry(entry.blob)[1]
+                if isinstance(content, Gains):
+                    ids[answer.bucket].append(content.ids)
+                after[answer.bucket] = entry.version
+            if not answer.entries or after[answer.bucket] >= goals[answer.bucket]:
+                del after[answer.bucket]
+    none = np.zeros(0, np.uint64)
+    return {bucket: np.unique(np.concatenate([none, *each])) for bucket, each in ids.items()}

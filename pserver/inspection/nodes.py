@@ -1,0 +1,199 @@
+"""What each server behind a store says of itself: settings, state, place in the cluster.
+
+Nothing here judges: `deploy.operations` does. A server that does not answer, or does not tell this
+user something, is part of the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.pserver.errors import Refused, StoreError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.pserver.redis_backend.cluster_client import Nodes, Place
+
+SETTINGS = (
+    *("maxmemory", "maxmemory-policy", "appendonly", "save", "stop-writes-on-bgsave-error"),
+    *("repl-backlog-size", "client-output-buffer-limit"),
+    *("hash-max-listpack-value", "hash-max-listpack-entries"),
+    *("cluster-require-full-coverage", "cluster-node-timeout"),
+)
+"""That matter to headrace, by the names that redis.conf has for them."""
+
+
+class Member(NamedTuple):
+    """One server as the others know it: a line of CLUSTER NODES."""
+
+    place: Place
+    identity: str = ""
+    flags: frozenset[str] = frozenset({"master"})
+    """As the cluster says them: master, slave, fail? (suspected), fail, handshake, noaddr."""
+    primary: str = ""
+    """`host:port` of the one that it is a replica of; empty for a primary."""
+    slots: int = 0
+    moving: int = 0
+    """Slots that are on their way to it or from it."""
+
+    @property
+    def name(self) -> str:
+        """host:port, as errors name it."""
+        return f"{self.place[0]}:{self.place[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNode:
+    """One server, as the others know it and as it says of itself."""
+
+    member: Member
+    trouble: str | None = None
+    """Why it did not answer; the rest is then empty."""
+    info: Mapping[str, str] = field(default_factory=dict)
+    """INFO, and CLUSTER INFO in a cluster."""
+    settings: Mapping[str, str] | None = None
+    """Those of SETTINGS that it knows; None: this user may not see them."""
+    functions: int | None = None
+    """Version of the functions; 0: none are there; None: this user may not see it."""
+    ahead_ms: float = 0.0
+    """How far its clock is ahead of ours, give or take `unsure_ms`."""
+    unsure_ms: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """host:port."""
+        return self.member.name
+
+    @property
+    def answers(self) -> bool:
+        """Whether it did."""
+        return self.trouble is None
+
+    @property
+    def replica(self) -> bool:
+        """Whether it copies another one."""
+        return bool(self.member.primary)
+
+    @property
+    def clustered(self) -> bool:
+        """Whether it is a node of a cluster."""
+        return self.info.get("cluster_enabled") == "1"
+
+
+def survey_nodes(nodes: Nodes, now_ms: Callable[[], float]) -> list[FoundNode]:
+    """Ask every server, replicas too. Raises Unreachable if none of those known answers."""
+    return [_survey(nodes, member, now_ms) for member in _members(nodes)]
+
+
+def parse_info(text: str) -> dict[str, str]:
+    """Return what INFO or CLUSTER INFO says, by name."""
+    pairs = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value.strip() for name, colon, value in pairs if colon}
+
+
+def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[Member]:
+    """Return the lines of CLUSTER NODES, primaries first.
+
+    `places` says by identity where clients are to go, as CLUSTER SLOTS does; what it lacks is where
+    the other nodes find it. A node that does not know its own host is at that of `asked`.
+    """
+    lines = [line.split() for line in text.splitlines() if line]
+    found: dict[str, Place] = {}
+    for identity, where, *_ in lines:
+        host, _, port = where.partition("@")[0].rpartition(":")
+        found[identity] = places.get(identity, (host or asked[0], int(port)))
+    members = []
+    for identity, _, flags, primary, *rest in lines:
+        slots = [each for each in rest[4:] if not each.startswith("[")]
+        above = "" if primary == "-" or primary not in found else "{}:{}".format(*found[primary])
+        members.append(
+            Member(
+                found[identity],
+                identity,
+                frozenset(flags.split(",")) - {"myself"},
+                above,
+                sum(_width(each) for each in slots),
+                len(rest[4:]) - len(slots),
+            )
+        )
+    return sorted(members, key=lambda member: (bool(member.primary), member.name))
+
+
+def _width(slots: str) -> int:
+    first, _, last = slots.partition("-")
+    return int(last or first) - int(first) + 1
+
+
+def _members(nodes: Nodes) -> list[Member]:
+    trouble: Unreachable | None = None
+    for place in nodes.known():
+        try:
+            info = parse_info(nodes.ask(place, "INFO").decode())
+            if info.get("cluster_enabled") != "1":
+                return [Member(place), *_replicas(info, place)]
+            places: dict[str, Place] = {}
+            for _, _, *holders in nodes.ask(place, "CLUSTER", "SLOTS"):
+                for host, port, identity, *_ in holders:
+                    places[identity.decode()] = ((host or b"").decode() or place[0], int(port))
+            return parse_members(nodes.ask(place, "CLUSTER", "NODES").decode(), place, places)
+        except Unreachable as error:
+            trouble = error
+    assert trouble is not None
+    raise trouble
+
+
+def _replicas(info: Mapping[str, str], primary: Place) -> list[Member]:
+    """Return the replicas of one server, as its INFO lists them."""
+    found = []
+    for number in range(int(info.get("connected_slaves", "0"))):
+        said = dict(pair.split("=", 1) for pair in info[f"slave{number}"].split(","))
+        place = said["ip"], int(said["port"])
+        found.append(Member(place, "", frozenset({"slave"}), "{}:{}".format(*primary)))
+    return found
+
+
+def _survey(nodes: Nodes, member: Member, now_ms: Callable[[], float]) -> FoundNode:
+    place = member.place
+    try:
+        info = parse_info(nodes.ask(place, "INFO").decode())
+        if info.get("cluster_enabled") == "1":
+            info |= parse_info(nodes.ask(place, "CLUSTER", "INFO").decode())
+        before_ms = now_ms()
+        seconds, microseconds = map(int, nodes.ask(place, "TIME"))
+        after_ms = now_ms()
+        clock_ms = seconds * 1000 + microseconds / 1000
+        return FoundNode(
+            member,
+            info=info,
+            settings=_settings(nodes, place),
+            functions=_functions(nodes, place),
+            ahead_ms=clock_ms - (before_ms + after_ms) / 2,
+            unsure_ms=(after_ms - before_ms) / 2,
+        )
+    except StoreError as error:
+        return FoundNode(member, trouble=str(error))
+
+
+def _settings(nodes: Nodes, place: Place) -> dict[str, str] | None:
+    try:
+        flat = [word.decode() for word in nodes.ask(place, "CONFIG", "GET", *SETTINGS)]
+    except Unreachable:
+        raise
+    except StoreError:  # not allowed; or, as in some services, not known
+        return None
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _functions(nodes: Nodes, place: Place) -> int | None:
+    try:
+        return int(nodes.ask(place, "FCALL_RO", "headrace_version", 0))
+    except Refused:
+        return None
+    except Unreachable:
+        raise
+    except StoreError as error:
+        if "Function not found" not in str(error):
+            raise
+        return 0

@@ -1,0 +1,55 @@
+"""Whether anybody uses a model: asked before it is removed.
+
+Processes do not register anywhere, but they leave traces: a keeper its lease, a learner new
+versions, and everybody who follows a log reads its bucket's marks many times a second, which the
+server remembers as the time since the key was last touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.pserver.errors import StoreError
+from headrace.pserver.redis_backend.cluster_client import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.pserver.inspection.survey import Survey
+    from headrace.pserver.redis_backend.store import RedisStore
+
+WATCH_S = 3.0
+"""Servers count idle time in whole seconds; who follows a log asks several times in each."""
+_TOUCHED_S = 1
+
+
+def signs_of_use(store: RedisStore, seen: Survey, wait: Callable[[float], object]) -> list[str]:
+    """Return what shows that somebody uses the model, after having watched it for a while.
+
+    `seen` was just now; `wait` waits so many seconds. A bucket that is away shows nothing.
+    """
+    signs = [
+        f"bucket {each.bucket}: keeper {each.keeper} holds the lease, "
+        f"{each.lease_left_ms / 1000:.0f} s left"
+        for each in seen.buckets
+        if each.there and each.keeper and each.lease_left_ms and each.lease_left_ms > 0
+    ]
+    if signs:
+        return signs
+    wait(WATCH_S)
+    there = [each for each in seen.buckets if each.there]
+    calls = []
+    for each in there:
+        marks = store.key(each.bucket, "marks")
+        calls.append(Call(marks, ("OBJECT", "IDLETIME", marks)))
+        calls.append(Call(marks, ("HGET", marks, "version")))
+    replies = store.nodes.run(calls)
+    for each, idle_s, version in zip(there, replies[::2], replies[1::2], strict=True):
+        if isinstance(version, bytes) and int(version) != each.version:
+            signs.append(
+                f"bucket {each.bucket}: went from version {each.version} to {int(version)} within "
+                f"{WATCH_S:g} s"
+            )
+        elif not isinstance(idle_s, StoreError) and idle_s is not None and idle_s <= _TOUCHED_S:
+            signs.append(f"bucket {each.bucket}: was read less than {_TOUCHED_S + 1} s ago")
+    return signs

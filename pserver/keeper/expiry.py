@@ -1,0 +1,79 @@
+"""Which rows have to go: those not seen for too long, and the oldest above a cap.
+
+Time is event time, as the rows tell it: the newest `last_seen` of a bucket is its present. So a
+stream that stands still expires nothing, and a replay of history expires what the stream did then.
+Rows that were never seen, as those of dense layers, have no age: they stay, and do not count.
+
+Above the cap a sixteenth of it goes at once, so that it is not reached again by the next row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.store import Shape
+
+ROWS_AN_ENTRY = 1 << 16
+"""Deleted of one bucket at a time: less than a MB in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """How far a model may grow. Declared in its spec; nothing is deleted by default."""
+
+    after_s: int = 0
+    """Age in seconds at which a row is deleted; 0: never."""
+    most_rows: int = 0
+    """Of the whole model, shared evenly by its buckets; 0: any number."""
+    interval_ms: int = 10_000
+    """Between two looks at all rows, each some 50 ms a million of them."""
+
+    def __bool__(self) -> bool:
+        return self.after_s > 0 or self.most_rows > 0
+
+
+def doomed(
+    last_seen: npt.NDArray[np.uint32], after_s: int, most_rows: int
+) -> npt.NDArray[np.int64]:
+    """Return the indexes of rows of one bucket that are to be deleted, ascending.
+
+    last_seen: (n,) event time in seconds; 0 for rows that were never seen. most_rows: of this
+    bucket; both limits as in Expiry, 0 for none.
+    """
+    seen = np.flatnonzero(last_seen)
+    if not seen.shape[0]:
+        return seen
+    times = last_seen[seen].astype(np.int64)
+    goes = np.zeros(seen.shape[0], np.bool_)
+    if after_s:
+        goes = times < times.max() - after_s
+    stay = seen.shape[0] - int(goes.sum())
+    if most_rows and stay > most_rows:
+        goes[np.argsort(times, kind="stable")[: seen.shape[0] - (most_rows - most_rows // 16)]] = (
+            True
+        )
+    return seen[goes]
+
+
+def doomed_rows(
+    rows: Rows, shape: Shape, expiry: Expiry
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yield bucket and indexes into `rows`, ascending by id, of what is to be deleted there."""
+    buckets = shape.bucket_of(rows.ids).astype(np.uint16)
+    order = np.argsort(buckets, kind="stable")
+    starts = np.searchsorted(buckets[order], np.arange(shape.buckets + 1))
+    most_rows = expiry.most_rows and max(1, expiry.most_rows // shape.buckets)
+    for bucket in range(shape.buckets):
+        here = order[starts[bucket] : starts[bucket + 1]]
+        going = here[doomed(rows.last_seen[here], expiry.after_s, most_rows)][:ROWS_AN_ENTRY]
+        if going.shape[0]:
+            yield bucket, going[np.argsort(rows.ids[going])]

@@ -1,0 +1,70 @@
+"""What a failure of the client library or a refusal of the server means to us.
+
+The one place where foreign errors become those of `pserver.errors`, which say what to do next. The
+server's own functions refuse with words of their own: MISSING, EXISTS and LEASE.
+"""
+
+from __future__ import annotations
+
+from redis import exceptions
+
+from headrace.pserver.errors import (
+    BucketExists,
+    LostLease,
+    MissingBucket,
+    OutOfMemory,
+    Refused,
+    StoreError,
+    Unreachable,
+)
+from headrace.pserver.redis_backend.address import SETTING
+
+_LATER = (
+    *("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS"),
+    *("MISCONF", "MOVED", "ASK"),
+)
+"""First words of refusals that pass: nothing was done, and later it may be."""
+_NEVER = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
+"""First words of refusals that only the operator can lift."""
+
+
+def translated(error: Exception, node: str) -> StoreError:
+    """Return what a failure of the client or a refusal of the server means to us."""
+    if isinstance(error, StoreError):
+        return error
+    said = str(error)
+    text = f"{node}: {said or type(error).__name__}"
+    word = said.partition(" ")[0]
+    if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM":
+        return OutOfMemory(f"{node} is at its memory limit: {said}")
+    if word == "MISSING":
+        return MissingBucket(f"{text}: its shard came back empty; `headrace pserver restore`")
+    if word == "EXISTS":
+        return BucketExists(text)
+    if word == "LEASE":
+        return LostLease(text)
+    refused = (
+        exceptions.AuthenticationError,
+        exceptions.AuthorizationError,
+        exceptions.NoPermissionError,
+        exceptions.AuthenticationWrongNumberOfArgsError,
+    )
+    if isinstance(error, refused) or word in _NEVER:
+        denied = isinstance(error, exceptions.NoPermissionError) or word == "NOPERM"
+        granted = "; `headrace pserver acl` prints what to grant" if denied else ""
+        return Refused(f"{SETTING}: {text}{granted}")
+    later = (
+        exceptions.ClusterDownError,
+        exceptions.AskError,
+        exceptions.TryAgainError,
+        exceptions.ReadOnlyError,
+        exceptions.ConnectionError,
+        exceptions.TimeoutError,
+        exceptions.InvalidResponse,
+        OSError,
+    )
+    if isinstance(error, later) or word in _LATER:
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            text += " Its authority is named by ?ssl_ca_certs=FILE."
+        return Unreachable(text)
+    return StoreError(text)

@@ -1,0 +1,217 @@
+"""Making a model on the servers, filling what was lost of it, and removing it.
+
+`create` writes the shape first, unfinished, then every bucket, and then that it is finished: so a
+bucket that is missing later was lost, and is not made again as if it had never been there.
+
+A lost bucket is filled under a token drawn by whoever fills it: rows first, the head last. Until
+the head is there everybody else finds the bucket missing; who began earlier, and lingers, is
+refused. So rows of two histories never mix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from headrace.pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.commands import names_of_all
+from headrace.pserver.redis_backend.row_io import Layout, written
+from headrace.pserver.rows.row_codec import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.pserver.redis_backend.commands import Calls
+    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.store import Shape
+
+FORMAT = 1
+"""Of everything under a model's keys. Raised when an older program could not read it any more."""
+_ROWS_A_CALL = 1000
+_NO_IDS = np.zeros(0, np.uint64)
+
+
+class Kept(msgspec.Struct):
+    """What {model}:shape holds."""
+
+    format: int
+    buckets: int
+    width: int
+    fingerprint: str
+    spec: str
+    sub_hashes: int
+    complete: bool
+
+    @property
+    def layout(self) -> Layout:
+        """How the rows lie."""
+        return Layout(self.buckets, self.sub_hashes, self.width)
+
+
+class Making:
+    """Makes, fills and removes one model."""
+
+    def __init__(
+        self, calls: Calls, sub_hashes: int | None, draw_nonce: Callable[[], bytes]
+    ) -> None:
+        """`sub_hashes` of each bucket of a model that is to be made, None: what suits it."""
+        wanted = 1 if sub_hashes is None else sub_hashes
+        if wanted & (wanted - 1) or not 1 <= wanted <= MOST_SUB_HASHES:
+            raise ValueError(
+                f"expected a power of two up to {MOST_SUB_HASHES} of sub-hashes, found {sub_hashes}"
+            )
+        self._calls, self._sub_hashes, self._draw_nonce = calls, sub_hashes, draw_nonce
+
+    def read(self) -> Kept | None:
+        """Return what is kept of the model's shape, finished or not."""
+        key = self._calls.shape_key
+        found = self._calls.one(key, "GET", key)
+        if found is None:
+            return None
+        try:
+            kept = msgspec.json.decode(found, type=Kept)
+        except msgspec.DecodeError as error:
+            raise StoreError(f"{key.decode()} cannot be read: {error}") from error
+        if kept.format != FORMAT:
+            raise StoreError(f"{key.decode()}: expected format {FORMAT}, found {kept.format}")
+        return kept
+
+    def whole(self) -> Kept:
+        """Return the shape of a finished model. Raises MissingModel."""
+        kept = self.read()
+        if kept is None or not kept.complete:
+            raise MissingModel(
+                f"expected the model {self._calls.model!r} in the store, found "
+                f"{'none' if kept is None else 'it half made'}: `headrace pserver init`"
+            )
+        return kept
+
+    def create(self, shape: Shape) -> None:
+        """See Store.create."""
+        there = shape.buckets - len(self._missing(shape.buckets))
+        if there and self.read() is None:
+            raise MissingBucket(
+                f"{there} of {shape.buckets} buckets of {shape.model!r} are there, but not "
+                f"{self._calls.shape_key.decode()}: its shard came back empty; "
+                "`headrace pserver restore`"
+            )
+        kept = self.begin(shape)
+        if not kept.complete:
+            makes = [
+                self._calls.function("create", bucket, ("marks",), (self._draw_nonce(),))
+                for bucket in range(shape.buckets)
+            ]
+            self._calls.all(makes)
+        self.finish()
+
+    def begin(self, shape: Shape) -> Kept:
+        """See Store.begin."""
+        if shape.model != self._calls.model:
+            raise ValueError(f"expected the shape of {self._calls.model!r}, found {shape.model!r}")
+        kept = self.read()
+        if kept is None:
+            fields = asdict(shape)
+            del fields["model"]
+            sub_hashes = self._sub_hashes or self._survivors(shape.buckets)
+            sub_hashes = sub_hashes or sub_hashes_for(shape.buckets)
+            kept = Kept(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
+            key = self._calls.shape_key
+            self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
+            kept = self._begun()  # of whoever was first
+        for name in ("buckets", "width", "fingerprint", "spec"):
+            expected, found = getattr(shape, name), getattr(kept, name)
+            if expected != found:
+                shown = "" if name == "spec" else f": expected {expected}, found {found}"
+                raise ModelExists(f"the store's model {shape.model!r} has another {name}{shown}")
+        return kept
+
+    def _survivors(self, buckets: int) -> int | None:
+        """Return how many sub-hashes the buckets have that outlived the shape; None without rows.
+
+        Ids tell: only with the right number does each lie in the sub-hash where its bits say.
+        """
+        lost = self._missing(buckets)
+        for bucket in (each for each in range(buckets) if each not in lost):
+            keys = [self._calls.key(bucket, f"rows:{n}") for n in range(MOST_SUB_HASHES)]
+            lengths = self._calls.all([Call(key, ("HLEN", key)) for key in keys])
+            # the last ones: in the first, every number of sub-hashes has the least ids
+            some = np.flatnonzero(np.array(lengths, np.int64))[-8:].tolist()
+            scans = [Call(keys[n], ("HSCAN", keys[n], 0, "COUNT", 10)) for n in some]
+            found = [flat[::2] for _, flat in self._calls.all(scans)]
+            ids = np.frombuffer(b"".join(name for names in found for name in names), "<u8")
+            place = np.repeat(some, [len(names) for names in found])
+            for bits in range(MOST_SUB_HASHES.bit_length() - 1, -1, -1):
+                if some and (sub_hash_of(ids, buckets, 1 << bits) == place).all():
+                    return 1 << bits
+        return None
+
+    def missing(self) -> list[int]:
+        """See Store.missing."""
+        return self._missing(self._begun().buckets)
+
+    def load(
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+    ) -> None:
+        """See Store.load."""
+        layout, token = self._begun().layout, self._draw_nonce().hex()
+        every = names_of_all(layout.sub_hashes)
+        self._calls.all([self._calls.function("load_begin", bucket, every, (token,))])
+        for chunk in chunks:
+            calls = []
+            for start in range(0, chunk.ids.shape[0], _ROWS_A_CALL):
+                rows = chunk.chosen(slice(start, start + _ROWS_A_CALL))
+                words = written(version, rows, _NO_IDS, layout)
+                calls.append(self._calls.scattered("load_rows", bucket, (token,), words))
+            self._calls.all(calls)
+        pairs = [word for pair in marks.items() for word in pair]
+        arguments = (token, version, self._draw_nonce(), *pairs)
+        self._calls.all([self._calls.function("load_end", bucket, ("marks",), arguments)])
+
+    def finish(self) -> Kept:
+        """See Store.finish."""
+        kept = self._begun()
+        if missing := self._missing(kept.buckets):
+            raise self.lost(missing[0])
+        if not kept.complete:
+            kept.complete = True
+            key = self._calls.shape_key
+            self._calls.one(key, "SET", key, msgspec.json.encode(kept))
+        return kept
+
+    def drop(self) -> None:
+        """See Store.drop."""
+        kept, key = self.read(), self._calls.shape_key
+        if kept is None:
+            return
+        kept.complete = False  # who starts now finds it half made, not some of its buckets
+        self._calls.one(key, "SET", key, msgspec.json.encode(kept))
+        every = names_of_all(kept.sub_hashes)
+        for bucket in range(kept.buckets):
+            self._calls.all([self._calls.function("drop", bucket, every, ())])
+        self._calls.one(key, "DEL", key)
+
+    def lost(self, bucket: int) -> MissingBucket:
+        """Return the error of a bucket that is missing."""
+        node = self._calls.nodes.name_of(self._calls.key(bucket, "marks"))
+        return MissingBucket(
+            f"bucket {bucket} of {self._calls.model!r} on {node} has no version: "
+            "its shard came back empty; `headrace pserver restore`"
+        )
+
+    def _begun(self) -> Kept:
+        kept = self.read()
+        if kept is None:
+            raise MissingModel(
+                f"expected the model {self._calls.model!r} in the store, found none: "
+                "`headrace pserver init`"
+            )
+        return kept
+
+    def _missing(self, buckets: int) -> list[int]:
+        keys = [self._calls.key(bucket, "marks") for bucket in range(buckets)]
+        there = self._calls.all([Call(key, ("HEXISTS", key, "version")) for key in keys])
+        return [bucket for bucket, found in enumerate(there) if not found]

@@ -1,0 +1,250 @@
+"""Rows on the wire: to a function that writes them by the thousand, and back from their sub-hashes.
+
+A bucket's rows lie in sub-hashes, small enough that a server keeps each as one flat piece of memory
+(see pserver.rows.row_codec). Many are read with one pipeline; one that has grown large is scanned.
+
+Single rows of many buckets, each with its log's end, in one call a bucket.
+
+A function reads them, though it only reads: what it answers is of one moment, so no fold, trim or
+failover comes between rows and log; and thousands of rows in as many sub-hashes are one command,
+where plain HMGETs would cost the client ten times what they cost the server. It runs as FCALL_RO,
+which a user that may only read is allowed; the function must be there, though, and is, since
+whoever wrote the model loaded it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.commands import Scattered, checked
+from headrace.pserver.rows.row_codec import Rows, StoredRows, pack_rows, sub_hash_of, unpack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.pserver.redis_backend.commands import Calls
+    from headrace.pserver.rows.row_codec import StoredRows
+
+_ROWS_A_CHUNK = 16_384
+"""Read in one go: a few MB, so that neither side holds its breath for long."""
+
+
+class Layout(NamedTuple):
+    """How a model's rows lie in its buckets."""
+
+    buckets: int
+    sub_hashes: int
+    """Of each bucket; a power of two."""
+    width: int
+
+
+def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layout) -> Scattered:
+    """Return the words that write `rows`, folded up to `version`, and remove the rows `gone`."""
+    place = sub_hash_of(rows.ids, layout.buckets, layout.sub_hashes)
+    if (place[1:] < place[:-1]).any():
+        order = np.argsort(place, kind="stable")
+        place, rows = place[order], rows.chosen(order)
+    gone_place = sub_hash_of(gone, layout.buckets, layout.sub_hashes)
+    gone = gone[np.argsort(gone_place, kind="stable")]
+    gets = np.bincount(place, minlength=layout.sub_hashes)
+    loses = np.bincount(gone_place, minlength=layout.sub_hashes)
+    subs = np.flatnonzero(gets + loses)
+    counts = np.stack([gets[subs], loses[subs]], axis=1)
+    ids, blobs = pack_rows(version, rows)
+    tail = _framed_rows(ids, blobs) + framed_ids(gone)
+    words = 2 * ids.shape[0] + gone.shape[0]
+    return Scattered(subs, counts, tail, words)
+
+
+def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRows]:
+    """Yield all rows of a bucket in chunks. Raises Unreachable."""
+    keys = [calls.key(bucket, f"rows:{n}") for n in range(layout.sub_hashes)]
+    trimmed = _Trimmed(calls, bucket)
+    counts = trimmed.after([Call(key, ("HLEN", key)) for key in keys])
+    yield unpack_rows([], [], layout.width)._replace(trimmed=trimmed.version)
+    chunk: list[bytes] = []
+    rows_of_chunk = 0
+    for key, count in zip(keys, counts, strict=True):
+        if count > _ROWS_A_CHUNK:
+            yield from _scan(trimmed, key, layout.width)
+        elif count:
+            if rows_of_chunk + count > _ROWS_A_CHUNK:
+                yield _read_whole(trimmed, chunk, layout.width)
+                chunk, rows_of_chunk = [], 0
+            chunk.append(key)
+            rows_of_chunk += count
+    if chunk:
+        yield _read_whole(trimmed, chunk, layout.width)
+
+
+def find_rows(
+    calls: Calls, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: Layout
+) -> list[StoredRows | Unreachable]:
+    """Return the rows of these ids that there are, for each bucket in the order of `wanted`."""
+    asked: list[Call] = []
+    names: list[list[bytes]] = []
+    sizes = []
+    for bucket, ids in wanted.items():
+        place = sub_hash_of(ids, layout.buckets, layout.sub_hashes)
+        order = np.argsort(place, kind="stable")
+        subs, starts = np.unique(place[order], return_index=True)
+        stops = [*starts[1:].tolist(), ids.shape[0]]
+        for sub, start, stop in zip(subs.tolist(), starts.tolist(), stops, strict=False):
+            some = ids[order[start:stop]]
+            key = calls.key(bucket, f"rows:{sub}")
+            asked.append(Call(key, ("HMGET", key), framed_ids(some), some.shape[0]))
+            names.append(np.ascontiguousarray(some, "<u8").view("V8").tolist())
+        sizes.append(subs.shape[0])
+    replies = iter(zip(names, map(checked, calls.nodes.run(asked)), strict=True))
+    return [_found(list(itertools.islice(replies, size)), layout.width) for size in sizes]
+
+
+def _found(replies: list[tuple[list[bytes], object]], width: int) -> StoredRows | Unreachable:
+    ids, blobs = [], []
+    for names, reply in replies:
+        if isinstance(reply, Unreachable):
+            return reply
+        assert isinstance(reply, list)
+        for name, blob in zip(names, reply, strict=True):
+            if blob is not None:
+                ids.append(name)
+                blobs.append(blob)
+    return unpack_rows(ids, blobs, width)
+
+
+class _Trimmed:
+    """What is trimmed from a bucket's log, asked behind the other calls of one pipeline: all of it
+    is read from one server, before or after a failover.
+    """
+
+    def __init__(self, calls: Calls, bucket: int) -> None:
+        self._calls = calls
+        marks = calls.key(bucket, "marks")
+        self._call = Call(marks, ("HMGET", marks, "trimmed"))
+        self.version = 0
+
+    def after(self, asked: Sequence[Call]) -> list[Any]:
+        """Return the replies; `version` then says what was trimmed right after them."""
+        *replies, [trimmed] = self._calls.all([*asked, self._call])
+        self.version = int(trimmed or 0)
+        return replies
+
+
+def _read_whole(trimmed: _Trimmed, keys: Sequence[bytes], width: int) -> StoredRows:
+    replies = trimmed.after([Call(key, ("HGETALL", key)) for key in keys])
+    flat = list(itertools.chain.from_iterable(replies))
+    return unpack_rows(flat[::2], flat[1::2], width)._replace(trimmed=trimmed.version)
+
+
+def _scan(trimmed: _Trimmed, key: bytes, width: int) -> Iterator[StoredRows]:
+    cursor = b"0"
+    while True:
+        scan = Call(key, ("HSCAN", key, cursor, "COUNT", _ROWS_A_CHUNK // 4))
+        [(cursor, flat)] = trimmed.after([scan])
+        found = dict(zip(flat[::2], flat[1::2], strict=True))  # may name a row twice
+        rows = unpack_rows(list(found), list(found.values()), width)
+        yield rows._replace(trimmed=trimmed.version)
+        if cursor == b"0":
+            return
+
+
+def framed_ids(ids: npt.NDArray[np.uint64]) -> bytes:
+    """Return ids as arguments of a command are on the wire."""
+    framed = np.empty(ids.shape[0], np.dtype([("head", "S4"), ("id", "<u8"), ("end", "S2")]))
+    framed["head"], framed["id"], framed["end"] = b"$8\r\n", ids, b"\r\n"
+    return framed.tobytes()
+
+
+def _framed_rows(ids: npt.NDArray[np.void], blobs: npt.NDArray[np.void]) -> bytes:
+    """Return ids and blobs in turns, as arguments of a command are on the wire."""
+    size = blobs.dtype.itemsize
+    heads = b"$8\r\n", b"\r\n$%d\r\n" % size
+    layout = [("a", f"S{len(heads[0])}"), ("id", "V8"), ("b", f"S{len(heads[1])}")]
+    framed = np.empty(ids.shape[0], np.dtype([*layout, ("row", f"V{size}"), ("c", "S2")]))
+    framed["a"], framed["b"], framed["c"] = *heads, b"\r\n"
+    framed["id"], framed["row"] = ids, blobs
+    return framed.tobytes()
+
+
+_ROWS_A_CALL = 1000
+"""Some milliseconds of the server's time: others wait no longer than that."""
+
+
+class Seen(NamedTuple):
+    """What one bucket's calls answered."""
+
+    rows: StoredRows
+    head: tuple[bytes, bytes, bytes]
+    """Version and nonce as they were when the last row was read, trimmed as it was at the first."""
+    entries: Any
+    """As XRANGE answers them."""
+
+
+class _Asked(NamedTuple):
+    bucket: int
+    names: list[bytes]
+    """Of the rows, in the order of the answer."""
+
+
+def look_rows(
+    calls: Calls,
+    wanted: Mapping[int, npt.NDArray[np.uint64]],
+    after: Mapping[int, int],
+    limit: int,
+    layout: Layout,
+) -> list[Seen | Unreachable]:
+    """Return what each bucket answered, in the order of `wanted`. Raises MissingBucket."""
+    asked: list[_Asked] = []
+    sent: list[Call] = []
+    for bucket, unsorted in wanted.items():
+        ids = unsorted
+        place = sub_hash_of(ids, layout.buckets, layout.sub_hashes)
+        if (place[1:] < place[:-1]).any():
+            order = np.argsort(place, kind="stable")
+            place, ids = place[order], ids[order]
+        first = f"{after[bucket] + 1}-0"
+        for start in range(0, max(1, ids.shape[0]), _ROWS_A_CALL):
+            some = ids[start : start + _ROWS_A_CALL]
+            subs, counts = _runs(place[start : start + _ROWS_A_CALL])
+            last = start + _ROWS_A_CALL >= ids.shape[0]
+            words = Scattered(subs, counts, framed_ids(some), some.shape[0])
+            arguments = (first, limit if last else 0)
+            sent.append(calls.scattered("look", bucket, arguments, words, "FCALL_RO"))
+            asked.append(_Asked(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
+    parts: dict[int, list[Any]] = {bucket: [] for bucket in wanted}
+    names: dict[int, list[bytes]] = {bucket: [] for bucket in wanted}
+    for one, reply in zip(asked, map(checked, calls.nodes.run(sent)), strict=True):
+        parts[one.bucket].append(reply)
+        names[one.bucket] += one.names
+    return [_seen(parts[bucket], names[bucket], layout.width) for bucket in wanted]
+
+
+def _runs(
+    ascending: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the different numbers, and how often each is there."""
+    stops = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]) + 1, ascending.shape[0])
+    if not ascending.shape[0]:
+        return ascending, ascending
+    return ascending[stops - 1], np.diff(stops, prepend=0)
+
+
+def _seen(replies: list[Any], names: list[bytes], width: int) -> Seen | Unreachable:
+    blobs: list[bytes | None] = []
+    for reply in replies:
+        if isinstance(reply, Unreachable):
+            return reply
+        blobs += reply[4:]
+    if None in blobs:
+        there = [index for index, blob in enumerate(blobs) if blob is not None]
+        names, blobs = [names[index] for index in there], [blobs[index] for index in there]
+    version, nonce = replies[-1][:2]
+    rows = unpack_rows(names, blobs, width)  # type: ignore[arg-type]
+    return Seen(rows, (version, nonce, replies[0][2]), replies[-1][3])

@@ -1,0 +1,279 @@
+"""A store on Redis 7 or later, or Valkey: one server or a cluster, behind one class.
+
+What must be atomic is a Function (functions.lua); the rest are plain commands that can be pipelined
+to many buckets of many nodes. How keys are named says `redis_calls`, how rows travel `redis_rows`,
+how a model is made, refilled and removed `redis_making`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.pserver.errors import LostLease, Unreachable
+from headrace.pserver.redis_backend.address import parse_address
+from headrace.pserver.redis_backend.cluster_client import Call, Nodes, Waiting
+from headrace.pserver.redis_backend.commands import Calls, checked
+from headrace.pserver.redis_backend.lifecycle import FORMAT, Kept, Making
+from headrace.pserver.redis_backend.row_io import find_rows, look_rows, read_bucket, written
+from headrace.pserver.store import OWN_FIELDS, Answer, Entry, Looked, Polled, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.store import Delete, Fold, Push, Trim
+
+__all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What may differ between processes that use one store."""
+
+    waiting: Waiting = field(default_factory=Waiting)
+    sub_hashes: int | None = None
+    """Of each bucket, a power of two; counts at creation only, and is kept with the model. None: as
+    many as suit the number of buckets (`sub_hashes_for`). So many that each holds few enough rows
+    to stay flat in the server's memory (512 where nothing else is configured,
+    `hash-max-listpack-entries`): 6 million rows with 64 buckets. Beyond that a row costs some 40
+    bytes more: take 1024 for up to 25 million. More than needed make folds dearer."""
+    read_only: bool = False
+    """Whether all this process does is read: then it needs no functions on the servers, does not
+    load them, and a user that may not write will do."""
+
+
+def open_store(url: str, model: str, settings: StoreSettings | None = None) -> RedisStore:
+    """Connect to the store of a model: redis[+cluster]:// or rediss[+cluster]://.
+
+    Raises Unreachable within seconds if nothing answers there, naming address and setting; Refused
+    if user or password are wrong. Whether the model is there, `shape` says.
+    """
+    settings = settings or StoreSettings()
+    nodes = Nodes(parse_address(url), settings.waiting, read_only=settings.read_only)
+    return RedisStore(nodes, model, settings.sub_hashes)
+
+
+class RedisStore:
+    """One model's buckets on real servers. Safe for use from several threads."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        model: str,
+        sub_hashes: int | None = None,
+        nonces: Callable[[], bytes] = lambda: secrets.token_bytes(8),
+    ) -> None:
+        """`nonces` draws 8 bytes for each new bucket."""
+        self.nodes = nodes
+        self._calls = Calls(nodes, model)
+        self._making = Making(self._calls, sub_hashes, nonces)
+        self._kept: Kept | None = None
+
+    def create(self, shape: Shape) -> None:
+        """See Store.create."""
+        self._making.create(shape)
+
+    def begin(self, shape: Shape) -> None:
+        """See Store.begin."""
+        self._making.begin(shape)
+
+    def missing(self) -> list[int]:
+        """See Store.missing."""
+        return self._making.missing()
+
+    def load(
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+    ) -> None:
+        """See Store.load."""
+        self._making.load(bucket, version, marks, chunks)
+
+    def finish(self) -> None:
+        """See Store.finish."""
+        self._making.finish()
+
+    def drop(self) -> None:
+        """See Store.drop."""
+        self._kept = None
+        self._making.drop()
+
+    def shape(self) -> Shape:
+        """See Store.shape."""
+        kept = self._known()
+        return Shape(self._calls.model, kept.buckets, kept.width, kept.fingerprint, kept.spec)
+
+    @property
+    def sub_hashes(self) -> int:
+        """Of each bucket of the model. Raises MissingModel, Unreachable."""
+        return self._known().sub_hashes
+
+    def key(self, bucket: int, name: str) -> bytes:
+        """Return the key of a bucket's `marks`, `log` or `rows:n`."""
+        return self._calls.key(bucket, name)
+
+    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+        """See Store.marks."""
+        keys = [self.key(bucket, "marks") for bucket in buckets]
+        replies = self.nodes.run([Call(key, ("HGETALL", key)) for key in keys])
+        return [
+            self._standing(bucket, checked(reply))
+            for bucket, reply in zip(buckets, replies, strict=True)
+        ]
+
+    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+        """See Store.push."""
+        calls = []
+        for push in pushes:
+            arguments: list[bytes | str | int] = [push.nonce, push.blob]
+            for span in push.spans:
+                arguments += (span.source, span.start, span.stop)
+            calls.append(self._calls.function("push", push.bucket, ("log", "marks"), arguments))
+        answers: list[Answer | Unreachable] = []
+        for push, reply in zip(pushes, self.nodes.run(calls), strict=True):
+            if isinstance(reply := checked(reply), Unreachable):
+                answers.append(reply)
+                continue
+            sources = [span.source for span in push.spans]
+            marks = dict(zip(sources, map(int, reply[4:]), strict=True))
+            version, nonce, previous, log_bytes = reply[:4]
+            answers.append(
+                Answer(push.bucket, int(version), nonce, previous, marks, int(log_bytes))
+            )
+        return answers
+
+    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+        """See Store.poll."""
+        calls = []
+        for bucket, version in after.items():
+            marks, log = self.key(bucket, "marks"), self.key(bucket, "log")
+            # on one connection, in this order: the head first, so that no entry is missed
+            calls.append(Call(marks, ("HMGET", marks, "version", "nonce", "trimmed")))
+            calls.append(Call(log, ("XRANGE", log, f"{version + 1}-0", "+", "COUNT", limit)))
+        replies = [checked(reply) for reply in self.nodes.run(calls)]
+        return [
+            self._polled(bucket, head, entries)
+            for bucket, head, entries in zip(after, replies[::2], replies[1::2], strict=True)
+        ]
+
+    def rows(self, bucket: int) -> Iterator[StoredRows]:
+        """See Store.rows."""
+        return read_bucket(self._calls, bucket, self._known().layout)
+
+    def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
+        """See Store.find."""
+        return find_rows(self._calls, wanted, self._known().layout)
+
+    def look(
+        self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
+    ) -> list[Looked | Unreachable]:
+        """See Store.look."""
+        answers: list[Looked | Unreachable] = []
+        seen = look_rows(self._calls, wanted, after, limit, self._known().layout)
+        for bucket, one in zip(wanted, seen, strict=True):
+            if isinstance(one, Unreachable):
+                answers.append(one)
+                continue
+            polled = self._polled(bucket, one.head, one.entries)
+            answers.append(polled if isinstance(polled, Unreachable) else Looked(one.rows, polled))
+        return answers
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """See Store.claim."""
+        return bool(self._run("claim", bucket, ("marks",), (keeper, lease_ms)))
+
+    def release(self, bucket: int, keeper: str) -> None:
+        """See Store.release."""
+        self._run("release", bucket, ("marks",), (keeper,))
+
+    def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
+        """See Store.fold."""
+        return _refusals(self.nodes.run([self._fold(fold, self._known()) for fold in folds]))
+
+    def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
+        """See Store.trim."""
+        calls = []
+        for trim in trims:
+            fence = (trim.keeper, trim.folds, trim.version, trim.nonce)
+            arguments = (*fence, trim.through, trim.trimmed)
+            calls.append(self._calls.function("trim", trim.bucket, ("log", "marks"), arguments))
+        return _refusals(self.nodes.run(calls))
+
+    def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:
+        """See Store.delete."""
+        calls = []
+        for delete in deletes:
+            fence = (delete.keeper, delete.folds, delete.version, delete.nonce)
+            arguments = (*fence, delete.entry_nonce, delete.blob)
+            calls.append(self._calls.function("delete", delete.bucket, ("log", "marks"), arguments))
+        return _refusals(self.nodes.run(calls))
+
+    def close(self) -> None:
+        """See Store.close."""
+        self.nodes.close()
+
+    def node_of(self, bucket: int) -> str:
+        """Return `host:port` of the node that has a bucket."""
+        return self.nodes.name_of(self.key(bucket, "marks"))
+
+    def _fold(self, fold: Fold, kept: Kept) -> Call:
+        words = written(fold.version, fold.rows, fold.gone, kept.layout)
+        fence = (fold.keeper, fold.number, fold.version, fold.nonce)
+        return self._calls.scattered("fold", fold.bucket, fence, words)
+
+    def _run(
+        self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
+    ) -> Any:
+        return self._calls.all([self._calls.function(name, bucket, keys, arguments)])[0]
+
+    def _known(self) -> Kept:
+        if self._kept is None:
+            self._kept = self._making.whole()
+        return self._kept
+
+    def _standing(self, bucket: int, reply: Any) -> Answer | Unreachable:
+        if isinstance(reply, Unreachable):
+            return reply
+        found = dict(zip(reply[::2], reply[1::2], strict=True))
+        if b"version" not in found:
+            raise self._making.lost(bucket)
+        marks = {name.decode(): mark for name, mark in found.items()}
+        return Answer(
+            bucket,
+            int(found[b"version"]),
+            found[b"nonce"],
+            found[b"previous"],
+            {source: int(mark) for source, mark in marks.items() if source not in OWN_FIELDS},
+            int(found[b"appended_bytes"]) - int(found[b"trimmed_bytes"]),
+        )
+
+    def _polled(self, bucket: int, head: Any, entries: Any) -> Polled | Unreachable:
+        for reply in (head, entries):
+            if isinstance(reply, Unreachable):
+                return reply
+        version, nonce, trimmed = head
+        if version is None:
+            raise self._making.lost(bucket)
+        return Polled(
+            bucket,
+            int(version),
+            nonce,
+            int(trimmed),
+            # the fields in the order in which `push` wrote them: name, value, name, value...
+            tuple(
+                Entry(int(entry_id[:-2]), fields[1], fields[3], fields[5])
+                for entry_id, fields in entries
+            ),
+        )
+
+
+def _refusals(replies: list[Any]) -> list[LostLease | Unreachable | None]:
+    return [reply if isinstance(reply, LostLease) else _failure(reply) for reply in replies]
+
+
+def _failure(reply: Any) -> Unreachable | None:
+    passing = checked(reply)
+    return passing if isinstance(passing, Unreachable) else None

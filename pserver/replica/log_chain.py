@@ -1,0 +1,100 @@
+"""What a bucket's log says beyond a version, and whether it continues what was read before.
+
+Each entry names the nonce of the one before: they form a chain, and a gap (trimmed under the
+reader), a link that does not fit, a head below the reader's or at it with another nonce (a failover
+rewrote history) are found by it. Who reads a log begins anew then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.pserver.errors import StoreError
+from headrace.pserver.rows.deltas import Gains, Reached, unpack_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.pserver.rows.deltas import Deletions, Header
+    from headrace.pserver.store import Entry, Polled
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a replica has come with one bucket."""
+
+    version: int
+    nonce: bytes
+    event_ms: int
+    """Greatest event time that the bucket's rows have learned from; 0 if none is known."""
+    append_ms: int
+    """Greatest append time of the events that the bucket's rows have learned from; 0 likewise."""
+    reached: Mapping[str, Reached]
+    """Source -> the last that an entry said of it. Only what the log still held is known."""
+
+    def precedes(self, version: int, previous: bytes) -> bool:
+        """Whether an entry of this version, after one of nonce `previous`, is exactly the next."""
+        return version == self.version + 1 and previous == self.nonce
+
+
+class Broken(Exception):
+    """The log does not continue what was read before. The bucket has to be read anew."""
+
+
+def log_of(polled: Polled) -> Sequence[Entry]:
+    """Return the log's first entries. Raises Broken if it does not begin where it must."""
+    entries = polled.entries
+    if not entries:
+        if polled.version != polled.trimmed:
+            raise Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+        return ()
+    if entries[0].version != polled.trimmed + 1:
+        raise Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+    return [entries[0], *_links(entries[0].version, entries[0].nonce, entries[1:])]
+
+
+def chain(version: int, nonce: bytes, polled: Polled) -> Sequence[Entry]:
+    """Return the entries that continue (version, nonce). Raises Broken if they do not."""
+    if polled.version < version or (polled.version == version and polled.nonce != nonce):
+        raise Broken(f"bucket {polled.bucket} went back to version {polled.version}")
+    if polled.trimmed > version or (polled.version > version and not polled.entries):
+        raise Broken(f"bucket {polled.bucket}: entries after {version} were trimmed")
+    return _links(version, nonce, polled.entries)
+
+
+def _links(version: int, nonce: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
+    for entry in entries:
+        if entry.version != version + 1 or entry.previous != nonce:
+            raise Broken(f"entry {entry.version} does not follow entry {version}")
+        version, nonce = entry.version, entry.nonce
+    return entries
+
+
+def advanced(position: Position, version: int, nonce: bytes, header: Header) -> Position:
+    """Return the position after an entry."""
+    reached = dict(position.reached)
+    for now in header.reached:
+        before = reached.get(now.source)
+        append_ms = max(now.append_ms, before.append_ms if before else 0)
+        # a keeper's entry repeats what it knew, which may be less than what is known here
+        stop = max(now.stop, before.stop if before else 0)
+        reached[now.source] = Reached(now.source, now.start, stop, append_ms, now.clicks)
+    return Position(
+        version,
+        nonce,
+        max(position.event_ms, header.event_ms),
+        max(position.append_ms, header.append_ms),
+        reached,
+    )
+
+
+def unpacked(bucket: int, entry: Entry, width: int) -> tuple[Header, Gains | Deletions]:
+    """Return what an entry says. Raises StoreError if its rows are not of `width` floats."""
+    header, content = unpack_entry(entry.blob)
+    if isinstance(content, Gains) and header.width != width:
+        raise StoreError(
+            f"bucket {bucket}, entry {entry.version}: expected rows of {width} "
+            f"floats, found {header.width}"
+        )
+    return header, content

@@ -1,0 +1,326 @@
+"""Single rows, as a full replica would hold them, in a process that cannot hold all of them.
+
+It follows the logs as a replica does, but keeps only their tails: the entries that keepers have not
+yet trimmed (pserver.replica.log_tail). A row is what is folded of it, read when it is asked for,
+and to that the entries beyond its version, added in the log's order: to the bit what a replica has
+that has come as far. Why that is so, for one bucket:
+
+1.  Let the tail hold the entries beyond its floor up to its position. The store answers a `look`
+    with rows, `trimmed`, head and entries as of one moment m; the rows are of the history that the
+    bucket has at m, however it came to have it.
+2.  If the entries continue the tail's chain of nonces, and follow it to the head of m, that history
+    has every entry of the tail, and the tail then has every entry of that history beyond its floor
+    up to the head at least. If they do not (the bucket went back, or was loaded anew, or entries
+    were trimmed before they were read), the tail begins anew with the entries of the log, and the
+    rows are read again.
+3.  Keepers fold before they trim: what entries up to `trimmed` say of a row is in the row as it is
+    at m. So the entries beyond its version that it lacks are beyond `trimmed`; they are in the tail
+    as long as its floor is not above `trimmed` at m. The floor is a `trimmed` that the store said
+    earlier. It may have gone back since, with the folds that allowed it, though no entry was lost:
+    then the tail begins anew too. Entries are forgotten only after the rows have been made whole.
+4.  A row that the store has not was never folded, and all its entries are beyond `trimmed`; or it
+    was removed when it did not exist, as of some version up to the head of m. Then a deletion
+    removed it, not seen since. If that deletion is in the tail, it removes what the tail's entries
+    before it say of the row as well, for of those seen less than of all; if it is forgotten, so are
+    they. Either way what remains is what the row gained since.
+
+So all rows of one bucket are as of one version, which is at least the head of m, and not older than
+the last poll. A bucket that does not answer is a value in the answer; other buckets' rows are there
+all the same. Of a row that was looked up before, `advance` tells what it is now, as long as the
+tail reaches back to it: a cache of hot rows need not ask the store at all.
+
+Not safe for use from several threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.pserver.errors import Unreachable
+from headrace.pserver.replica.log_chain import Broken, Position, advanced, chain, log_of, unpacked
+from headrace.pserver.replica.log_tail import Tail
+from headrace.pserver.replica.replica import Stale
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.row_codec import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    import numpy.typing as npt
+
+    from headrace.pserver.rows.deltas import Deletions, Gains, Header
+    from headrace.pserver.store import Looked, Polled, Shape, Store
+
+    Ids = npt.NDArray[np.uint64]
+    Versions = npt.NDArray[np.uint64]
+
+_ENTRIES_A_POLL = 64
+"""Of one bucket, unless asked otherwise."""
+_TRIES = 4
+"""To read a bucket's rows while its history breaks under us: once is an event, thrice an outage."""
+
+
+class Taken(NamedTuple):
+    """An entry of a bucket's log was taken into its tail."""
+
+    bucket: int
+    version: int
+    header: Header
+    content: Gains | Deletions
+
+
+class Anew(NamedTuple):
+    """The tail of a bucket begins anew: rows looked up before may be of a history that is no more.
+
+    Whoever keeps rows forgets those of this bucket.
+    """
+
+    bucket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows, in the order in which they were asked for."""
+
+    rows: Rows
+    """(n,) What does not exist is as a row that never gained anything."""
+    present: npt.NDArray[np.bool_]
+    """(n,) Whether the row exists."""
+    versions: Versions
+    """(n,) Of its bucket's log, as of which the row is what it is."""
+    failed: Mapping[int, Unreachable]
+    """Buckets that did not answer: of their rows nothing is known."""
+
+
+def _nobody(_: object) -> None:
+    pass
+
+
+class Lookup:
+    """Single rows of a model, by id."""
+
+    def __init__(
+        self, store: Store, shape: Shape, watch: Callable[[Taken | Anew], None] = _nobody
+    ) -> None:
+        """`watch` is told of every entry as it is taken, in order, and of a bucket that begins anew
+        before anything is taken of it again.
+        """
+        self.shape = shape
+        self._store, self._watch = store, watch
+        self._tail = Tail(shape)
+        self._positions: list[Position | None] = [None] * shape.buckets
+        self._trimmed = [0] * shape.buckets  # as last said; forgotten when no row needs it any more
+        self._changes: list[Anew | Stale] = []  # not yet returned
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tail of every bucket was begun."""
+        return None not in self._positions
+
+    @property
+    def tail_rows(self) -> int:
+        """Rows of all entries that are held."""
+        return len(self._tail)
+
+    @property
+    def tail_bytes(self) -> int:
+        """Memory of the tails."""
+        return self._tail.size_bytes
+
+    def position(self, bucket: int) -> Position:
+        """Return how far a bucket's tail reaches. Raises KeyError before it was begun."""
+        position = self._positions[bucket]
+        if position is None:
+            raise KeyError(f"the tail of bucket {bucket} is not begun yet")
+        return position
+
+    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Anew | Stale]:
+        """Take in up to `limit` new entries a bucket; return what went wrong since the last call.
+
+        Raises what the store raises beyond Unreachable.
+        """
+        broken = []
+        after = {bucket: self._version(bucket) for bucket in range(self.shape.buckets)}
+        for bucket, polled in zip(after, self._store.poll(after, limit), strict=True):
+            if isinstance(polled, Unreachable):
+                self._changes.append(Stale(bucket, polled))
+                continue
+            try:
+                self._take(bucket, polled)
+            except Broken:
+                broken.append(bucket)
+        self._restart(broken)
+        self._forget()
+        changes, self._changes = self._changes, []
+        return changes
+
+    def rows(self, ids: Ids, limit: int = _ENTRIES_A_POLL) -> Found:
+        """Return these rows as they are now; ids may repeat.
+
+        Raises what the store raises beyond Unreachable.
+        """
+        unique, asked = np.unique(ids, return_inverse=True)
+        rows, versions = _nothing(unique, self.shape.width), np.zeros(unique.shape[0], np.uint64)
+        buckets, starts = np.unique(self.shape.bucket_of(unique), return_index=True)
+        stops = np.append(starts, unique.shape[0])[1:]
+        wanted = {
+            bucket: unique[start:stop]
+            for bucket, start, stop in zip(buckets.tolist(), starts, stops, strict=True)
+        }
+        failed: dict[int, Unreachable] = {}
+        for _ in range(_TRIES):
+            wanted = self._look(wanted, limit, rows, versions, failed)
+            if not wanted:
+                break
+        for bucket in wanted:
+            failed[bucket] = Unreachable(f"bucket {bucket}: its history broke {_TRIES} times")
+        self._tail.bring(rows, versions)
+        self._forget()
+        reached = np.array([self._version(bucket) for bucket in buckets.tolist()], np.uint64)
+        versions = np.repeat(reached, stops - starts)
+        present = rows.exist()
+        for bucket in failed:
+            where = np.flatnonzero(self.shape.bucket_of(unique) == bucket)
+            _put(rows, where, _nothing(unique[where], self.shape.width))
+            present[where], versions[where] = False, 0
+        return Found(rows.chosen(asked), present[asked], versions[asked], failed)
+
+    def fold_own(
+        self,
+        bucket: int,
+        version: int,
+        nonce: bytes,
+        previous_nonce: bytes,
+        header: Header,
+        gains: Gains,
+    ) -> bool:
+        """Take an entry that this process pushed into the tail, without reading it back.
+
+        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        """
+        position = self._positions[bucket]
+        if position is None or not position.precedes(version, previous_nonce):
+            return False
+        self._tail.append(bucket, version, gains)
+        self._positions[bucket] = advanced(position, version, nonce, header)
+        self._watch(Taken(bucket, version, header, gains))
+        return True
+
+    def advance(self, rows: Rows, versions: Versions) -> tuple[Versions, npt.NDArray[np.bool_]]:
+        """Bring rows that were looked up before, in place, to what they are now.
+
+        rows: as they were at `versions`, (n,), of buckets that have not begun anew since. Returns
+        the versions they are at now, and whether the tail reached back to them, (n,); where it did
+        not, the row has to be looked up again, and is worth nothing.
+        """
+        buckets = self.shape.bucket_of(rows.ids)
+        reached = np.array([self._version(b) for b in range(self.shape.buckets)], np.uint64)
+        known = (versions >= self._tail.floors[buckets]) & (versions <= reached[buckets])
+        self._tail.bring(rows, versions)
+        return reached[buckets], known
+
+    def newest(self, ids: Ids) -> Versions:
+        """Return the version of the last entry known that changed each row; shape (n,).
+
+        0, or not beyond what was forgotten: none in the tail.
+        """
+        return self._tail.newest(ids)
+
+    def _look(
+        self,
+        wanted: Mapping[int, Ids],
+        limit: int,
+        rows: Rows,
+        versions: Versions,
+        failed: dict[int, Unreachable],
+    ) -> dict[int, Ids]:
+        """Read folded rows and follow the tails to them; return what has to be read again."""
+        again = {}
+        after = {bucket: self._version(bucket) for bucket in wanted}
+        for bucket, looked in zip(wanted, self._store.look(wanted, after, limit), strict=True):
+            try:
+                if isinstance(looked, Unreachable):
+                    raise looked
+                self._follow_to(bucket, looked, limit)
+            except Unreachable as error:
+                failed[bucket] = error
+            except Broken:
+                again[bucket] = wanted[bucket]
+            else:
+                places = np.searchsorted(rows.ids, looked.rows.rows.ids)
+                versions[places] = looked.rows.versions
+                _put(rows, places, looked.rows.rows)
+        self._restart(again)
+        return again
+
+    def _follow_to(self, bucket: int, looked: Looked, limit: int) -> None:
+        """Follow a tail to the head that the bucket had when its rows were read."""
+        polled = looked.polled
+        goal = max(polled.version, int(looked.rows.versions.max(initial=0)))
+        self._take(bucket, polled)
+        while (before := self._version(bucket)) < goal:
+            [more] = self._store.poll({bucket: before}, limit)
+            if isinstance(more, Unreachable):
+                raise more
+            self._take(bucket, more)
+            if self._version(bucket) == before:
+                raise Broken(f"bucket {bucket}: rows are newer than the log")
+
+    def _take(self, bucket: int, polled: Polled) -> None:
+        position = self._positions[bucket]
+        if position is None:
+            entries = log_of(polled)
+            nonce = entries[0].previous if entries else polled.nonce
+            position = Position(polled.trimmed, nonce, 0, 0, {})
+            self._tail.begin(bucket, polled.trimmed)
+        else:
+            if polled.trimmed < self._tail.floors[bucket]:
+                raise Broken(f"bucket {bucket}: folds and a trim were lost")
+            entries = chain(position.version, position.nonce, polled)
+        self._positions[bucket], self._trimmed[bucket] = position, polled.trimmed
+        for entry in entries:
+            header, content = unpacked(bucket, entry, self.shape.width)
+            self._tail.append(bucket, entry.version, content)
+            position = advanced(position, entry.version, entry.nonce, header)
+            self._positions[bucket] = position
+            self._watch(Taken(bucket, entry.version, header, content))
+
+    def _restart(self, buckets: Collection[int]) -> None:
+        if buckets:
+            self._tail.drop(buckets)
+        for bucket in buckets:
+            self._positions[bucket] = None
+            self._changes.append(Anew(bucket))
+            self._watch(Anew(bucket))
+
+    def _forget(self) -> None:
+        for bucket, trimmed in enumerate(self._trimmed):
+            if self._positions[bucket] is not None and trimmed > self._tail.floors[bucket]:
+                self._tail.forget(bucket, trimmed)
+
+    def _version(self, bucket: int) -> int:
+        position = self._positions[bucket]
+        return 0 if position is None else position.version
+
+
+def _put(rows: Rows, places: npt.NDArray[np.int64], new: Rows) -> None:
+    """Set the rows at these places to what they are elsewhere."""
+    rows.shows[places], rows.clicks[places] = new.shows, new.clicks
+    rows.first_seen[places], rows.last_seen[places] = new.first_seen, new.last_seen
+    rows.values[places] = new.values
+
+
+def _nothing(ids: Ids, width: int) -> Rows:
+    """Return rows that never gained anything."""
+    count = ids.shape[0]
+    return Rows(
+        ids,
+        np.zeros(count, np.uint64),
+        np.zeros(count, np.uint64),
+        np.full(count, NEVER, np.uint32),
+        np.zeros(count, np.uint32),
+        np.zeros((count, width), np.float32),
+    )

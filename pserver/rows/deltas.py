@@ -1,0 +1,184 @@
+"""What rows gained: the content of one log entry, and its bytes.
+
+A learner never writes a row. It says what its rows *gained* since its last push: `show` and `click`
+counts, the earliest and latest time a row was seen, and float additions beside them. Additions of
+several learners commute, so nothing is lost when they interleave. An entry also carries how far
+its sources have been read, so that whoever folds it knows which offsets it has learned from.
+
+A keeper may append what rows *lose*: all of themselves, unless they were seen later than it thought
+(`Deletions`). Such an entry has a format of its own, so that a program that knows only gains
+refuses it by name instead of adding it.
+
+Layout, little-endian: u32 length of the header, the header as MessagePack padded with spaces to a
+multiple of eight, then columns one after another: ids u64[n], shows u32[n], clicks u32[n],
+first_seen u32[n], last_seen u32[n], values f32[n, width]; of deletions
+ids u64[n], last_seen u32[n]. Columns rather than rows, because every reader and writer of it is
+vectorized.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from headrace.pserver.errors import CorruptEntry
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FORMAT = 1
+DELETING_FORMAT = 2
+"""Of entries that remove rows."""
+NEVER = 0xFFFFFFFF
+"""`first_seen` of a row that was never seen: the identity of `min`."""
+
+
+class Gains(NamedTuple):
+    """Rows and what they gained. Ids are unique and ascending; all of one bucket when pushed."""
+
+    ids: npt.NDArray[np.uint64]  # (n,)
+    shows: npt.NDArray[np.uint32]  # (n,) added
+    clicks: npt.NDArray[np.uint32]  # (n,) added
+    first_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds; the least wins
+    last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds; the greatest wins
+    values: npt.NDArray[np.float32]  # (n, width) added
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Gains:
+        """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
+        return Gains(
+            self.ids[which],
+            self.shows[which],
+            self.clicks[which],
+            self.first_seen[which],
+            self.last_seen[which],
+            self.values[which],
+        )
+
+    @classmethod
+    def empty(cls, width: int) -> Gains:
+        """No rows at all: what a bucket gains when only its marks advance."""
+        none = np.zeros(0, np.uint32)
+        return cls(np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32))
+
+
+class Deletions(NamedTuple):
+    """Rows to be removed, each unless it was seen after the time named. Ids unique, ascending."""
+
+    ids: npt.NDArray[np.uint64]  # (n,)
+    last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_]) -> Deletions:
+        """Return the rows of a slice, or those where a mask of shape (n,) is set."""
+        return Deletions(self.ids[which], self.last_seen[which])
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """How far one source had been read when an entry was pushed."""
+
+    source: str
+    """`topic id/partition`: a topic made again under the same name is another source."""
+    start: int
+    """First offset that the entry covers."""
+    stop: int
+    """First offset that it does not cover."""
+    append_ms: int
+    """Greatest Kafka append time among the events behind offsets below `stop`."""
+    clicks: list[tuple[int, int]] = []
+    """(offset, append_ms) of the click examples covered, in one bucket's entry a round only.
+
+    A click has arrived at a replica once every bucket's `stop` for this source is past its offset.
+    """
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What an entry says of itself beside its rows."""
+
+    width: int
+    """Floats a row."""
+    rows: int
+    event_ms: int
+    """Greatest event time learned from, so far, by the learner that pushed; 0 if none."""
+    append_ms: int
+    """Greatest append time of the events learned from, so far, by that learner; 0 if none."""
+    reached: list[Reached]
+    format: int = FORMAT
+
+
+_encode = msgspec.msgpack.Encoder()
+_decode = msgspec.msgpack.Decoder(Header)
+
+
+def pack(header: Header, content: Gains | Deletions) -> bytes:
+    """Return the bytes of an entry.
+
+    Raises ValueError if `header` does not describe `content`.
+    """
+    rows = content.ids.shape[0]
+    columns: list[tuple[npt.NDArray[np.generic], str]]
+    if isinstance(content, Deletions):
+        fits = (header.format, header.rows, header.width) == (DELETING_FORMAT, rows, 0)
+        columns = [(content.ids, "<u8"), (content.last_seen, "<u4")]
+    else:
+        width = content.values.shape[1]
+        fits = (header.format, header.rows, header.width) == (FORMAT, rows, width)
+        columns = [
+            (content.ids, "<u8"),
+            (content.shows, "<u4"),
+            (content.clicks, "<u4"),
+            (content.first_seen, "<u4"),
+            (content.last_seen, "<u4"),
+            (content.values, "<f4"),
+        ]
+    if not fits:
+        raise ValueError(
+            f"header says {header.rows} rows of {header.width} floats in format {header.format}, "
+            f"found {rows} {type(content).__name__}"
+        )
+    head = _encode.encode(header)
+    head += b" " * (-(len(head) + 4) % 8)
+    body = (np.ascontiguousarray(column, kind).data for column, kind in columns)
+    return b"".join((struct.pack("<I", len(head)), head, *body))
+
+
+def unpack(blob: bytes) -> tuple[Header, Gains]:
+    """Return what `pack` was given, of an entry of gains; the arrays are read-only views of `blob`.
+
+    Raises CorruptEntry if the bytes are not such an entry.
+    """
+    header, content = unpack_entry(blob)
+    if isinstance(content, Deletions):
+        raise CorruptEntry(f"log entry: expected gains, found {header.rows} deletions")
+    return header, content
+
+
+def unpack_entry(blob: bytes) -> tuple[Header, Gains | Deletions]:
+    """Return what `pack` was given; the arrays are read-only views of `blob`.
+
+    Raises CorruptEntry if the bytes are no entry that this version knows.
+    """
+    try:
+        (length,) = struct.unpack_from("<I", blob)
+        header = _decode.decode(blob[4 : 4 + length].rstrip(b" "))
+    except (struct.error, msgspec.DecodeError) as error:
+        raise CorruptEntry(
+            f"log entry of {len(blob)} bytes has no readable header: {error}"
+        ) from error
+    rows, start = header.rows, 4 + length
+    deleting = header.format == DELETING_FORMAT
+    expected = start + rows * (12 if deleting else 24 + 4 * header.width)
+    if header.format not in (FORMAT, DELETING_FORMAT) or len(blob) != expected:
+        raise CorruptEntry(
+            f"log entry: expected format {FORMAT} or {DELETING_FORMAT} and {expected} bytes for "
+            f"{rows} rows of {header.width} floats, found format {header.format} and "
+            f"{len(blob)} bytes"
+        )
+    ids = np.frombuffer(blob, "<u8", rows, start)
+    if deleting:
+        return header, Deletions(ids, np.frombuffer(blob, "<u4", rows, start + 8 * rows))
+    words = np.frombuffer(blob, "<u4", 4 * rows, start + 8 * rows).reshape(4, rows)
+    values = np.frombuffer(blob, "<f4", rows * header.width, start + 24 * rows)
+    gains = Gains(ids, words[0], words[1], words[2], words[3], values.reshape(rows, header.width))
+    return header, gains

@@ -1,0 +1,150 @@
+"""Rows as they lie in the store: one packed blob a row, made and read for many rows at once.
+
+A learner pushes what rows *gained* (pserver.rows.deltas); a keeper writes what rows *are*. Both
+have the same columns, but counters of whole rows need 64 bits, and every stored row says up to
+which version of its bucket's log it is folded, so that whoever reads rows and log knows what to
+add.
+
+Layout, little-endian: version u64, shows u64, clicks u64, first_seen u32, last_seen u32, values
+f32[width]. Rows lie under their id, u64 little-endian, in sub-hashes: small hashes that servers
+keep as one flat piece of memory, which halves what a row costs beside its bytes. The bits of the
+id below those of its bucket say which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.pserver.errors import CorruptEntry
+from headrace.pserver.rows.deltas import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+_SUB_HASHES = 16_384  # of a model with few buckets: 60 rows each with a million of them
+MOST_SUB_HASHES = 4096
+"""Of a bucket: their keys are arguments of one call."""
+
+
+class Rows(NamedTuple):
+    """Everything these rows ever gained."""
+
+    ids: npt.NDArray[np.uint64]  # (n,)
+    shows: npt.NDArray[np.uint64]  # (n,)
+    clicks: npt.NDArray[np.uint64]  # (n,)
+    first_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds, gains.NEVER if never
+    last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
+    values: npt.NDArray[np.float32]  # (n, width)
+
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Rows:
+        """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
+        return Rows._make(column[which] for column in self)
+
+    def exist(self) -> npt.NDArray[np.bool_]:
+        """Return which rows ever gained anything; shape (n,). Others are as if they were absent."""
+        gained = (self.shows > 0) | (self.clicks > 0) | (self.last_seen > 0)
+        gained |= (self.first_seen != NEVER) | (self.values != 0).any(axis=1)
+        return gained
+
+    def existing(self) -> Rows:
+        """Return the rows that exist, in ascending order of id, as copies."""
+        there = np.flatnonzero(self.exist())
+        return self.chosen(there[np.argsort(self.ids[there])])
+
+    def checksum(self) -> str:
+        """Return a digest of the rows that exist, whatever their order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for column in self.existing():
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
+
+
+class StoredRows(NamedTuple):
+    """Rows as they lie in the store, with the version up to which each is folded."""
+
+    versions: npt.NDArray[np.uint64]  # (n,)
+    rows: Rows
+    trimmed: int = 0
+    """From `Store.rows`: what was trimmed from the log when these were read, or right after."""
+
+
+def row_bytes(width: int) -> int:
+    """Bytes of one row's blob, its id aside."""
+    return 32 + 4 * width
+
+
+def pack_rows(version: int, rows: Rows) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+    """Return the id and the blob of each row, folded up to `version`; items of raw bytes, (n,)."""
+    count, width = rows.values.shape
+    packed = np.zeros(count, _layout(width))
+    packed["version"] = version
+    packed["shows"] = rows.shows
+    packed["clicks"] = rows.clicks
+    packed["first_seen"] = rows.first_seen
+    packed["last_seen"] = rows.last_seen
+    packed["values"] = rows.values
+    ids = np.ascontiguousarray(rows.ids, "<u8")
+    return ids.view("V8"), packed.view(f"V{row_bytes(width)}")
+
+
+def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> StoredRows:
+    """Return what `pack_rows` was given; the arrays are read-only views.
+
+    Raises CorruptEntry if the bytes are not rows of `width` floats.
+    """
+    names, joined = b"".join(ids), b"".join(blobs)
+    size = row_bytes(width)
+    if len(names) != 8 * len(ids) or len(joined) != size * len(ids):
+        raise CorruptEntry(
+            f"expected {len(ids)} rows of {width} floats, {8 + size} bytes each with its id, "
+            f"found {len(names) + len(joined)} bytes"
+        )
+    packed = np.frombuffer(joined, _layout(width))
+    return StoredRows(
+        packed["version"],
+        Rows(
+            np.frombuffer(names, "<u8"),
+            packed["shows"],
+            packed["clicks"],
+            packed["first_seen"],
+            packed["last_seen"],
+            packed["values"],
+        ),
+    )
+
+
+def sub_hash_of(
+    ids: npt.NDArray[np.uint64], buckets: int, sub_hashes: int
+) -> npt.NDArray[np.int64]:
+    """Return which sub-hash of its bucket each id lies in; both counts are powers of two."""
+    below = 64 - (buckets.bit_length() - 1) - (sub_hashes.bit_length() - 1)
+    if below == 64:
+        return np.zeros(ids.shape[0], np.int64)
+    return ((ids >> np.uint64(below)) & np.uint64(sub_hashes - 1)).astype(np.int64)
+
+
+def sub_hashes_for(buckets: int, had: int = 0) -> int:
+    """Return how many sub-hashes each bucket gets where nobody chose: 16,384 shared by the buckets,
+    or as many as a model `had` in all, yet 256 to 4,096 each; a power of two.
+    """
+    each = max(had, _SUB_HASHES) // buckets
+    return min(MOST_SUB_HASHES, max(256, 1 << each.bit_length() >> 1))
+
+
+def _layout(width: int) -> np.dtype[np.void]:
+    return np.dtype(
+        [
+            ("version", "<u8"),
+            ("shows", "<u8"),
+            ("clicks", "<u8"),
+            ("first_seen", "<u4"),
+            ("last_seen", "<u4"),
+            ("values", "<f4", (width,)),
+        ]
+    )

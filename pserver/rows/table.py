@@ -1,0 +1,304 @@
+"""Rows in this process's memory: a hash index from 64-bit ids to places in columns.
+
+Open addressing with linear probing over a power of two of slots, at most half full. A slot holds a
+place in the columns, or -1. Rows are not removed one by one: a row that no longer exists is set to
+what a row that never existed is (no shows, no gains), which is the same thing to every reader. When
+a quarter of the rows may be such, `compact` makes new columns without them: who reads the old ones
+meanwhile sees one moment, and who remembers places is told where they went.
+
+The columns are arrays in a named tuple (`Columns`), so that compiled kernels of other parts can
+look up, read and change rows without calling back into Python. A kernel that may add rows must be
+given room first: `reserve`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from headrace.pserver.intrinsics.prefetch import prefetch
+from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.rows.columns import (
+    FEW,
+    Columns,
+    copy_first_rows,
+    copy_rows,
+    empty_slots,
+    make_columns,
+)
+from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.rows.row_codec import Rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.pserver.rows.columns import Arrays, Kinds, Memory
+    from headrace.pserver.rows.deltas import Deletions, Gains
+
+    Ids = npt.NDArray[np.uint64]
+    Places = npt.NDArray[np.int64]
+
+_kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+"""Compiles what neither allocates nor is called from C: less to compile, no references counted."""
+AHEAD = 32
+"""Rows asked for together: enough walks to overlap, few enough to stay in cache."""
+_NEVER = np.uint32(NEVER)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@_kernel
+def home(slots, row_id):  # type: ignore[no-untyped-def]
+    """Return the slot at which the search for a row begins. Compiled; for use inside kernels."""
+    # Fibonacci hashing: ids hold their field in the low bits and their bucket in the high ones
+    mixed = (row_id ^ (row_id >> np.uint64(29))) * _GOLDEN
+    return np.int64((mixed >> np.uint64(20)) & np.uint64(slots.shape[0] - 1))
+
+
+@_kernel
+def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
+    """Return the place of `row_id`, or -1. Compiled; for use inside kernels."""
+    slot = home(slots, row_id)
+    while True:
+        place = slots[slot]
+        if place < 0 or ids[place] == row_id:
+            return np.int64(place)
+        slot = (slot + 1) & (slots.shape[0] - 1)
+
+
+@_kernel
+def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
+    """Return the place of `row_id`, adding an empty row if there is none.
+
+    Compiled; for use inside kernels. The caller has reserved room.
+    """
+    slots, ids = columns.slots, columns.ids
+    slot = home(slots, row_id)
+    while True:
+        place = slots[slot]
+        if place < 0:
+            break
+        if ids[place] == row_id:
+            return np.int64(place)
+        slot = (slot + 1) & (slots.shape[0] - 1)
+    place = np.int32(columns.count[0])
+    columns.count[0] += 1
+    slots[slot] = place
+    ids[place] = row_id
+    columns.first_seen[place] = _NEVER
+    return np.int64(place)
+
+
+@_kernel
+def fetch(slots, ids, wanted, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for the memory in which rows [begin, end) of those wanted will be looked for. Compiled.
+
+    Found one after the other, each waits for memory alone; asked for ahead, they come together.
+    """
+    for i in range(begin, end):
+        prefetch(slots, home(slots, wanted[i]))
+    for i in range(begin, end):
+        # nearly always the row that is wanted
+        prefetch(ids, max(slots[home(slots, wanted[i])], 0))
+
+
+@_kernel
+def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
+    for begin in range(0, wanted.shape[0], AHEAD):
+        end = min(begin + AHEAD, wanted.shape[0])
+        fetch(slots, ids, wanted, begin, end)
+        for i in range(begin, end):
+            places[i] = find(slots, ids, wanted[i])
+
+
+@_kernel
+def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
+    for begin in range(0, wanted.shape[0], AHEAD):
+        end = min(begin + AHEAD, wanted.shape[0])
+        fetch(columns.slots, columns.ids, wanted, begin, end)
+        for i in range(begin, end):
+            places[i] = find_or_add(columns, wanted[i])
+
+
+@_kernel
+def _index(slots, ids, count):  # type: ignore[no-untyped-def]
+    for begin in range(0, count, AHEAD):
+        end = min(begin + AHEAD, count)
+        for place in range(begin, end):
+            prefetch(slots, home(slots, ids[place]))
+        for place in range(begin, end):
+            slot = home(slots, ids[place])
+            while slots[slot] >= 0:
+                slot = (slot + 1) & (slots.shape[0] - 1)
+            slots[slot] = np.int32(place)
+
+
+@_kernel
+def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
+    for i in range(places.shape[0]):
+        place = places[i]
+        columns.shows[place] += np.uint64(shows[i])
+        columns.clicks[place] += np.uint64(clicks[i])
+        columns.first_seen[place] = min(columns.first_seen[place], first_seen[i])
+        columns.last_seen[place] = max(columns.last_seen[place], last_seen[i])
+        row, gained = row_of(columns.values, place), row_of(values, i)
+        for k in range(row.shape[0]):
+            row[k] += gained[k]
+
+
+class RowTable:
+    """Rows of one model, all of `width` floats, found by id."""
+
+    def __init__(
+        self,
+        width: int,
+        memory: Memory | None = None,
+        columns: Columns | None = None,
+        beside: Kinds | None = None,
+    ) -> None:
+        """`memory` makes the room for rows (None: this process's own); `columns` are there yet.
+
+        beside: what else lies in each row, by names of the caller's choice: see `beside`. For
+        memory or columns that are handed in, there is none: ValueError.
+        """
+        if beside and columns is not None:
+            raise ValueError(f"expected columns that are there to be all, got {beside} beside them")
+        self.width = width
+        self._memory, self._kinds = memory, beside or {}
+        self.beside: Arrays = {}
+        """What the maker of the table keeps in its rows, (capacity, ...) by name: zeros in a new
+        row, and it goes where the row goes, or with it: `clear` leaves it as it is, so the maker
+        has a row kept that still has something. New arrays whenever the columns are."""
+        if columns is None:
+            columns, self.beside = make_columns(FEW, width, memory, self._kinds)
+        self.columns = columns
+        self._cleared = 0  # since the columns were made; some may have come back
+
+    def __len__(self) -> int:
+        return int(self.columns.count[0])
+
+    @property
+    def changes(self) -> int:
+        """How often rows were changed: as long as this is the same, so is what they are worth."""
+        return int(self.columns.count[1])
+
+    def changed(self) -> None:
+        """Note that rows have been changed: for those whose kernels do it past this class."""
+        self.columns.count[1] += 1
+
+    @property
+    def ids(self) -> Ids:
+        """The ids of all rows, in the order they were added; shape (len,). A view."""
+        return self.columns.ids[: len(self)]
+
+    @property
+    def room(self) -> int:
+        """How many rows there may be before anything has to be made anew.
+
+        So long is whatever somebody else keeps of rows by place.
+        """
+        return int(min(self.columns.slots.shape[0] // 2, self.columns.ids.shape[0]))
+
+    def reserve(self, more: int) -> Columns:
+        """Make room for `more` new rows; return the columns, which may be new arrays."""
+        needed = len(self) + more
+        if needed > self.room:
+            self._make_room(needed)
+        return self.columns
+
+    def _make_room(self, needed: int) -> None:
+        """Have room for so many rows or more; who reads the columns that there are reads on."""
+        old, beside, count, rows = self.columns, self.beside, len(self), max(needed, 2 * self.room)
+        if needed > old.ids.shape[0]:
+            new, beside = make_columns(rows, self.width, self._memory, self._kinds)
+            new.count[:] = old.count
+            copy_first_rows(old, new, count)
+        else:
+            new = old._replace(slots=empty_slots(rows))
+        _index(new.slots, new.ids, count)
+        self.columns, self.beside = new, beside
+
+    def find(self, ids: Ids) -> Places:
+        """Return the place of each id, -1 where there is no row; shape (n,)."""
+        places = np.empty(ids.shape[0], np.int64)
+        _find_many(self.columns.slots, self.columns.ids, ids, places)
+        return places
+
+    def find_or_add(self, ids: Ids) -> Places:
+        """Return the place of each id, adding empty rows where there are none; shape (n,)."""
+        places = np.empty(ids.shape[0], np.int64)
+        _find_or_add_many(self.reserve(ids.shape[0]), ids, places)
+        return places
+
+    def add(self, gains: Gains) -> Places:
+        """Add gains to their rows, in the order given; return the places of the rows."""
+        places = self.find_or_add(gains.ids)
+        _add(self.columns, places, *gains[1:])
+        self.changed()
+        return places
+
+    def put(self, rows: Rows) -> Places:
+        """Set rows to what they are elsewhere; return their places. Ids are unique."""
+        places = self.find_or_add(rows.ids)
+        self.columns.shows[places] = rows.shows
+        self.columns.clicks[places] = rows.clicks
+        self.columns.first_seen[places] = rows.first_seen
+        self.columns.last_seen[places] = rows.last_seen
+        self.columns.values[places] = rows.values
+        self.changed()
+        return places
+
+    def everything(self) -> Rows:
+        """Return all rows, in the order they were added. Views."""
+        return Rows._make(column[: len(self)] for column in self.columns[2:])
+
+    def take(self, places: Places) -> Rows:
+        """Return the rows at these places, as copies."""
+        return Rows._make(column[places] for column in self.columns[2:])
+
+    def remove(self, deletions: Deletions) -> Places:
+        """Clear the rows that were not seen since they were to be deleted; return their places."""
+        places = self.find(deletions.ids)
+        known = places >= 0
+        places, until = places[known], deletions.last_seen[known]
+        places = places[self.columns.last_seen[places] <= until]
+        self.clear(places)
+        return places
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a quarter of the rows may have been cleared."""
+        return self._cleared >= max(FEW, len(self) // 4)
+
+    def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
+        """Drop the rows that are as if they had never existed; return where each row went.
+
+        keep: (len,) or more, True where a row stays though it is such. Returns (len,) new places,
+        -1 where the row was dropped. The columns are new arrays.
+        """
+        count = len(self)
+        stays = self.everything().exist()
+        if keep is not None:
+            stays |= keep[:count]
+        kept = np.flatnonzero(stays)
+        capacity = max(FEW, kept.shape[0] + kept.shape[0] // 4)
+        new, beside = make_columns(capacity, self.width, self._memory, self._kinds)
+        new.count[:] = kept.shape[0], self.changes
+        copy_rows(self.columns, new, kept)
+        _index(new.slots, new.ids, kept.shape[0])
+        self.columns, self.beside = new, beside
+        self._cleared = 0
+        moved = np.full(count, -1, np.int64)
+        moved[kept] = np.arange(kept.shape[0])
+        return moved
+
+    def clear(self, places: Places) -> None:
+        """Set rows to what a row is that never existed."""
+        self._cleared += places.shape[0]
+        self.columns.shows[places] = 0
+        self.columns.clicks[places] = 0
+        self.columns.first_seen[places] = NEVER
+        self.columns.last_seen[places] = 0
+        self.columns.values[places] = 0.0
+        self.changed()

@@ -1,0 +1,122 @@
+"""Whether a snapshot is, byte for byte and row for row, what was written.
+
+Every file is read once and everything that can be wrong with it is looked for: its size, its
+digest, whether Parquet can read it, how many rows it has, whether their ids ascend and lie in the
+bucket, and whether the rows have the checksum that the replica had they were taken from.
+
+The rows of one bucket of a snapshot, if they are what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.pserver.errors import CorruptEntry
+from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.snapshots.bucket_file import unpack
+from headrace.pserver.snapshots.errors import DamagedSnapshot
+from headrace.pserver.snapshots.write import Progress
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from headrace.pserver.snapshots.manifest import BucketFile, Manifest
+    from headrace.pserver.snapshots.storage import Shelf
+
+_PARALLEL = 2
+"""Files at a time: while one is fetched another is checked."""
+
+
+def verify(
+    shelf: Shelf,
+    manifest: Manifest,
+    *,
+    stop: threading.Event,
+    tell: Callable[[Progress], None],
+) -> list[str]:
+    """Return a line for everything that is wrong, in the order of buckets; none if all is well.
+
+    Ends early, with what it found so far, when told to stop. Raises StorageFailed.
+    """
+
+    def check(each: BucketFile) -> list[str]:
+        if stop.is_set():
+            return []
+        blob = shelf.read(manifest.name, each.file)
+        return [f"{each.file}: {text}" for text in problems_of(blob, each, manifest)]
+
+    problems: list[str] = []
+    rows = size_bytes = 0
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="verify") as pool:
+        for done, (each, found) in enumerate(
+            zip(manifest.files, pool.map(check, manifest.files), strict=True), 1
+        ):
+            problems += found
+            rows += each.rows
+            size_bytes += each.size_bytes
+            tell(Progress(done, manifest.buckets, rows, size_bytes))
+    return problems
+
+
+def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) -> list[str]:
+    """Return what is wrong with the file of a bucket; `blob` is None where there is no file."""
+    if blob is None:
+        return ["missing"]
+    if wrong := wrong_bytes(blob, expected):
+        return [wrong]
+    try:
+        chunks = list(unpack(blob, manifest.width))
+    except CorruptEntry as error:
+        return [str(error)]
+    problems = []
+    count = sum(chunk.ids.shape[0] for chunk in chunks)
+    if count != expected.rows:
+        problems.append(f"expected {expected.rows} rows, found {count}")
+    if not chunks:
+        return problems
+    rows = Rows._make(np.concatenate(column) for column in zip(*chunks, strict=True))
+    if (rows.ids[1:] <= rows.ids[:-1]).any():
+        problems.append("expected ids in ascending order, each once")
+    strays = np.flatnonzero(manifest.shape.bucket_of(rows.ids) != expected.bucket)
+    if strays.shape[0]:
+        stray = int(rows.ids[strays[0]])
+        problems.append(
+            f"expected ids of bucket {expected.bucket}, found {strays.shape[0]} others, such as "
+            f"{stray}"
+        )
+    checksum = rows.checksum()
+    if checksum != expected.checksum:
+        problems.append(f"expected rows with the checksum {expected.checksum}, found {checksum}")
+    return problems
+
+
+def wrong_bytes(blob: bytes, expected: BucketFile) -> str:
+    """Return how the bytes differ from what was written; empty if they do not."""
+    if len(blob) != expected.size_bytes:
+        return f"expected {expected.size_bytes} bytes, found {len(blob)}"
+    digest = hashlib.sha256(blob).hexdigest()
+    if digest != expected.sha256:
+        return f"expected sha256 {expected.sha256}, found {digest}"
+    return ""
+
+
+def read_bucket(
+    shelf: Shelf, manifest: Manifest, file: BucketFile, *, trusting: bool = False
+) -> list[Rows]:
+    """Return the rows of a bucket's file in chunks, ids ascending; the arrays are read-only.
+
+    `trusting`: do not compare its bytes with their digest. Raises DamagedSnapshot, StorageFailed.
+    """
+    blob = shelf.read(manifest.name, file.file)
+    wrong = "missing" if blob is None else "" if trusting else wrong_bytes(blob, file)
+    if blob is None or wrong:
+        raise DamagedSnapshot(manifest.name, [f"{file.file}: {wrong}"])
+    try:
+        return list(unpack(blob, manifest.width))
+    except CorruptEntry as error:
+        raise DamagedSnapshot(manifest.name, [f"{file.file}: {error}"]) from error

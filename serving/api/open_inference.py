@@ -1,0 +1,295 @@
+"""The Open Inference Protocol v2 (KServe, Triton): its six routes, for clients that speak it.
+
+    GET  /v2, /v2/health/live, /v2/health/ready
+    GET  /v2/models/{model}[/versions/{version}][/ready]
+    POST /v2/models/{model}[/versions/{version}]/infer
+
+A model's inputs and outputs are described in `tensors`. Its version, in this protocol, is the
+fingerprint of its spec: what a client was written for. How far the model has learned is a
+parameter of every answer (`version`, `age_ms_newest`, ...); `max_age_ms` and `min_version` among a
+request's parameters demand that it is fresh, and `snapshot` that it is the snapshot of that name.
+
+Binary extension: with the header `Inference-Header-Content-Length` the body is so many bytes of
+JSON and then the data of those inputs that have a `binary_data_size`, in order. An output is
+answered likewise where the request asks for it: `binary_data` of the output, or
+`binary_data_output` of the request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from fastapi import Request, Response
+from starlette.routing import Route
+
+from headrace.serving.api.handler import Written
+from headrace.serving.models.prediction import check_complete
+from headrace.serving.replicas.status import age
+from headrace.serving.requests.candidates import ID, Asked
+from headrace.serving.requests.decoder import shown
+from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
+from headrace.serving.requests.tensors import (
+    BYTES,
+    Input,
+    candidates_of,
+    inputs_of,
+    raw_of,
+    tensor_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from enum import Enum
+
+    from fastapi import FastAPI
+
+    from headrace.ingest.http.server import Readiness
+    from headrace.serving.api.handler import Answering
+    from headrace.serving.models.prediction import Scored
+    from headrace.serving.models.registry import Models, Served
+    from headrace.serving.requests.limits import Limits
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+SERVER = {"name": "headrace", "version": "1", "extensions": ["binary_tensor_data"]}
+SCORE = "score"
+_OUTPUTS = (SCORE, ID)
+_DATATYPES = {SCORE: "FP64", ID: BYTES}
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A tensor that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferRequest(msgspec.Struct, frozen=True):
+    """The JSON of a request."""
+
+    inputs: list[Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[Output] = []
+
+
+_decode = msgspec.json.Decoder(InferRequest).decode
+
+
+def error_of(refused: Refused) -> Response:
+    """Return a refusal as this protocol has it: one text."""
+    field = f"{refused.refusal.field}: " if refused.refusal.field else ""
+    text = f"{field}expected {refused.refusal.expected}, found {refused.refusal.found}"
+    return as_response(refused, encode({"error": text}))
+
+
+class _Asked(Asked, frozen=True, eq=False):
+    """With what only this protocol asks for."""
+
+    outputs: tuple[tuple[str, bool], ...] = ()
+    """Name, and whether it is answered in binary."""
+
+
+class InferFace:
+    """Reads and writes requests to `infer`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:
+        """Return what is asked. Raises Refused (400)."""
+        said = headers.get(HEADER_LENGTH)
+        length = len(body) if said is None else _length(said, len(body))
+        try:
+            request = _decode(memoryview(body)[:length])
+        except msgspec.ValidationError as error:
+            raise Refused(400, "", "a request of the protocol", str(error)) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            found = f"{length} bytes that are not: {error}"
+            raise Refused(400, "", "a JSON object in UTF-8", found) from error
+        raw = memoryview(body)[length:]
+        tensors = []
+        for i, each in enumerate(request.inputs):
+            size = each.parameters.get("binary_data_size")
+            if size is None:
+                tensors.append(tensor_of(each, f"inputs[{i}]", None))
+                continue
+            if type(size) is not int or not 0 <= size <= raw.nbytes:
+                where = f"inputs[{i}].parameters.binary_data_size"
+                raise Refused(400, where, f"at most the {raw.nbytes} bytes left", shown(size))
+            tensors.append(tensor_of(each, f"inputs[{i}]", raw[:size]))
+            raw = raw[size:]
+        if raw.nbytes:
+            raise Refused(400, "", "no bytes behind the last tensor", f"{raw.nbytes}")
+        candidates = candidates_of(served.spec.fields, tensors, self._limits.candidates)
+        return _Asked(
+            candidates,
+            request.id or None,
+            None,
+            _count(request.parameters, "max_age_ms"),
+            _count(request.parameters, "min_version"),
+            _text(request.parameters, "snapshot"),
+            outputs=_outputs(request),
+        )
+
+    def write(self, scored: Scored) -> Written:
+        """Return the scores as tensors."""
+        asked, standing = scored.asked, scored.standing
+        assert isinstance(asked, _Asked)  # it was read here
+        ages = age(standing, scored.now_ms)
+        answer: dict[str, object] = {
+            "model_name": scored.target.alias or scored.target.served.spec.name,
+            "model_version": scored.target.served.spec.fingerprint,
+            "parameters": {
+                name: value
+                for name, value in (
+                    ("version", standing.version),
+                    ("state", standing.state(scored.now_ms)),
+                    ("age_ms_newest", ages.newest),
+                    ("age_ms_oldest", ages.oldest),
+                    ("event_ms_newest", standing.newest_event_ms),
+                    ("event_ms_oldest", standing.oldest_event_ms),
+                    ("snapshot", standing.snapshot or None),
+                    ("defaulted_rows", scored.defaulted or None),
+                )
+                if value is not None
+            },
+        }
+        if asked.request_id is not None:
+            answer["id"] = asked.request_id
+        outputs, behind = [], []
+        for name, binary in asked.outputs:
+            values = scored.scores if name == SCORE else scored.names
+            output: dict[str, object] = {
+                "name": name,
+                "datatype": _DATATYPES[name],
+                "shape": [len(scored.scores)],
+            }
+            if binary:
+                behind.append(raw_of(values))
+                output["parameters"] = {"binary_data_size": len(behind[-1])}
+            else:
+                output["data"] = scored.scores.tolist() if name == SCORE else scored.names
+            outputs.append(output)
+        answer["outputs"] = outputs
+        head = encode(answer)
+        if not behind:
+            return Written(head)
+        headers = {HEADER_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
+        return Written(b"".join([head, *behind]), headers)
+
+    def refuse(self, refused: Refused) -> Response:
+        """Return the answer to a request that has none."""
+        if refused.status == 422:
+            refused = Refused(400, *_parts(refused))
+        return error_of(refused)
+
+
+def _parts(refused: Refused) -> tuple[str, str, str]:
+    refusal = refused.refusal
+    return refusal.field, refusal.expected, refusal.found
+
+
+def _length(said: str, most: int) -> int:
+    if not said.isdecimal() or not said.isascii() or len(said) > 12 or int(said) > most:
+        raise Refused(400, HEADER_LENGTH, f"at most the body's {most} bytes", said[:80])
+    return int(said)
+
+
+def _count(parameters: Mapping[str, Any], name: str) -> int | None:
+    value = parameters.get(name)
+    if value is not None and (type(value) is not int or value < 0):
+        raise Refused(400, f"parameters.{name}", "a whole number of 0 or more", shown(value))
+    return value
+
+
+def _text(parameters: Mapping[str, Any], name: str) -> str | None:
+    value = parameters.get(name)
+    if value is not None and type(value) is not str:
+        raise Refused(400, f"parameters.{name}", "a text", shown(value))
+    return value
+
+
+def _outputs(request: InferRequest) -> tuple[tuple[str, bool], ...]:
+    binary = request.parameters.get("binary_data_output") is True
+    asked = request.outputs or [Output(name) for name in _OUTPUTS]
+    made = []
+    for i, each in enumerate(asked):
+        if each.name not in _OUTPUTS:
+            raise Refused(400, f"outputs[{i}].name", f"one of {', '.join(_OUTPUTS)}", each.name)
+        made.append((each.name, each.parameters.get("binary_data", binary) is True))
+    return tuple(made)
+
+
+def add_inference(
+    app: FastAPI, models: Models, answering: Answering, readiness: Readiness, limits: Limits
+) -> None:
+    """Add the six routes."""
+    face = InferFace(limits)
+
+    async def infer(request: Request) -> Response:
+        try:
+            _check_version(models, request.path_params)
+        except Refused as refused:
+            return error_of(refused)
+        return await answering.answer(request, request.path_params["name"], face)
+
+    for path in ("/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer"):
+        app.router.routes.insert(0, Route(path, infer, methods=["POST"]))
+    tags: list[str | Enum] = ["Open Inference Protocol"]
+
+    @app.get("/v2", tags=tags, summary="What this server is")
+    async def server() -> Response:
+        return Response(encode(SERVER), media_type=JSON)
+
+    @app.get("/v2/health/live", tags=tags, summary="Whether the process answers at all")
+    async def live() -> Response:
+        return Response(encode({"live": True}), media_type=JSON)
+
+    @app.get("/v2/health/ready", tags=tags, summary="Whether every model can be asked")
+    async def ready() -> Response:
+        complete = all(each.rows.standing.complete for each in models)
+        answers = complete and not readiness.leaving
+        return Response(encode({"ready": answers}), 200 if answers else 400, media_type=JSON)
+
+    async def metadata(request: Request) -> Response:
+        try:
+            served = _check_version(models, request.path_params)
+        except Refused as refused:
+            return error_of(refused)
+        said = {
+            "name": request.path_params["name"],
+            "versions": [served.spec.fingerprint],
+            "platform": f"headrace_{served.spec.architecture}",
+            "inputs": _described(inputs_of(served.spec.fields)),
+            "outputs": _described([(name, _DATATYPES[name], [-1]) for name in _OUTPUTS]),
+        }
+        return Response(encode(said), media_type=JSON)
+
+    async def model_ready(request: Request) -> Response:
+        name = request.path_params["name"]
+        try:
+            served = _check_version(models, request.path_params)
+            check_complete(served.rows.standing)
+        except Refused as refused:
+            return error_of(refused)
+        return Response(encode({"name": name, "ready": True}), media_type=JSON)
+
+    for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        app.router.routes.append(Route(path, metadata, methods=["GET"]))
+        app.router.routes.append(Route(f"{path}/ready", model_ready, methods=["GET"]))
+
+
+def _described(tensors: Sequence[tuple[str, str, list[int]]]) -> list[dict[str, object]]:
+    return [
+        {"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in tensors
+    ]
+
+
+def _check_version(models: Models, path: Mapping[str, str]) -> Served:
+    """Return the model that a path names. Raises Refused (404)."""
+    served = models.find(path["name"]).served
+    version = path.get("version")
+    if version is not None and version != served.spec.fingerprint:
+        raise Refused(404, "version", served.spec.fingerprint, version)
+    return served

@@ -1,0 +1,257 @@
+"""The Faust application: one agent that folds rows, one table that holds what must survive.
+
+Faust brings what a keyed, stateful aggregation needs of Kafka: a consumer group whose members take
+over from each other, and a table that is a dictionary here and a compacted topic there. What is
+done with both is `fold.py`, which knows neither.
+
+How Faust is used, and why so. Rows are one partition, and so is the table: they fall to the same
+member. The agent acknowledges a message when its writes are queued; Faust commits an offset after
+Kafka has all that was queued before. Rows are written in transactions, so the consumer must not
+read what was aborted, which Faust asks of Kafka only in its exactly-once mode; that mode is not
+used, nor are windowed tables (they do not expire after a recovery), tables written from timers
+(refused) and Faust's own web server. The store is memory: a recovery reads the changelog, which is
+as long as what is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import faust
+import msgspec
+from faust.transport.drivers import aiokafka as driver
+
+from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
+from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.evaluator import Evaluation
+from headrace.serving.evaluation.messages import UnreadableRows
+from headrace.serving.evaluation.windows import Figures, figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.serving.evaluation.evaluator import Rules
+    from headrace.serving.evaluation.windows import Windows
+
+log = logging.getLogger(__name__)
+
+TABLE = "state"
+_SHARE = 0.1
+"""Of the time goes into summing open minutes anew; what is left of them waits for its turn."""
+_SESSION_S = 10.0
+"""So long is a dead member missed before another one takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """What the application goes by."""
+
+    name: str
+    """Of the consumer group; the changelog is named after it."""
+    model: str
+    rows_topic: str
+    results_topic: str
+    instance: str
+    """A name that stays over restarts: the group then gives the partition back at once."""
+    publish_s: float
+    rules: Rules
+    windows: Windows
+    sources: tuple[str, ...]
+
+
+def changelog_topic(name: str) -> str:
+    """Return the topic that backs the table."""
+    return f"{name}-{TABLE}-changelog"
+
+
+class Keeper:
+    """The evaluation of this process, as long as the rows fall to it."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self.evaluation: Evaluation | None = None
+        self.figures: list[Figures] = []
+        self._published: dict[str, bytes] = {}
+
+    def of(self, table: Mapping[bytes, bytes]) -> Evaluation:
+        """Return the evaluation; made from the table, if it is new here."""
+        if self.evaluation is None:
+            self.evaluation = Evaluation(self._settings.rules, self._settings.sources)
+            self.evaluation.restore((key.decode(), value) for key, value in table.items())
+            log.info(
+                "evaluating %s from offset %d on", self._settings.model, self.evaluation.folded
+            )
+        return self.evaluation
+
+    def forget(self) -> None:
+        """The rows are no longer ours."""
+        self.evaluation, self.figures, self._published = None, [], {}
+
+    def changed(self) -> dict[str, bytes | None]:
+        """Return what is to be published since this was last asked; None: it is no more."""
+        if self.evaluation is None:
+            return {}
+        settings = self._settings
+        enough_s = time.monotonic() + _SHARE * settings.publish_s
+        self.figures = figures(
+            self.evaluation,
+            settings.model,
+            settings.windows,
+            lambda: time.monotonic() > enough_s,
+        )
+        now = {each.key: msgspec.json.encode(each) for each in self.figures}
+        changed: dict[str, bytes | None] = {
+            key: value for key, value in now.items() if self._published.get(key) != value
+        }
+        changed |= dict.fromkeys(self._published.keys() - now.keys())
+        self._published = now
+        return changed
+
+
+def make_app(
+    settings: AgentSettings,
+    kafka: KafkaSettings,
+    keeper: Keeper,
+    failed: Callable[[Exception], None],
+    data_directory: str,
+) -> faust.App:
+    """Return the application. `failed` is told why the agent cannot go on: it folds no more."""
+    app = faust.App(settings.name, **_configuration(settings, kafka, data_directory))
+    app.transport = _Committed(app.conf.broker_consumer, app)
+    raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes}
+    rows = app.topic(settings.rows_topic, partitions=1, **raw)
+    results = app.topic(settings.results_topic, **raw)
+    table = app.Table(TABLE, partitions=1, **raw)
+
+    @app.agent(rows, concurrency=1, name=f"{settings.name}.fold")
+    async def fold(stream: Any) -> None:
+        unacknowledged = stream.noack()
+        async for event in unacknowledged.events():
+            try:
+                _apply(table, keeper.of(table).fold(event.message.offset, event.value))
+            except Exception as error:  # noqa: BLE001 - the process ends with it
+                # not acknowledged: whoever comes next meets the same message
+                failed(_explained(error, settings, event.message.offset))
+                return
+            await unacknowledged.ack(event)
+
+    @app.timer(interval=settings.publish_s)
+    async def publish() -> None:
+        for key, value in keeper.changed().items():
+            await results.send(key=key.encode(), value=value)
+
+    async def on_revoked(*sent: Any, **_: Any) -> None:
+        revoked = sent[1]  # the application is the first
+        if any(partition.topic == settings.rows_topic for partition in revoked):
+            keeper.forget()
+
+    app.on_partitions_revoked.connect(on_revoked, weak=False)
+    return app
+
+
+def _apply(table: Any, writes: Any) -> None:
+    for key, value in writes:
+        name = key.encode()
+        if value is not None:
+            table[name] = value
+        elif name in table:
+            del table[name]
+
+
+def _explained(error: Exception, settings: AgentSettings, offset: int) -> Exception:
+    if isinstance(error, UnreadableRows):
+        return EvaluationError(f"{settings.rows_topic}, offset {offset}: {error}")
+    return error
+
+
+class _CommittedThread(driver.AIOKafkaConsumerThread):
+    """Faust's consumer, which reads only what was committed."""
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)
+        if not hasattr(consumer, "_isolation_level"):
+            raise EvaluationError("expected an aiokafka whose consumer has an isolation level")
+        consumer._isolation_level = "read_committed"  # noqa: SLF001 - read when it starts
+        return consumer
+
+
+class _CommittedConsumer(driver.Consumer):
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _CommittedThread(self, loop=self.loop, beacon=self.beacon)
+
+
+class _Committed(driver.Transport):
+    Consumer = _CommittedConsumer
+
+
+def _configuration(
+    settings: AgentSettings, kafka: KafkaSettings, data_directory: str
+) -> dict[str, Any]:
+    return {
+        "broker": [f"kafka://{each}" for each in kafka.bootstrap.split(",")],
+        "broker_credentials": _credentials(kafka.client),
+        "broker_session_timeout": _SESSION_S,
+        "broker_heartbeat_interval": _SESSION_S / 4,
+        "consumer_group_instance_id": settings.instance or None,
+        "consumer_auto_offset_reset": "earliest",
+        "datadir": data_directory,
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+        "producer_compression_type": "lz4",
+        "producer_linger": 0.01,
+        "producer_max_request_size": LARGEST_MESSAGE_BYTES,
+        "store": "memory://",
+        "stream_wait_empty": False,
+        "table_standby_replicas": 0,
+        # headrace makes its topics and says how: Faust's are of one replica
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "topic_partitions": 1,
+        "web_enabled": False,
+    }
+
+
+_KNOWN = frozenset(
+    {
+        "security.protocol",
+        *("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"),
+        *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
+    }
+)
+
+
+def _credentials(client: Mapping[str, str]) -> Any:
+    """Return how Faust's client is let in: what librdkafka is told, in its terms."""
+    unknown = [key for key in client if key.startswith(("sasl.", "ssl.")) and key not in _KNOWN]
+    protocol = client.get("security.protocol", "plaintext").upper()
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN"))
+    if unknown or protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
+        raise EvaluationError(
+            f"--kafka-client / HEADRACE_KAFKA_CLIENT: expected settings that evaluation's client "
+            f"knows ({', '.join(sorted(_KNOWN))}), found "
+            f"{', '.join(sorted(unknown)) or f'security.protocol={protocol}'}"
+        )
+    context = None
+    if protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=client.get("ssl.ca.location"))
+        if "ssl.certificate.location" in client:
+            context.load_cert_chain(
+                client["ssl.certificate.location"],
+                client.get("ssl.key.location"),
+                client.get("ssl.key.password"),
+            )
+    if protocol == "SSL":
+        return faust.SSLCredentials(context)
+    if protocol == "PLAINTEXT":
+        return None
+    return faust.SASLCredentials(
+        username=client.get("sasl.username"),
+        password=client.get("sasl.password"),
+        ssl_context=context,
+        mechanism=mechanism,
+    )

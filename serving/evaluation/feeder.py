@@ -1,0 +1,238 @@
+"""From the topics to the one that evaluation folds: each example, score and prediction once.
+
+A feeder reads its share of the partitions of `examples`, `scores` and `predictions`, and writes
+what evaluation needs of them (`rows.py`) together with how far it read, in one Kafka transaction.
+So whatever dies, a batch is in the rows topic once. Any number of feeders share the partitions;
+what they write comes together in the one partition of the rows topic, where all impressions of a
+request meet, whichever partition each came by.
+
+Kafka's consumer is read here by confluent-kafka and not by Faust, since this is the side where the
+rate is high: a Faust agent takes some thousand messages a second, and a prediction is a message.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples.batch import UnreadableExamples
+from headrace.ingest.examples.batch import unpack as unpack_examples
+from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Record, Source
+from headrace.ingest.kafka.transactions import Committed, Outgoing
+from headrace.learner.loop.scores import UnreadableScores
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.serving.errors import EvaluationError
+from headrace.serving.evaluation.messages import Gathering, Prediction, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.kafka.protocols import Reader
+    from headrace.ingest.kafka.transactions import Transactions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTopics:
+    """What a feeder reads and writes."""
+
+    examples: str
+    scores: str
+    predictions: str
+    rows: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPace:
+    """How a feeder shares its time."""
+
+    gather_ms: int = 200
+    """How long rows are gathered: evaluation has one write to its table for each message."""
+    most_rows: int = 20_000
+    """In one message: some hundred kilobytes."""
+    heartbeat_ms: int = 1_000
+    """At least so often the wall time is told, by which sources that are at their end go on."""
+    give_up_s: float = 60.0
+    """How long nothing can be written before this is an error."""
+
+
+@dataclass(slots=True)
+class FeedFigures:
+    """Running totals, for the metrics."""
+
+    examples: int = 0
+    scores: int = 0
+    predictions: int = 0
+    unusable: int = 0
+    """Predictions that could not be read, or whose score is no probability."""
+    aborts: int = 0
+
+
+_prediction = msgspec.json.Decoder(Prediction)
+
+
+class Feeder:
+    """Reads the partitions that fall to it. Not safe for use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        transactions: Transactions,
+        topics: FeedTopics,
+        model: str,
+        fields: FieldSet,
+        sample: float,
+        pace: FeedPace,
+        now_ms: Callable[[], int],
+        rest: Callable[[float], None],
+    ) -> None:
+        self._reader, self._transactions = reader, transactions
+        self._topics, self._model, self._fields = topics, model, fields
+        self._sample, self._pace, self._now_ms, self._rest = sample, pace, now_ms, rest
+        self._ours: set[Source] = set()
+        self._unplaced: set[Source] = set()
+        self._standings: dict[Source, tuple[int | None, bool]] = {}
+        self._positions: dict[Source, int] = {}
+        self._gathering = Gathering(fields.slice_by, sample)
+        self._since_ms = now_ms()
+        self._failing_since_ms: int | None = None
+        self.figures = FeedFigures()
+
+    def step(self, timeout_s: float) -> None:
+        """Do everything once.
+
+        1. place   begin a gained partition where the last transaction ended
+        2. gather  what came from Kafka
+        3. write   rows and offsets, if due; on an abort go back to the last commit
+
+        Raises EvaluationError, and of ingest.errors those that do not mean "again".
+        """
+        self._place()
+        for happening in self._reader.poll(timeout_s):
+            if isinstance(happening, Record):
+                if happening.source in self._ours:
+                    self._gather(happening)
+                if self._gathering.size >= self._pace.most_rows:
+                    self._write()
+            elif isinstance(happening, AtEnd):
+                time_ms, _ = self._standings.get(happening.source, (None, True))
+                self._standings[happening.source] = time_ms, True
+            elif isinstance(happening, Gained):
+                self._unplaced.add(happening.source)
+                self._standings[happening.source] = None, False
+            else:
+                self._lose(happening)
+        waited_ms = self._now_ms() - self._since_ms
+        if waited_ms >= (self._pace.gather_ms if self._positions else self._pace.heartbeat_ms):
+            self._write()
+
+    def finish(self) -> None:
+        """Write what was gathered."""
+        if self._positions:
+            self._write()
+
+    def _place(self) -> None:
+        if not self._unplaced:
+            return
+        try:
+            found = self._transactions.committed(self._unplaced)
+            starts = {
+                source: found[source].offset if source in found else self._reader.held(source)[0]
+                for source in self._unplaced
+            }
+        except KafkaUnreachable as error:
+            self._failed(error)
+            return
+        self._reader.start(starts)
+        for source, offset in sorted(starts.items()):
+            log.info("reading %s/%d from offset %d on", source.topic, source.partition, offset)
+        self._ours |= self._unplaced
+        self._unplaced = set()
+
+    def _lose(self, lost: Lost) -> None:
+        self._standings.pop(lost.source, None)
+        self._ours.discard(lost.source)
+        self._unplaced.discard(lost.source)
+        if lost.source in self._positions:
+            # another feeder reads these again: whoever commits them twice counts them twice
+            self._go_back()
+
+    def _gather(self, record: Record) -> None:
+        topics, topic = self._topics, record.source.topic
+        time_ms = self._standings.get(record.source, (None, False))[0]
+        reached_ms = None
+        try:
+            if topic == topics.examples:
+                examples = unpack_examples(record.value, self._fields)
+                self._gathering.examples(examples)
+                self.figures.examples += len(examples)
+                reached_ms = examples.watermark_ms
+            elif topic == topics.scores:
+                scores = unpack_scores(record.value)
+                self._gathering.scores(scores)
+                self.figures.scores += len(scores)
+                reached_ms = int(scores.event_ms.max()) if len(scores) else None
+            else:
+                reached_ms = self._predicted(record.value)
+        except (UnreadableExamples, UnreadableScores) as error:
+            where = f"{topic}/{record.source.partition}, offset {record.offset}"
+            raise EvaluationError(f"{where}: {error}") from error
+        known = [each for each in (time_ms, reached_ms) if each is not None]
+        self._standings[record.source] = max(known, default=None), False
+        self._positions[record.source] = record.offset + 1
+
+    def _predicted(self, value: bytes) -> int | None:
+        try:
+            made = _prediction.decode(value)
+        except msgspec.DecodeError:
+            self.figures.unusable += 1
+            return None
+        if made.model == self._model:
+            if self._gathering.prediction(made):
+                self.figures.predictions += 1
+            else:
+                self.figures.unusable += 1
+        return made.time
+
+    def _write(self) -> None:
+        now_ms = self._now_ms()
+        if not self._ours:
+            self._since_ms = now_ms
+            return
+        standings = {f"{s.topic}/{s.partition}": each for s, each in self._standings.items()}
+        rows = Outgoing(Source(self._topics.rows, 0), pack(self._gathering.take(now_ms, standings)))
+        offsets = {source: Committed(offset, "") for source, offset in self._positions.items()}
+        try:
+            self._transactions.write([rows], offsets)
+        except (TransactionAborted, KafkaUnreachable) as error:
+            self._failed(error)
+            return
+        self._positions = {}
+        self._since_ms, self._failing_since_ms = now_ms, None
+
+    def _failed(self, error: TransactionAborted | KafkaUnreachable) -> None:
+        """Go back to what is written for sure. Raises `error` once it has been so for too long."""
+        self.figures.aborts += 1
+        now_ms = self._now_ms()
+        if self._failing_since_ms is None:
+            self._failing_since_ms = now_ms
+        if now_ms - self._failing_since_ms > self._pace.give_up_s * 1000:
+            raise error
+        log.warning("not written, going back to the last commit: %s", error)
+        self._rest(0.1)
+        self._go_back()
+
+    def _go_back(self) -> None:
+        self._gathering = Gathering(self._fields.slice_by, self._sample)
+        self._positions = {}
+        self._unplaced |= self._ours
+        self._ours = set()
+        for source in self._unplaced:
+            self._standings[source] = None, False

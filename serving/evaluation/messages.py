@@ -1,0 +1,237 @@
+"""What evaluation needs of examples, scores and predictions, as bytes: the topic that it folds.
+
+Examples and scores come in batches, predictions one by one, all partitioned by impression; figures
+within a request need all impressions of a request in one place. So what is needed of them is taken
+out, thinned by request, and written to one partition, a message for some tenths of a second. Ids
+become 64-bit hashes, by the hash that ids of rows are made with. Texts that impressions are sliced
+by are hashes as well, and a message names those in it.
+
+A message is MessagePack (msgspec) around four tables of fixed width, so that neither side loops
+over impressions. It also says how its sources stand: the time that each had reached, and whether
+there was no more to read. What evaluation does is a function of these messages and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.ingest.examples.batch import Kind
+from headrace.ingest.features.hashing import hash_strings, hash_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples.batch import Examples
+    from headrace.learner.loop.scores import Scores
+
+    Table = npt.NDArray[np.void]
+    Hashes = npt.NDArray[np.uint64]
+
+FORMAT = 1
+LEARNED = "learned"
+"""Name of the scores that the learner gave, where those served have their alias."""
+BY_NAME = "by-name"
+"""In place of the alias, where the model was asked by its name."""
+LONGEST_TEXT = 100
+"""Characters of a value that impressions are sliced by; what is longer is cut."""
+
+SHOWN = np.dtype([("id", "<u8"), ("request", "<u8"), ("time_ms", "<i8"), ("label", "u1")])
+CLICKED = np.dtype([("id", "<u8"), ("time_ms", "<i8")])
+SCORED = np.dtype([("id", "<u8"), ("time_ms", "<i8"), ("score", "<f8")])
+SERVED = np.dtype([("id", "<u8"), ("time_ms", "<i8"), ("score", "<f8"), ("series", "<u4")])
+
+
+class UnreadableRows(ValueError):
+    """A message of the rows topic is not one that this version wrote."""
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What evaluation reads of a message of the topic `predictions`."""
+
+    impression_id: str
+    model: str
+    alias: str
+    """Empty if the model was asked by its name."""
+    score: float
+    time: int
+    """Milliseconds: when it was shown or asked for, on the clock of the events."""
+    request_id: str | None = None
+
+
+class Rows(msgspec.Struct, array_like=True):
+    """Rows of many impressions, in the order they are to be folded."""
+
+    format: int = FORMAT
+    now_ms: int = 0
+    """Wall time of whoever wrote it."""
+    sample: float = 1.0
+    """Share of the requests that are in it."""
+    standings: dict[str, tuple[int | None, bool]] = {}
+    """Of sources: the event time that each has reached, if any, and whether it was at its end."""
+    shown: bytes = b""
+    slices: bytes = b""
+    """(n, fields) <u8: for each row of `shown` the hash of its value of each field."""
+    texts: dict[int, str] = {}
+    """The values behind these hashes."""
+    clicked: bytes = b""
+    scored: bytes = b""
+    served: bytes = b""
+    series: list[str] = []
+    """The aliases that `served` numbers."""
+    late: int = 0
+    """Rows that were left out because their minute was closed. 0 where it was written first."""
+
+    def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
+        """Return one of the tables as a read-only array."""
+        return np.frombuffer(blob, kind)
+
+    def slice_hashes(self, fields: int) -> Hashes:
+        """Return `slices` as an array of (n, fields)."""
+        count = len(self.shown) // SHOWN.itemsize
+        return np.frombuffer(self.slices, "<u8").reshape(count, fields)
+
+
+_pack = msgspec.msgpack.Encoder()
+_unpack = msgspec.msgpack.Decoder(Rows)
+
+
+def pack(rows: Rows) -> bytes:
+    """Return the bytes of a message."""
+    return _pack.encode(rows)
+
+
+def unpack(blob: bytes) -> Rows:
+    """Return what `pack` was given. Raises UnreadableRows."""
+    try:
+        rows = _unpack.decode(blob)
+    except msgspec.DecodeError as error:
+        raise UnreadableRows(f"rows of evaluation: expected MessagePack, found {error}") from error
+    if rows.format != FORMAT:
+        raise UnreadableRows(
+            f"rows of evaluation: expected format {FORMAT}, found {rows.format}: "
+            "another version of headrace wrote them"
+        )
+    return rows
+
+
+class Gathering:
+    """Rows that are being gathered for the next message."""
+
+    def __init__(self, fields: Sequence[str], sample: float) -> None:
+        self._fields, self._sample = tuple(fields), sample
+        self._shown: list[Table] = []
+        self._slices: list[Hashes] = []
+        self._texts: dict[int, str] = {}
+        self._clicked: list[Table] = []
+        self._scored: list[Table] = []
+        self._served: list[Prediction] = []
+        self.size = 0
+        """Rows so far."""
+
+    def examples(self, batch: Examples) -> None:
+        """Add a batch of examples."""
+        ids = hash_strings(batch.impression_ids)
+        requests = _requests(batch.request_ids, ids)
+        kept = _kept(requests, self._sample)
+        first = kept & (batch.kinds != Kind.CLICKED)
+        again = kept & (batch.kinds == Kind.CLICKED)
+        self._shown.append(
+            _table(SHOWN, ids[first], requests[first], batch.shown_ms[first], batch.labels[first])
+        )
+        columns = [
+            self._sliced(batch.slices[name].filter(pa.array(first))) for name in self._fields
+        ]
+        self._slices.append(
+            np.stack(columns, axis=1) if columns else np.zeros((int(first.sum()), 0), np.uint64)
+        )
+        self._clicked.append(_table(CLICKED, ids[again], batch.shown_ms[again]))
+        self.size += int(kept.sum())
+
+    def scores(self, batch: Scores) -> None:
+        """Add a batch of scores; one that is no probability is left out."""
+        ids = hash_strings(batch.impression_ids)
+        kept = _kept(_requests(batch.request_ids, ids), self._sample) & _sound(batch.scores)
+        self._scored.append(_table(SCORED, ids[kept], batch.event_ms[kept], batch.scores[kept]))
+        self.size += int(kept.sum())
+
+    def prediction(self, made: Prediction) -> bool:
+        """Add it, unless it is outside the sample; False if its score is no probability."""
+        if not 0.0 <= made.score <= 1.0:
+            return False
+        identity = made.request_id if made.request_id is not None else made.impression_id
+        if self._sample == 1.0 or _kept(np.array([hash_text(identity)]), self._sample)[0]:
+            self._served.append(made)
+            self.size += 1
+        return True
+
+    def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> Rows:
+        """Return what was gathered, and begin anew."""
+        names = sorted({_series(made.alias) for made in self._served})
+        numbers = {name: number for number, name in enumerate(names)}
+        served = _table(
+            SERVED,
+            hash_strings(pa.array([made.impression_id for made in self._served], pa.string())),
+            np.array([made.time for made in self._served], np.int64),
+            np.array([made.score for made in self._served], np.float64),
+            np.array([numbers[_series(made.alias)] for made in self._served], np.uint32),
+        )
+        rows = Rows(
+            now_ms=now_ms,
+            sample=self._sample,
+            standings=standings,
+            shown=_bytes(self._shown),
+            slices=b"".join(each.tobytes() for each in self._slices),
+            texts=self._texts,
+            clicked=_bytes(self._clicked),
+            scored=_bytes(self._scored),
+            served=served.tobytes(),
+            series=names,
+        )
+        self.__init__(self._fields, self._sample)  # type: ignore[misc]
+        return rows
+
+    def _sliced(self, values: pa.Array) -> Hashes:
+        cut = pc.utf8_slice_codeunits(values.cast(pa.string()), 0, LONGEST_TEXT)
+        different = cut.drop_null().unique()
+        for code, text in zip(hash_strings(different).tolist(), different.to_pylist(), strict=True):
+            self._texts[code] = text
+        return hash_strings(cut)
+
+
+def _series(alias: str) -> str:
+    """Return what an alias is called here: nobody's scores pass for the learner's."""
+    return f"{LEARNED}-alias" if alias == LEARNED else alias or BY_NAME
+
+
+def _requests(request_ids: pa.StringArray, ids: Hashes) -> Hashes:
+    """Return the hash of each request; an impression without one is a request of its own."""
+    alone = request_ids.is_null().to_numpy(zero_copy_only=False)
+    return np.where(alone, ids, hash_strings(request_ids))
+
+
+def _kept(requests: Hashes, sample: float) -> npt.NDArray[np.bool_]:
+    """Return which requests are in the sample: the same for everybody who knows their ids."""
+    kept: npt.NDArray[np.bool_] = (requests >> np.uint64(11)) * 2.0**-53 < sample
+    return kept
+
+
+def _sound(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    return (scores >= 0.0) & (scores <= 1.0)
+
+
+def _table(kind: np.dtype[np.void], *columns: npt.NDArray[np.generic]) -> Table:
+    table = np.empty(columns[0].shape[0], kind)
+    for name, column in zip(kind.names or (), columns, strict=True):
+        table[name] = column
+    return table
+
+
+def _bytes(tables: list[Table]) -> bytes:
+    return b"".join(table.tobytes() for table in tables)

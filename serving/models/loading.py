@@ -1,0 +1,188 @@
+"""From a model spec, or a snapshot, to a model that can be served.
+
+The rows are not here yet: they come when the server starts (`LocalRows.start`). What an operator
+got wrong in naming a model is found before, and stops the server: another spec than the parameter
+server's, two models of one name, a snapshot that is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.learner.models import open_model
+from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
+from headrace.learner.spec.compatibility import check_agreement
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
+from headrace.pserver.snapshots.manifest import model_of
+from headrace.pserver.snapshots.storage import Shelf
+from headrace.serving.errors import BadSnapshot, ServingError
+from headrace.serving.models.predictor import Predictor
+from headrace.serving.models.registry import Served
+from headrace.serving.replicas.caching_follower import Bounded
+from headrace.serving.replicas.follower import Follower
+from headrace.serving.replicas.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector
+from headrace.serving.replicas.snapshot import Frozen
+from headrace.serving.replicas.status import TableRows
+from headrace.serving.requests.candidates import EventCandidates
+from headrace.serving.requests.decoder import RequestDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import CollectorRegistry
+
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.pserver.store import Shape, Store
+    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.replicas.follower import Following
+    from headrace.serving.replicas.status import LocalRows
+    from headrace.serving.requests.limits import Limits
+
+
+_NAME = re.compile(r"[a-z0-9_-]+")
+
+
+class ModelAt(NamedTuple):
+    """A model, and where its rows are."""
+
+    spec: ModelSpec
+    store: Store
+    """Used by this server alone until it returns; it stays open."""
+
+
+class SnapshotAt(NamedTuple):
+    """A snapshot, and the name of the model that it is served as."""
+
+    spec: ModelSpec
+    """The snapshot's own, but for the name."""
+    shelf: Shelf
+    manifest: Manifest
+
+    @property
+    def place(self) -> str:
+        """Where this snapshot is, and will be when there are newer ones."""
+        return f"{self.shelf.url}/{self.manifest.name}"
+
+
+def find_frozen(name: str, url: str) -> SnapshotAt:
+    """Return the snapshot that is to be served as the model `name`.
+
+    `url`: a snapshot, or the folder of snapshots of which the newest is meant: of the model `name`
+    if there is one, else of the only model there. Raises BadSnapshot, SnapshotError, SpecError.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, found {name!r}")
+    folder, _, last = url.rstrip("/").rpartition("/")
+    chosen = last if model_of(last) else None
+    shelf = Shelf((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
+    model = name
+    if chosen is None:
+        there = sorted({each.model for each in list_snapshots(shelf)})
+        if name not in there and len(there) > 1:
+            raise BadSnapshot(
+                f"{name}={url}: expected snapshots of {name}, or of one model only, found those "
+                f"of {', '.join(there)}: name the snapshot, {url.rstrip('/')}/SNAPSHOT"
+            )
+        model = there[0] if name not in there and there else name
+    manifest = find_snapshot(shelf, model, chosen)
+    spec = parse_spec(manifest.spec, f"{shelf.url}/{manifest.name}")
+    check_agreement(spec, manifest.shape)
+    return SnapshotAt(replace(spec, name=name), shelf, manifest)
+
+
+def agreed(
+    models: Iterable[ModelAt | SnapshotAt],
+) -> list[tuple[ModelAt | SnapshotAt, Shape]]:
+    """Return the models with their shapes in the store, or of the snapshot.
+
+    Raises ServingError, WrongModel, and what a store raises that has no such model.
+    """
+    found: dict[str, tuple[ModelAt | SnapshotAt, Shape]] = {}
+    for each in models:
+        name = each.spec.name
+        if name in found:
+            raise ServingError(f"expected models of different names, found {name} twice")
+        if isinstance(each, SnapshotAt):
+            shape = each.manifest.shape
+        else:
+            shape = each.store.shape()
+            check_agreement(each.spec, shape)
+        found[name] = each, shape
+    return list(found.values())
+
+
+def open_models(
+    models: Iterable[ModelAt | SnapshotAt],
+    following: Following,
+    bounds: Bounds | None,
+    limits: Limits,
+    registry: CollectorRegistry,
+) -> list[Served]:
+    """Return the models with all that answers for them, without their rows yet.
+
+    bounds: of each model that follows; None: all of its rows are held. Raises ServingError,
+    WrongModel, and what a store raises that has no such model.
+    """
+    freshness = FreshnessMetrics(registry)
+    bounded = None if bounds is None else _bounding(bounds, BoundedMetrics(registry))
+    made: list[Served] = []
+    for each, shape in agreed(models):
+        spec = each.spec
+        rows: LocalRows
+        if isinstance(each, SnapshotAt):
+            rows = Frozen(each.shelf, each.manifest, wall_ms)
+        else:
+            arrived = freshness.of(spec.name)
+            if bounded is None:
+                rows = Follower(Replica(each.store, shape), following, wall_ms, arrived)
+            else:
+                rows = bounded(spec, each.store, shape, following, arrived)
+        made.append(served_by(spec, shape.buckets, rows, limits))
+    registry.register(ReplicaCollector(made, wall_ms))
+    return made
+
+
+def _bounding(bounds: Bounds, metrics: BoundedMetrics) -> Callable[..., Bounded]:
+    def make(
+        spec: ModelSpec,
+        store: Store,
+        shape: Shape,
+        following: Following,
+        arrived: Callable[[Iterable[int]], None],
+    ) -> Bounded:
+        asked = open_model(spec, shape.buckets).asked_rows
+        # compiles the kernels, or loads them: the first request is not to pay for it
+        nothing = EventCandidates({}, [{}])
+        features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
+        asked.of_features(features)
+        asked.of_statistics(RowTable(spec.width), features, times)
+        counted = metrics.of(spec.name)
+        rows = Bounded(store, shape, asked, bounds, following, wall_ms, arrived, counted)
+        metrics.watch(spec.name, rows)
+        return rows
+
+    return make
+
+
+def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
+    """Return a model with all that answers for it."""
+    predictor = Predictor(spec.fields, open_model(spec, buckets))
+    # compiles the kernels, or loads them: the first request is not to pay for it
+    predictor.predict(TableRows(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
+    deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
+    return Served(
+        spec,
+        RequestDecoder(spec.fields, limits),
+        predictor,
+        rows,
+        deep or isinstance(rows, Bounded),  # who may have to wait for rows is no one's to wait for
+        Predictor(spec.fields, open_model(spec, buckets)) if deep else None,
+    )

@@ -1,0 +1,82 @@
+"""The models of a server by name, and the names that stand for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.serving.models.aliases import SHADOW
+from headrace.serving.requests.refusals import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.serving.models.aliases import Aliases
+    from headrace.serving.models.predictor import Predictor
+    from headrace.serving.replicas.status import LocalRows
+    from headrace.serving.requests.decoder import RequestDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model with all that answers for it."""
+
+    spec: ModelSpec
+    decoder: RequestDecoder
+    predictor: Predictor
+    rows: LocalRows
+    costly: bool = False
+    """Whether it is computed on a thread beside the event loop, however small the request."""
+    spare: Predictor | None = None
+    """For the shadows' thread, where a model's memory is not to be shared with another thread."""
+
+
+class Target(NamedTuple):
+    """Whom a request is for."""
+
+    served: Served
+    alias: str
+    """As the request named it; empty if it named the model itself."""
+
+
+class Models:
+    """All models of a server."""
+
+    def __init__(self, served: Iterable[Served], aliases: Aliases) -> None:
+        self._served = {each.spec.name: each for each in served}
+        self.aliases = aliases
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._served.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._served
+
+    def names(self) -> list[str]:
+        """Return the names of the models, sorted."""
+        return sorted(self._served)
+
+    def find(self, name: str) -> Target:
+        """Return the model of this name or alias, or the snapshot. Raises Refused (404)."""
+        served = self._served.get(name)
+        if served is not None:
+            return Target(served, "")
+        alias = self.aliases.table.get(name)
+        if alias is None:
+            for each in self:
+                if each.rows.standing.snapshot == name:
+                    return Target(each, "")
+            known = ", ".join([*self.names(), *sorted(self.aliases.table)])
+            raise Refused(404, "model", f"one of the models and aliases here: {known}", name)
+        return Target(self._served[alias.model], name)
+
+    def shadows(self, target: Target) -> list[Target]:
+        """Return who scores beside `target`: the shadows' models, if it was named by an alias."""
+        if not target.alias or target.alias.startswith(SHADOW):
+            return []
+        return [
+            Target(self._served[each.model], name)
+            for name, each in self.aliases.table.items()
+            if name.startswith(SHADOW) and each.model != target.served.spec.name
+        ]

@@ -1,0 +1,58 @@
+"""Which curves the page draws, chart by chart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.serving.page.history import Curve
+
+if TYPE_CHECKING:
+    from headrace.serving.page.history import History
+
+EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
+WATCHED = {"window": "recent", "until": "now", "slice": "all"}
+"""Of whoever watches a run while it goes on: drawn in place of evaluation's where there are any."""
+ALIASES = ("learned", "production", "frozen")
+
+
+def _evaluated(chart: str, figure: str, alias: str) -> Curve:
+    name = f"headrace_evaluation_{figure}"
+
+    def of(history: History) -> float | None:
+        watched = history.worst(name, **WATCHED) is not None
+        return history.worst(name, alias=alias, **(WATCHED if watched else EVALUATED))
+
+    return Curve(chart, alias, of)
+
+
+def _rate(chart: str, name: str, counter: str) -> Curve:
+    return Curve(chart, name, lambda history: history.rate(counter))
+
+
+def _quantile(chart: str, share: float, histogram: str) -> Curve:
+    def of(history: History) -> float | None:
+        found = history.quantile(histogram, share)
+        return None if found is None else 1000 * found
+
+    return Curve(chart, f"p{round(100 * share)}", of)
+
+
+def _sent(history: History) -> float | None:
+    return history.rate("headrace_collector_events_total")
+
+
+CURVES: tuple[Curve, ...] = (
+    *(_evaluated("auc", "auc_ratio", alias) for alias in ALIASES),
+    *(_evaluated("log_loss", "log_loss_nats", alias) for alias in ALIASES),
+    _quantile("freshness_ms", 0.5, "headrace_server_freshness_seconds"),
+    _quantile("freshness_ms", 0.99, "headrace_server_freshness_seconds"),
+    Curve("throughput", "collected", _sent),
+    _rate("throughput", "impressions joined", "headrace_joiner_impressions_total"),
+    _rate("throughput", "examples learned", "headrace_learner_examples_total"),
+    _rate("throughput", "candidates scored", "headrace_server_candidates_total"),
+    _rate("rows", "pushed", "headrace_learner_pushed_rows_total"),
+    _rate("rows", "folded", "headrace_keeper_folded_rows_total"),
+    Curve("lag", "events before the joiner", lambda history: history.total("headrace_joiner_lag")),
+    _quantile("request_ms", 0.5, "headrace_server_request_seconds"),
+    _quantile("request_ms", 0.99, "headrace_server_request_seconds"),
+)

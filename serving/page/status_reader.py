@@ -1,0 +1,89 @@
+"""Reads the topic `status` from its beginning, in a thread, into the history of the page."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from headrace.ingest.errors import StreamError
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.protocols import Gained, Record
+from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.runtime.status import UnreadableStatus, unpack
+from headrace.serving.page.charts import CURVES
+from headrace.serving.page.history import STEP_MS, History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace.ingest.kafka.protocols import Reader, Source
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 5.0
+
+
+class StatusReader:
+    """The history, kept up to date until closed."""
+
+    def __init__(self, kafka: KafkaSettings, now_ms: Callable[[], int]) -> None:
+        self._kafka, self._now_ms = kafka, now_ms
+        self._history, self._lock = History(CURVES), threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status page", daemon=True)
+        self._thread.start()
+
+    def answer(self, since_ms: int) -> dict[str, Any]:
+        """What the page asks for."""
+        with self._lock:
+            return self._history.answer(since_ms)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            try:
+                self._follow()
+            except StreamError as error:
+                log.debug("the page has no figures: %s", error)
+                self._step()
+                self._done.wait(_AGAIN_S)
+
+    def _follow(self) -> None:
+        reader: Reader = KafkaReader(self._kafka, None, [STATUS_TOPIC])
+        try:
+            due = time.monotonic()
+            while not self._done.is_set():
+                values: list[bytes] = []
+                for happening in reader.poll(0.2):
+                    if isinstance(happening, Gained):
+                        source: Source = happening.source
+                        reader.start({source: reader.held(source)[0]})
+                    elif isinstance(happening, Record):
+                        values.append(happening.value)
+                self._take(values)
+                if time.monotonic() >= due:
+                    due = time.monotonic() + STEP_MS / 1000
+                    self._step()
+        finally:
+            reader.close()
+
+    def _take(self, values: Iterable[bytes]) -> None:
+        for value in values:
+            try:
+                status = unpack(value)
+            except UnreadableStatus as error:
+                log.warning("in topic %s: %s", STATUS_TOPIC, error)
+                continue
+            with self._lock:
+                self._history.take(status)
+
+    def _step(self) -> None:
+        with self._lock:
+            self._history.step(self._now_ms())

@@ -1,0 +1,212 @@
+"""A prediction request: its bytes, its checks, and what is said when it fails one.
+
+The type that the body is decoded into is made from the model spec: each raw field that the model
+reads, with the JSON types that its transform can use. So one compiled pass decodes, checks and
+drops what the model does not read, and a wrong type is refused by name where an event in a topic
+would merely be absent: a caller can correct a request, a log cannot be corrected.
+
+Only a refused request is looked at a second time, to say what was found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import msgspec
+
+from headrace.ingest.features.fields import TIME, Transform
+from headrace.serving.requests.candidates import ID, REQUEST_ID, Asked, EventCandidates
+from headrace.serving.requests.limits import too_large
+from headrace.serving.requests.refusals import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace.ingest.features.fields import Field, FieldSet
+    from headrace.serving.requests.limits import Limits
+
+Scalar = str | int | float | bool | None
+Number = int | float | str | None  # the text of a number is that number, as in an event
+Milliseconds = Annotated[int, msgspec.Meta(ge=946_684_800_000, le=32_503_680_000_000)]
+"""Of the years 2000 to 3000: seconds or microseconds by mistake are refused."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+TopK = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+_NARROWNESS = {
+    Transform.HOUR: 0,
+    Transform.PERIOD: 0,
+    Transform.NUMBER: 1,
+    Transform.LOG_BUCKET: 1,
+    Transform.ID: 2,
+}
+"""Of several transforms of one raw field the one that can use the fewest types decides."""
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"^Expected (?P<expected>.*?)(?:, got .*)?$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_STEP = re.compile(r"\[(\d+)\]|\.([^.\[]+)")
+_LONGEST_SHOWN = 80
+
+
+class RequestDecoder:
+    """Decodes requests for one model: to predict, or to rank."""
+
+    def __init__(self, fields: FieldSet, limits: Limits) -> None:
+        self.limits = limits
+        row = _row_type(fields)
+        common: list[tuple[str, Any, Any]] = [
+            (REQUEST_ID, str | None, None),
+            (TIME, Milliseconds | None, None),
+            ("max_age_ms", Count | None, None),
+            ("min_version", Count | None, None),
+            ("snapshot", str | None, None),
+            ("uncertainty", bool | None, None),
+            ("context", row | None, None),
+        ]
+        candidates = ("candidates", list[row] | None, None)  # type: ignore[valid-type]
+        instances = ("instances", list[row] | None, None)  # type: ignore[valid-type]
+        self.type = msgspec.defstruct(
+            "PredictRequest", [*common, candidates, instances], forbid_unknown_fields=True
+        )
+        self.rank_type = msgspec.defstruct(
+            "RankRequest",
+            [*common, ("top_k", TopK | None, None), candidates, instances],
+            forbid_unknown_fields=True,
+        )
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.type).decode
+        self._decode_rank: Callable[[bytes], Any] = msgspec.json.Decoder(self.rank_type).decode
+        self._numeric = tuple(
+            {each.source for each in _sources(fields) if _NARROWNESS.get(each.transform, 3) < 2}
+            - {TIME}
+        )
+
+    def decode(self, body: bytes) -> Asked:
+        """Return what the body asks for, all in its order. Raises Refused (413, 422)."""
+        request, candidates = self._decoded(body, self._decode, self.type)
+        return Asked(
+            candidates,
+            request.request_id,
+            None,
+            request.max_age_ms,
+            request.min_version,
+            request.snapshot,
+            bool(request.uncertainty),
+        )
+
+    def decode_rank(self, body: bytes) -> Asked:
+        """Return what the body asks for, the likeliest first. Raises Refused (413, 422)."""
+        request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
+        top_k = len(candidates) if request.top_k is None else request.top_k
+        return Asked(
+            candidates,
+            request.request_id,
+            top_k,
+            request.max_age_ms,
+            request.min_version,
+            request.snapshot,
+            bool(request.uncertainty),
+        )
+
+    def _decoded(
+        self, body: bytes, decode: Callable[[bytes], Any], kind: type[msgspec.Struct]
+    ) -> tuple[Any, EventCandidates]:
+        if len(body) > self.limits.body_bytes:
+            raise too_large(self.limits)
+        try:
+            request = decode(body)
+        except msgspec.ValidationError as error:
+            raise _explain(str(error), body, kind) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            found = f"{len(body)} bytes that are not: {error}"
+            raise Refused(422, "", "a JSON object in UTF-8", found) from error
+        except RecursionError as error:
+            raise Refused(422, "", "a flat JSON object", "one too deeply nested") from error
+        rows, name = self._rows(request)
+        context = request.context or {}
+        for source in self._numeric:
+            if type(context.get(source)) is str:
+                check_number(context[source], f"context.{source}")
+            for i, row in enumerate(rows):
+                value = row.get(source)
+                if type(value) is str:
+                    check_number(value, f"{name}[{i}].{source}")
+        return request, EventCandidates(context, rows, request.timestamp_ms)
+
+    def _rows(self, request: Any) -> tuple[list[dict[str, object]], str]:
+        candidates, instances = request.candidates, request.instances
+        if (candidates is None) == (instances is None):
+            found = "neither" if candidates is None else "both"
+            raise Refused(422, "candidates", "either candidates or instances", found)
+        name = "instances" if candidates is None else "candidates"
+        rows = instances if candidates is None else candidates
+        if name == "instances" and request.context is not None:
+            raise Refused(422, "context", "no context beside instances", "one")
+        if not 1 <= len(rows) <= self.limits.candidates:
+            expected = f"from 1 to {self.limits.candidates} of them"
+            raise Refused(422, name, expected, f"{len(rows)}")
+        return rows, name
+
+
+def _sources(fields: FieldSet) -> Iterator[Field]:
+    return (each for each in (*fields.singles, *fields.bags, *fields.numbers) if each.source)
+
+
+def _row_type(fields: FieldSet) -> type:
+    types: dict[str, object] = {}
+    ordered = sorted(_sources(fields), key=lambda each: -_NARROWNESS.get(each.transform, 3))
+    for each in ordered:
+        match each.transform:
+            case Transform.BAG:
+                types[each.source] = list[Scalar] | Scalar  # a scalar is a bag of one
+            case Transform.NUMBER | Transform.LOG_BUCKET | Transform.HOUR | Transform.PERIOD:
+                types[each.source] = Number
+            case _:
+                types[each.source] = Scalar
+    types[ID] = str
+    types[TIME] = Milliseconds
+    return TypedDict("Fields", types, total=False)  # type: ignore[operator,no-any-return]
+
+
+def check_number(value: object, field: str) -> None:
+    """Return unless the value is a text that is no number. Raises Refused (422)."""
+    if type(value) is str:
+        try:
+            if math.isfinite(float(value)):
+                return
+        except ValueError:
+            pass
+        raise Refused(422, field, "a number, or text that is one", shown(value))
+
+
+def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> Refused:
+    """Turn msgspec's message into a refusal that also shows what was found."""
+    parts = _PATH.match(message)
+    assert parts is not None  # the pattern matches any text
+    what, path = parts["what"], parts["path"] or ""
+    field = path.removeprefix(".")
+    unknown = _UNKNOWN.match(what)
+    if unknown is not None:
+        *others, last = kind.__struct_fields__
+        known = f"{', '.join(others)} or {last}"
+        return Refused(422, unknown["name"], known, "a key that is none of them")
+    expected = _EXPECTED.match(what)
+    try:
+        found = shown(_at(json.loads(body), path))
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        found = "another value"
+    said = expected["expected"].replace("`", "") if expected else what
+    return Refused(422, field, said, found)
+
+
+def _at(value: object, path: str) -> object:
+    for index, key in _STEP.findall(path):
+        value = value[int(index)] if index else value[key]  # type: ignore[index]
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a value as JSON, or the beginning of it."""
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -1,0 +1,137 @@
+"""The process that follows the logs for all workers, or loads the snapshots that they serve."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.http.server import metrics_port, new_registry, rare_collections
+from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime.status import instance_name, telling
+from headrace.pserver.replica.replica import Replica
+from headrace.pserver.rows.table import RowTable
+from headrace.serving.errors import ServingError
+from headrace.serving.models.loading import SnapshotAt, agreed
+from headrace.serving.process import COLLECT_AFTER, running
+from headrace.serving.replicas.follower import Follower
+from headrace.serving.replicas.metrics import FreshnessMetrics, ReplicaCollector
+from headrace.serving.replicas.snapshot import Frozen
+from headrace.serving.workers.mailbox import Board
+from headrace.serving.workers.row_publisher import Publisher
+from headrace.serving.workers.shared_memory import Files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from prometheus_client import CollectorRegistry
+
+    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.serving.models.loading import ModelAt
+    from headrace.serving.process import ServerSettings
+    from headrace.serving.workers.process_pool import Duty
+
+    Opening = Callable[[ExitStack], list[ModelAt | SnapshotAt]]
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+
+
+class _Kept(NamedTuple):
+    """A model whose rows this process keeps."""
+
+    spec: ModelSpec
+    rows: Follower | Frozen
+    publisher: Publisher
+
+
+@dataclass(frozen=True)
+class FollowerWork:
+    """What the follower has to do. It travels to another process."""
+
+    settings: ServerSettings
+    opening: Opening
+    """Opens the models, in the process that uses them."""
+    folder: Path
+
+    def __call__(self, duty: Duty) -> None:
+        """Follow until told to end. Raises what the first copies failed of, if all did."""
+        settings, registry = self.settings, new_registry()
+        with ExitStack() as stack:
+            kept = _open(self.opening(stack), settings, registry, self.folder)
+            stack.enter_context(telling(settings.told_to, "server", instance_name(), registry))
+            at = settings.metrics_host, settings.metrics_port
+            stack.enter_context(metrics_port(*at, registry))
+            died = stack.enter_context(dead_threads())
+            stack.enter_context(running([each.rows for each in kept]))
+            stack.enter_context(rare_collections(COLLECT_AFTER))
+            said = False
+            while not duty.stop.wait(_LOOK_S):
+                if died:
+                    raise ServingError(f"a thread that follows ended: {died[0]}")
+                if any(each.publisher.complete for each in kept):
+                    if not said:
+                        duty.ready()
+                    said = True
+                    continue
+                failures = [each.rows.failure for each in kept if each.rows.failure is not None]
+                if len(failures) == len(kept):
+                    raise failures[0]
+        if duty.orphaned:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def dead_threads() -> Iterator[list[BaseException]]:
+    """Yield a list of what threads die of, as long as this lasts.
+
+    In a process of its own nobody else would miss one; its end has another take its place.
+    """
+    died: list[BaseException] = []
+    before = threading.excepthook
+
+    def note(args: threading.ExceptHookArgs) -> None:
+        about = (args.exc_type, args.exc_value or args.exc_type(), args.exc_traceback)
+        log.error("a thread ended", exc_info=about)
+        died.append(about[1])
+
+    threading.excepthook = note
+    try:
+        yield died
+    finally:
+        threading.excepthook = before
+
+
+def board_of(folder: Path, model: str) -> Board:
+    """Return the board on which the follower says how a model's rows stand."""
+    return Board(folder / f"{model}.board")
+
+
+def _open(
+    models: list[ModelAt | SnapshotAt],
+    settings: ServerSettings,
+    registry: CollectorRegistry,
+    folder: Path,
+) -> list[_Kept]:
+    freshness = FreshnessMetrics(registry)
+    kept = []
+    for each, shape in agreed(models):
+        name = each.spec.name
+        files = Files(folder, f"{name}.rows")
+        table = RowTable(shape.width, files)
+        publisher = Publisher(board_of(folder, name), files, table)
+        rows: Follower | Frozen
+        if isinstance(each, SnapshotAt):
+            rows = Frozen(each.shelf, each.manifest, wall_ms, table, publisher.stood)
+        else:
+            replica = Replica(each.store, shape, table)
+            arrived = freshness.of(name)
+            rows = Follower(replica, settings.following, wall_ms, arrived, publisher.stood)
+        kept.append(_Kept(each.spec, rows, publisher))
+    registry.register(ReplicaCollector(kept, wall_ms))
+    return kept
