@@ -36,8 +36,8 @@ def test_the_wheel_runs_a_short_demo_in_an_empty_environment(tmp_path: Path) -> 
     _run(UV, "build", "--out-dir", tmp_path / "dist", ROOT, cwd=tmp_path)
     [wheel] = (tmp_path / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "pserver/redis_backend/functions.lua" in names
-    assert "deploy/local/services/kafka_jars.lock" in names
+    assert "headrace/pserver/redis_backend/functions.lua" in names
+    assert "headrace/deploy/local/services/kafka_jars.lock" in names
     assert not [name for name in names if name.startswith("tests")]
     venv.create(tmp_path / "empty", with_pip=False)
     python = tmp_path / "empty" / "bin" / "python"
