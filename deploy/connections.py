@@ -8,7 +8,7 @@ from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 
 def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettings":
@@ -40,6 +40,6 @@ def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStor
 
     `read_only`: the process writes nothing, so the servers need no functions for it.
     """
-    from headrace.pserver.redis_backend.store import StoreSettings, open_store
+    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 
     return open_store(redis_url(redis), model, StoreSettings(read_only=read_only))

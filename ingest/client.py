@@ -70,7 +70,7 @@ class ClientSettings:
     longest_wait_s: float = 10.0
 
 
-class RefusedEvent(NamedTuple):
+class UndeliverableEvent(NamedTuple):
     """An event that the collector will never take, and why."""
 
     event: bytes
@@ -102,7 +102,7 @@ class CollectorClient:
         url: str,
         token: str = "",
         settings: ClientSettings | None = None,
-        refused: Callable[[RefusedEvent], None] | None = None,
+        refused: Callable[[UndeliverableEvent], None] | None = None,
     ) -> None:
         self._settings = settings or ClientSettings()
         self._requests = _Requests(url.rstrip("/"), token, self._settings, refused or _log_refused)
@@ -208,7 +208,7 @@ class _Requests:
         url: str,
         token: str,
         settings: ClientSettings,
-        refused: Callable[[RefusedEvent], None],
+        refused: Callable[[UndeliverableEvent], None],
     ) -> None:
         self._url, self._refused = url, refused
         self._headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}
@@ -284,10 +284,12 @@ class _Requests:
                 left.append(event)
                 self.trouble = each.found
             else:
-                self._tell(RefusedEvent(event, each.reason, each.field, each.expected, each.found))
+                self._tell(
+                    UndeliverableEvent(event, each.reason, each.field, each.expected, each.found)
+                )
         return left
 
-    def _tell(self, refused: RefusedEvent) -> None:
+    def _tell(self, refused: UndeliverableEvent) -> None:
         try:
             self._refused(refused)
         except Exception:
@@ -327,13 +329,13 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-def _whole(event: bytes, status: int, error: _Error | None) -> RefusedEvent:
+def _whole(event: bytes, status: int, error: _Error | None) -> UndeliverableEvent:
     if error is None:
-        return RefusedEvent(event, str(status), "", "", "")
-    return RefusedEvent(event, str(status), error.field, error.expected, error.found)
+        return UndeliverableEvent(event, str(status), "", "", "")
+    return UndeliverableEvent(event, str(status), error.field, error.expected, error.found)
 
 
-def _log_refused(event: RefusedEvent) -> None:
+def _log_refused(event: UndeliverableEvent) -> None:
     log.error(
         "refused, %s: expected %s, found %s: %.200r",
         event.field or "the event",

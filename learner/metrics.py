@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.learner.inputs.admission import Admissions
-    from headrace.learner.loop.loop import Learner
+    from headrace.learner.inputs.admission import AdmissionCounts
+    from headrace.learner.loop.learner import Learner
 
 
 class LearnerCollector(Collector):
@@ -28,7 +28,7 @@ class LearnerCollector(Collector):
         model: str,
         learner: Learner,
         now_ms: Callable[[], int],
-        admissions: Callable[[], Admissions],
+        admissions: Callable[[], AdmissionCounts],
     ) -> None:
         self._model, self._learner, self._now_ms = model, learner, now_ms
         self._admissions = admissions

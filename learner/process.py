@@ -19,16 +19,16 @@ from headrace.ingest.examples.batch import UnreadableExamples
 from headrace.ingest.kafka import KafkaReader, KafkaWriter
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 from headrace.learner.errors import NoGroup, WrongExamples
 from headrace.learner.inputs.admission import described
-from headrace.learner.loop.batch_guard import Guard, Limits
-from headrace.learner.loop.cached_replica import HotRows
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.batch_guard import BatchGuard, GuardLimits
+from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models import open_model
-from headrace.learner.spec.compatibility import check_agreement
+from headrace.learner.spec.compatibility import check_compatible
 from headrace.pserver.replica.replica import Replica
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.models import Model
-    from headrace.learner.models.deep.process_group import Place
-    from headrace.learner.models.sync_group import Rounds
+    from headrace.learner.models.deep.process_group import GroupConfig
+    from headrace.learner.models.sync_group import SyncGroup
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
-    from headrace.pserver.store import Answer, Push, Shape, Store
+    from headrace.pserver.store import BucketAnswer, Push, Shape, Store
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class LearnerSettings:
     """Name that stays over restarts: the group then gives the partitions back at once."""
     metrics_port: int = 0
     """0: no metrics are served."""
-    pace: Pace = field(default_factory=Pace)
-    limits: Limits | None = field(default_factory=Limits)
+    pace: LearnerPacing = field(default_factory=LearnerPacing)
+    limits: GuardLimits | None = field(default_factory=GuardLimits)
     """Beyond which a batch is held back; None: whatever comes is learned."""
     accept_topic: str = ""
     """Identity of a topic of examples made again that goes on where the one before it ended. Said
@@ -68,7 +68,7 @@ class LearnerSettings:
     goes on from the same marks: its fields and label must be the same."""
     most_rows: int | None = None
     """Held in memory, the others pulled when a batch needs them; None: all are held."""
-    place: Place | None = None
+    place: GroupConfig | None = None
     """Among the learners that step together, where the spec asks for that."""
 
 
@@ -78,13 +78,13 @@ class ThreadExchange:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="push")
-        self._round: Future[list[Answer | Unreachable]] | None = None
+        self._round: Future[list[BucketAnswer | Unreachable]] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
         """Begin a round."""
         self._round = self._pool.submit(self._store.push, pushes)
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         """Return the answers of the round, or None while they are awaited."""
         if self._round is None or not self._round.done():
             return None
@@ -106,27 +106,27 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
-def _join(place: Place | None, spec: ModelSpec, model: Model) -> Rounds | None:
+def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup | None:
     """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
         return None
     from headrace.learner.models.deep.deep_model import DeepModel
-    from headrace.learner.models.deep.process_group import meet
+    from headrace.learner.models.deep.process_group import join_group
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)
-    return model.step_together(meet(place))
+    return model.step_together(join_group(place))
 
 
 def _complete_replica(
     store: Store, shape: Shape, stop: threading.Event, model: Model, most_rows: int | None
-) -> Replica | HotRows:
+) -> Replica | CachedReplica:
     """Return a replica that is complete, or as it is when told to stop."""
-    replica: Replica | HotRows
+    replica: Replica | CachedReplica
     if most_rows is None:
         replica = Replica(store, shape)
     else:
-        replica = HotRows(store, shape, model.asked_rows, most_rows)
+        replica = CachedReplica(store, shape, model.asked_rows, most_rows)
     while not replica.complete and not stop.is_set():
         replica.poll()
         if not replica.complete:
@@ -151,7 +151,7 @@ def run_learner(
     _check_place(settings, spec)
     store, push_store = connect(), connect()
     shape = store.shape()
-    check_agreement(spec, shape)
+    check_compatible(spec, shape)
     model = open_model(spec, shape.buckets)
     replica = _complete_replica(store, shape, stop, model, settings.most_rows)
     rounds = _join(settings.place, spec, model)
@@ -180,7 +180,7 @@ def run_learner(
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
         accept_topic=settings.accept_topic,
-        guard=Guard(settings.limits) if settings.limits is not None else None,
+        guard=BatchGuard(settings.limits) if settings.limits is not None else None,
         dead_letters=EventTopics().dead_letters,
         rounds=rounds,
     )
@@ -189,7 +189,7 @@ def run_learner(
     if settings.metrics_port:
         start_http_server(settings.metrics_port)
     try:
-        with telling(kafka, "learner", instance_name(), REGISTRY):
+        with publish_status(kafka, "learner", instance_name(), REGISTRY):
             while not stop.is_set():
                 learner.step(0.02)
             if not learner.finish(wall_ms() + _FINISH_MS):

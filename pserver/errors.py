@@ -17,7 +17,7 @@ class OutOfMemory(Unreachable):
     """A node is at its memory limit and did nothing. Retry: keepers make room by trimming logs."""
 
 
-class Refused(StoreError):
+class AccessRefused(StoreError):
     """The server refused user, password or command. Stop; the operator grants it."""
 
 

@@ -23,14 +23,14 @@ from headrace.pserver.errors import (
     Unreachable,
 )
 from headrace.pserver.rows.row_codec import pack_rows, unpack_rows
-from headrace.pserver.store import Answer, Entry, Looked, Polled
+from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
     from headrace.pserver.store import Delete, Fold, Push, Shape, Trim
 
 _ROWS_A_CHUNK = 4096
@@ -51,7 +51,7 @@ class BucketState:
     lease_ms: int = 0
     folds: int = 0
 
-    def write(self, version: int, rows: Rows) -> None:
+    def write(self, version: int, rows: FoldedRows) -> None:
         """Write rows, folded up to `version`."""
         ids, blobs = pack_rows(version, rows)
         self.rows.update(zip(ids.tolist(), blobs.tolist(), strict=True))
@@ -102,7 +102,7 @@ class MemoryStore:
             return [bucket for bucket in range(shape.buckets) if bucket not in self._buckets]
 
     def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store.load."""
         with self._lock:
@@ -137,17 +137,17 @@ class MemoryStore:
             raise MissingModel("this store in memory holds no model: nobody called `create`")
         return self._shape
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         """See Store.marks."""
         with self._lock:
             return [self._answer(b, dict(self._state(b).marks)) for b in buckets]
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store.push."""
         with self._lock:
             return [self._push(push) for push in pushes]
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         """See Store.poll."""
         with self._lock:
             return [self._poll(bucket, version, limit) for bucket, version in after.items()]
@@ -182,13 +182,13 @@ class MemoryStore:
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
-    ) -> list[Looked | Unreachable]:
+    ) -> list[LookResult | Unreachable]:
         """See Store.look."""
         with self._lock:
-            looked: list[Looked | Unreachable] = []
+            looked: list[LookResult | Unreachable] = []
             for bucket, rows in zip(wanted, self.find(wanted), strict=True):
                 assert not isinstance(rows, Unreachable)
-                looked.append(Looked(rows, self._poll(bucket, after[bucket], limit)))
+                looked.append(LookResult(rows, self._poll(bucket, after[bucket], limit)))
             return looked
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
@@ -290,7 +290,7 @@ class MemoryStore:
             return LostLease(f"bucket {bucket}: the log no longer has that entry {named.version}")
         return None
 
-    def _push(self, push: Push) -> Answer:
+    def _push(self, push: Push) -> BucketAnswer:
         state = self._state(push.bucket)
         if all(state.marks.get(span.source, 0) == span.start for span in push.spans):
             state.marks |= {span.source: span.stop for span in push.spans}
@@ -298,13 +298,13 @@ class MemoryStore:
         sources = [span.source for span in push.spans]
         return self._answer(push.bucket, {s: state.marks.get(s, 0) for s in sources})
 
-    def _answer(self, bucket: int, marks: Mapping[str, int]) -> Answer:
+    def _answer(self, bucket: int, marks: Mapping[str, int]) -> BucketAnswer:
         state = self._state(bucket)
         log_bytes = sum(len(entry.blob) for entry in state.log)
-        return Answer(bucket, state.version, state.nonce, state.previous, marks, log_bytes)
+        return BucketAnswer(bucket, state.version, state.nonce, state.previous, marks, log_bytes)
 
-    def _poll(self, bucket: int, after: int, limit: int) -> Polled:
+    def _poll(self, bucket: int, after: int, limit: int) -> PollResult:
         state = self._state(bucket)
         begin = max(0, after - state.trimmed)  # the log is without holes
         entries = tuple(state.log[begin : begin + limit])
-        return Polled(bucket, state.version, state.nonce, state.trimmed, entries)
+        return PollResult(bucket, state.version, state.nonce, state.trimmed, entries)

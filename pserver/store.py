@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.errors import LostLease, Unreachable
-    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
 
 OWN_FIELDS = frozenset(
     (
@@ -75,7 +75,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """Offsets [start, stop) of one source."""
 
     source: str
@@ -92,7 +92,7 @@ class Push:
     """One entry for one bucket, with the offsets it covers."""
 
     bucket: int
-    spans: tuple[Span, ...]
+    spans: tuple[OffsetSpan, ...]
     nonce: bytes
     """8 random bytes, new for every new push; a retry repeats them."""
     blob: bytes
@@ -107,7 +107,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BucketAnswer:
     """How a bucket stands after a push or when asked for its marks."""
 
     bucket: int
@@ -120,7 +120,7 @@ class Answer:
     log_bytes: int
     """Bytes in the log: what the keepers have not yet trimmed."""
 
-    def covers(self, spans: Sequence[Span]) -> bool:
+    def covers(self, spans: Sequence[OffsetSpan]) -> bool:
         """Whether just these offsets are applied: by the push, or by the first try of it."""
         return all(self.marks.get(span.source, 0) == span.stop for span in spans)
 
@@ -137,7 +137,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Polled:
+class PollResult:
     """A bucket's head, read first, and then the entries after a given version."""
 
     bucket: int
@@ -150,19 +150,20 @@ class Polled:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LookResult:
     """Single rows, with what makes them whole."""
 
     rows: StoredRows
     """As they are folded."""
-    polled: Polled
+    polled: PollResult
     """The log of the same history: its entries beyond those of each row are all that the row lacks.
     `trimmed` is not later than the rows, head and entries are not earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Rows of one bucket as they are at `version`, to be written by the keeper that holds it."""
+    """FoldedRows of one bucket as they are at `version`, to be written by the keeper that holds
+    it."""
 
     bucket: int
     keeper: str
@@ -171,7 +172,7 @@ class Fold:
     version: int
     nonce: bytes
     """Of the entry `version`: refused unless the log (or the head) still has that very entry."""
-    rows: Rows
+    rows: FoldedRows
     gone: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     """Ids of rows that no longer exist at `version`, to be removed; shape (n,)."""
 
@@ -241,7 +242,7 @@ class Store(Protocol):
         """
 
     def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """Fill a bucket that is missing: these rows, all folded up to `version`, and these marks.
 
@@ -256,13 +257,13 @@ class Store(Protocol):
     def drop(self) -> None:
         """Remove the model, if there is one; again, if that was interrupted. Raises Unreachable."""
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         """Return how each bucket stands, in the order asked. Raises MissingBucket."""
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """Apply each push at most once; return how its bucket stands. Raises MissingBucket."""
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         """Return heads and up to `limit` entries after the version named for each bucket.
 
         In the order of `after`. Raises MissingBucket.
@@ -283,7 +284,7 @@ class Store(Protocol):
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
-    ) -> list[Looked | Unreachable]:
+    ) -> list[LookResult | Unreachable]:
         """Return folded rows by id, and what `poll` would, as of one moment for each bucket.
 
         In the order of `wanted`; ids that have no folded row are left out. Raises MissingBucket.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import (
-    Leaving,
+    Draining,
     Readiness,
     is_this_machine,
     listening_socket,
@@ -22,23 +22,23 @@ from headrace.ingest.http.server import (
 )
 from headrace.ingest.kafka import KafkaWriter
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
-from headrace.serving.api.app import Parts, make_app
-from headrace.serving.api.fast_path import Promptly
-from headrace.serving.api.metrics import RequestMetrics
+from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.serving.api.app import AppParts, make_app
+from headrace.serving.api.fast_path import FastPathProtocol
+from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases
-from headrace.serving.models.loading import ModelAt, SnapshotAt, open_models
-from headrace.serving.models.registry import Models
+from headrace.serving.models.loading import SnapshotModel, StoreModel, open_models
+from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.observers.prediction_log import (
-    LogSettings,
-    PredictionsLog,
+    PredictionLog,
+    PredictionLogSettings,
     ensure_predictions,
 )
 from headrace.serving.observers.shadows import Shadows
 from headrace.serving.page.routes import page_routes
 from headrace.serving.page.status_reader import StatusReader
 from headrace.serving.replicas.follower import Following
-from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.limits import RequestLimits
 
 if TYPE_CHECKING:
     import socket
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Writer
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.pserver.errors import StoreError
-    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.replicas.caching_follower import CacheBounds
     from headrace.serving.replicas.status import LocalRows
 
-__all__ = ["ModelAt", "ServerSettings", "SnapshotAt", "run_server", "serve"]
+__all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ class ServerSettings:
     finish_s: int = 5
     """How long requests under way may take to finish."""
     following: Following = field(default_factory=Following)
-    bounds: Bounds | None = None
+    bounds: CacheBounds | None = None
     """How many rows of each model that follows are held; None: all of them."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     told_to: KafkaSettings | None = None
     """Whose topic `status` this server tells how it is, and the page draws; None: no page."""
 
@@ -104,10 +104,10 @@ class ServerSettings:
     """Whose topic `predictions` has what was served; None: it is not logged."""
     predictions_partitions: int = 4
     """Of that topic, where it is not there yet: as many as `impressions` has."""
-    predictions: LogSettings = field(default_factory=LogSettings)
+    predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
 
 
-class Runs(Protocol):
+class Runnable(Protocol):
     """What has a thread of its own."""
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Runs(Protocol):
 
 def run_server(
     settings: ServerSettings,
-    models: Sequence[ModelAt | SnapshotAt],
+    models: Sequence[StoreModel | SnapshotModel],
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
 ) -> None:
@@ -132,13 +132,13 @@ def run_server(
     """
     tokens_of(settings)  # refused before anything is opened
     registry = new_registry()
-    served = Models(
+    served = ModelRegistry(
         open_models(models, settings.following, settings.bounds, settings.limits, registry),
         Aliases(
             [each.spec.name for each in models], settings.aliases, wall_ms, settings.aliases_file
         ),
     )
-    ending = _Ending([each.rows for each in served])
+    ending = _ServerExit([each.rows for each in served])
     with listening_socket(settings.host, settings.port) as listener:
         serve(settings, served, registry, listener, stop, listening, broken=ending.broken)
     if ending.failure is not None:
@@ -147,7 +147,7 @@ def run_server(
 
 def serve(
     settings: ServerSettings,
-    served: Models,
+    served: ModelRegistry,
     registry: CollectorRegistry,
     listener: socket.socket,
     stop: threading.Event,
@@ -164,7 +164,7 @@ def serve(
     rows = [each.rows for each in served]
     metrics = RequestMetrics(registry)
     beside = _beside(settings, served, metrics)
-    parts = Parts(
+    parts = AppParts(
         *(served, metrics, registry, wall_ms, settings.limits, Readiness(), tokens),
         admin_tokens=Tokens(settings.admin_tokens),
         admin_open=is_this_machine(settings.host),
@@ -172,7 +172,7 @@ def serve(
         metrics_here=alone,
     )
     with (
-        telling(settings.told_to, "server", instance_name(), registry),
+        publish_status(settings.told_to, "server", instance_name(), registry),
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
         running([*rows, *beside]),
         _page_of(settings.told_to) as page,
@@ -182,11 +182,11 @@ def serve(
         app = make_app(parts)
         if page is not None:
             app.include_router(page_routes(page))
-        leaving = Leaving(stop, parts.readiness, broken, settings.drain_ms, settings.finish_s)
+        leaving = Draining(stop, parts.readiness, broken, settings.drain_ms, settings.finish_s)
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        run_app(app, listener, leaving, protocol=Promptly)
+        run_app(app, listener, leaving, protocol=FastPathProtocol)
         app.state.answering.close()
 
 
@@ -200,7 +200,7 @@ def tokens_of(settings: ServerSettings) -> Tokens:
     )
 
 
-class _Ending:
+class _ServerExit:
     """Whether there is any use in going on."""
 
     def __init__(self, rows: Sequence[LocalRows]) -> None:
@@ -217,10 +217,10 @@ class _Ending:
 
 
 def _beside(
-    settings: ServerSettings, models: Models, metrics: RequestMetrics
-) -> list[Shadows | PredictionsLog]:
+    settings: ServerSettings, models: ModelRegistry, metrics: RequestMetrics
+) -> list[Shadows | PredictionLog]:
     """Return who is told of every answer."""
-    logs: list[PredictionsLog] = []
+    logs: list[PredictionLog] = []
     kafka = settings.predictions_to
     if kafka is not None:
         impatient = replace(kafka, lost_timeout_s=_LOST_S)
@@ -229,7 +229,7 @@ def _beside(
             ensure_predictions(kafka, settings.predictions_partitions)
             return KafkaWriter(impatient)
 
-        logs.append(PredictionsLog(settings.predictions, open_writer, metrics.logged))
+        logs.append(PredictionLog(settings.predictions, open_writer, metrics.logged))
     return [*logs, Shadows(models, metrics.shadowed, logs)]
 
 
@@ -246,7 +246,7 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
 
 
 @contextlib.contextmanager
-def running(threads: Sequence[Runs]) -> Iterator[None]:
+def running(threads: Sequence[Runnable]) -> Iterator[None]:
     """Let these run as long as this lasts."""
     for each in threads:
         each.start()

@@ -114,8 +114,8 @@ def retry(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.dead_letters.letter_retry import retry
     from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
-    from headrace.ingest.dead_letters.retry import retry
 
     if (repaired is None) == (function is None):
         raise BadOption("expected repaired events: either FILE or --with FILE.py")

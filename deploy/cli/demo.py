@@ -62,13 +62,13 @@ def demo(
 ) -> None:
     """Learn a stream live, beside a copy of the model that stopped learning."""
     times_real_time = None if speed is None else speed_of(speed)
-    from headrace.deploy.demo.demo import run_demo
     from headrace.deploy.demo.players import DemoSettings
-    from headrace.deploy.local.pipeline import RoadSettings
+    from headrace.deploy.demo.runner import run_demo
+    from headrace.deploy.local.pipeline import PipelineSettings
     from headrace.deploy.models import path_of
     from headrace.deploy.termination import stopped_by_signals
 
-    road = RoadSettings(
+    road = PipelineSettings(
         model=model or path_of("demo" if data is None else "news"),
         kafka=kafka,
         kafka_client=tuple(kafka_client or ()),

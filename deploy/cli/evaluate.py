@@ -15,7 +15,7 @@ from headrace.deploy.cli.options import (
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.evaluation.windows import Figures
+    from headrace.serving.evaluation.windows import WindowMetrics
 
 Sample = Annotated[
     float,
@@ -64,7 +64,7 @@ def run(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.serving.evaluation.process import EvaluationSettings, run_evaluation
+    from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
 
     spec = load_spec(model)
     with stopped_by_signals() as stop:
@@ -106,7 +106,7 @@ def show(
     Console().print(table(found))
 
 
-def _published(kafka: "KafkaSettings", only: str, *, slices: bool) -> "list[Figures]":
+def _published(kafka: "KafkaSettings", only: str, *, slices: bool) -> "list[WindowMetrics]":
     from headrace.serving.evaluation.windows import read_published
 
     return [

@@ -75,7 +75,7 @@ def collect(
     """Take events over HTTP and acknowledge them when Kafka has them, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.collector.process import CollectorSettings, run_collector
+    from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
     from headrace.ingest.http.bearer_tokens import read_tokens
 
     named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
@@ -154,7 +154,7 @@ def join(
     """Join impressions with clicks into examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+    from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
     from headrace.learner.spec.model_spec import load_spec
 
     spec = load_spec(model)
@@ -206,12 +206,12 @@ def replay(
 
     from headrace.deploy.cli.run import speed_of
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.local.background_replay import LogReplay, watch_replay
+    from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.replay.layout import load_layout
     from headrace.learner.spec.model_spec import load_spec
 
-    replaying = LogReplay(
+    replaying = BackgroundReplay(
         kafka_settings(kafka, kafka_client),
         load_spec(model),
         data,
@@ -259,10 +259,10 @@ def sink(
     """Write events, and examples, to Parquet by hour; each once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.archive.archiver import SinkSettings, run_sink
+    from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
     from headrace.learner.spec.model_spec import load_spec
 
     name = load_spec(model).name if model is not None else None
-    settings = SinkSettings(most_age_s=most_age_s, metrics_port=metrics_port)
+    settings = ArchiveSettings(most_age_s=most_age_s, metrics_port=metrics_port)
     with stopped_by_signals() as stop:
-        run_sink(settings, kafka_settings(kafka, kafka_client), name, folder, stop)
+        run_archiver(settings, kafka_settings(kafka, kafka_client), name, folder, stop)

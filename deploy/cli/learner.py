@@ -129,28 +129,28 @@ def run(
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.loop.batch_guard import Limits
-    from headrace.learner.loop.pacing import BadStaleness, Pace, parse_staleness
+    from headrace.learner.loop.batch_guard import GuardLimits
+    from headrace.learner.loop.pacing import BadPushInterval, LearnerPacing, parse_push_interval
     from headrace.learner.process import LearnerSettings, run_learner
     from headrace.learner.spec.model_spec import load_spec
 
     try:
-        pace = Pace(staleness=parse_staleness(push_every))
-    except BadStaleness as error:
+        pace = LearnerPacing(staleness=parse_push_interval(push_every))
+    except BadPushInterval as error:
         raise BadOption(f"--push-every / HEADRACE_PUSH_EVERY: {error}") from error
     spec = load_spec(model)
     place = None
     if spec.structure.synchronous and rank is not None:
-        from headrace.learner.models.deep.process_group import Place
+        from headrace.learner.models.deep.process_group import GroupConfig
 
-        place = Place(rank, world_size, master_addr, master_port, agent_store, attempt)
+        place = GroupConfig(rank, world_size, master_addr, master_port, agent_store, attempt)
     with stopped_by_signals() as stop:
         run_learner(
             LearnerSettings(
                 instance=instance,
                 metrics_port=metrics_port,
                 pace=pace,
-                limits=Limits(loss_ratio=loss_ratio),
+                limits=GuardLimits(loss_ratio=loss_ratio),
                 accept_topic=accept_topic,
                 examples_of=examples_of,
                 most_rows=most_rows,

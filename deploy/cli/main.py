@@ -76,9 +76,9 @@ def _every_command(
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the errors that a person is to read, not a programmer."""
     from headrace.deploy.errors import DeployError
-    from headrace.deploy.local.services.errors import StackError
+    from headrace.deploy.local.services.service_errors import StackError
     from headrace.ingest.errors import StreamError
-    from headrace.ingest.features.fields import SpecError
+    from headrace.ingest.features.spec_text import SpecError
     from headrace.learner.errors import LearnerError
     from headrace.pserver.errors import StoreError
     from headrace.serving.errors import ServingError

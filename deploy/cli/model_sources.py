@@ -11,32 +11,32 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from headrace.serving.process import ModelAt, SnapshotAt
+    from headrace.serving.models.loading import SnapshotModel, StoreModel
 
 
 def both(
     files: list[Path], places: list[str], redis: str, stack: ExitStack
-) -> list[ModelAt | SnapshotAt]:
+) -> list[StoreModel | SnapshotModel]:
     """Return the models of these specs and snapshots; `stack` closes what was opened."""
     return [*opened(stack, files, redis), *frozen(places)]
 
 
-def opened(stack: ExitStack, files: list[Path], redis: str) -> list[ModelAt]:
+def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
     """Return the models of these specs with their stores, which `stack` closes."""
     from headrace.deploy.connections import open_store
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.serving.process import ModelAt
+    from headrace.serving.models.loading import StoreModel
 
     made = []
     for each in files:
         spec = load_spec(each)
         store = open_store(redis, spec.name, read_only=True)
         stack.callback(store.close)
-        made.append(ModelAt(spec, store))
+        made.append(StoreModel(spec, store))
     return made
 
 
-def frozen(given: Sequence[str]) -> list[SnapshotAt]:
+def frozen(given: Sequence[str]) -> list[SnapshotModel]:
     """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError."""
     from headrace.serving.models.loading import find_frozen
 

@@ -90,25 +90,25 @@ def keep(
     """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime.status import instance_name, telling
-    from headrace.learner.spec.compatibility import check_agreement
+    from headrace.ingest.runtime.status import instance_name, publish_status
+    from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.keeper.bucket_lease import Keeping
+    from headrace.pserver.keeper.bucket_lease import FoldPolicy
     from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
     try:
-        check_agreement(spec, store.shape())
+        check_compatible(spec, store.shape())
         with stopped_by_signals() as stop:
-            keeping = Keeping(expiry=spec.expiry)
+            keeping = FoldPolicy(expiry=spec.expiry)
             settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
             told = kafka_settings(kafka, kafka_client) if kafka else None
             run_keeper(
                 settings,
                 store,
                 stop,
-                lambda registry: telling(told, "keeper", instance_name(), registry),
+                lambda registry: publish_status(told, "keeper", instance_name(), registry),
             )
     finally:
         store.close()
@@ -130,7 +130,7 @@ def inspect(
     answer.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import inspect as inspection
+    from headrace.deploy.operations import inspection
     from headrace.learner.spec.model_spec import load_spec
     from headrace.pserver.inspection.buckets import count_in_logs
     from headrace.pserver.inspection.survey import survey
@@ -198,7 +198,7 @@ def drop(
 ) -> None:
     """Remove a model with all its rows. Interrupted, it is finished by being said again."""
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations.drop import drop_model
+    from headrace.deploy.operations.removal import drop_model
     from headrace.learner.spec.model_spec import load_spec
 
     name = load_spec(model).name

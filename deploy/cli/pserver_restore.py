@@ -21,9 +21,9 @@ from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.recovery.restore import RestoreSettings, Wanted
+    from headrace.learner.recovery.restore import RestorePlan, RestoreSettings
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.spec.warm_start import Kept
+    from headrace.learner.spec.warm_start import KeptRows
     from headrace.pserver.snapshots.manifest import Manifest
 
 Named = Annotated[
@@ -167,14 +167,14 @@ def _restore_from(
 ) -> None:
     from rich.console import Console
 
-    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import redis_url
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.recovery.restore import choose, restore_model
-    from headrace.pserver.redis_backend.store import StoreSettings, open_store
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
-    shelf = Shelf(place)
+    shelf = SnapshotStorage(place)
     wanted = choose(shelf, spec, settings)
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
@@ -183,7 +183,7 @@ def _restore_from(
         redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
     )
     try:
-        with stopped_by_signals() as stop, Shown(Console(stderr=True)) as shown:
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             restored = restore_model(
                 store,
                 shelf,
@@ -208,7 +208,7 @@ def _restore_from(
     )
 
 
-def _marks_after(kafka: "KafkaSettings", wanted: "Wanted") -> dict[str, int]:
+def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int]:
     from headrace.learner.recovery.restore import examples_after
 
     beginning, marks = examples_after(kafka, wanted)
@@ -223,7 +223,7 @@ def _marks_after(kafka: "KafkaSettings", wanted: "Wanted") -> dict[str, int]:
     return marks
 
 
-def _said_of_examples(name: str, marks: dict[str, int] | None, warm: "Kept | None") -> str:
+def _said_of_examples(name: str, marks: dict[str, int] | None, warm: "KeptRows | None") -> str:
     if warm is None:
         return "go on from its marks"
     where = "at their beginning" if marks is None else "behind what it has learned"
@@ -266,23 +266,23 @@ def rebuild(
 
     from rich.console import Console
 
-    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery.rebuild import Rebuilding, RebuildSettings
+    from headrace.learner.recovery.rebuild import Rebuilder, RebuildSettings
     from headrace.learner.recovery.rebuild import rebuild as rebuild_model
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
-    spec, shelf = load_spec(model), Shelf(place)
+    spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
-    rebuilding = Rebuilding(settings, kafka_settings(kafka, kafka_client), spec, shelf)
+    rebuilding = Rebuilder(settings, kafka_settings(kafka, kafka_client), spec, shelf)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
     typer.echo(f"{spec.name}: beginning with {begin}", err=True)
     with (
         closing(rebuilding.reader),
         stopped_by_signals() as stop,
-        Shown(Console(stderr=True)) as shown,
+        StepView(Console(stderr=True)) as shown,
     ):
         written = rebuild_model(
             rebuilding,

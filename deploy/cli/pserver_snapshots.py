@@ -46,28 +46,28 @@ def snapshot(
     """Write the rows and marks of every bucket into files, while everybody works on."""
     from rich.console import Console
 
-    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec.compatibility import check_agreement
+    from headrace.learner.spec.compatibility import check_compatible
     from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.snapshots.storage import Shelf
-    from headrace.pserver.snapshots.write import Facts, Writing, write_snapshot
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 
-    spec, shelf = load_spec(model), Shelf(place)
+    spec, shelf = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
     try:
-        check_agreement(spec, store.shape())
-        with stopped_by_signals() as stop, Shown(Console(stderr=True)) as shown:
+        check_compatible(spec, store.shape())
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
             written = write_snapshot(
                 store,
                 shelf,
-                Facts(version_here(), store.sub_hashes),
+                SnapshotFacts(version_here(), store.sub_hashes),
                 now_ms=wall_ms,
                 token=secrets.token_hex(2),
                 stop=stop,
                 tell=shown.buckets(f"copying {spec.name}"),
-                writing=Writing(parallel=parallel),
+                writing=SnapshotSettings(parallel=parallel),
             )
     finally:
         store.close()
@@ -80,9 +80,9 @@ def list_(
     """Show the snapshots, the oldest first."""
     from headrace.deploy.cli.views import facts_of, print_table
     from headrace.pserver.snapshots.catalog import list_snapshots
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
-    listed, now_ms = list_snapshots(Shelf(place)), wall_ms()
+    listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
     if as_json:
         typer.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
         return
@@ -99,21 +99,21 @@ def verify(
     """Read every file of snapshots, and say what is not as it was written."""
     from rich.console import Console
 
-    from headrace.deploy.cli.views import Shown
+    from headrace.deploy.cli.views import StepView
     from headrace.deploy.termination import stopped_by_signals
     from headrace.pserver.snapshots.catalog import list_snapshots
-    from headrace.pserver.snapshots.errors import NoSnapshot
-    from headrace.pserver.snapshots.storage import Shelf
-    from headrace.pserver.snapshots.verify import verify as verify_one
+    from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.verification import verify as verify_one
 
-    shelf = Shelf(place)
+    shelf = SnapshotStorage(place)
     listed = {each.name: each for each in list_snapshots(shelf)}
     unknown = [name for name in names or () if name not in listed]
     if unknown or not listed:
         sought = ", ".join(unknown) or "a snapshot"
         raise NoSnapshot(f"expected {sought} in {place}, found {', '.join(listed) or 'none'}")
     damaged = 0
-    with stopped_by_signals() as stop, Shown(Console(stderr=True)) as shown:
+    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
         for name in names or listed:
             manifest, problems = listed[name].manifest, list(listed[name].problems)
             if manifest is not None:
@@ -149,12 +149,12 @@ def prune(
     """
     from headrace.pserver.snapshots.catalog import prunable
     from headrace.pserver.snapshots.catalog import prune as remove
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
     if keep is None and older_than is None:
         raise BadOption("expected --keep N, --older-than DAYS or both, found neither")
     older_than_ms = None if older_than is None else int(older_than * _DAY_MS)
-    shelf = Shelf(place)
+    shelf = SnapshotStorage(place)
     goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=wall_ms())
     if not dry_run:
         remove(shelf, goes)

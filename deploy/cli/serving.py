@@ -186,11 +186,11 @@ def run(
     """Answer requests over HTTP from models that follow the parameter server, or from snapshots."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.serving.observers.prediction_log import LogSettings
+    from headrace.serving.observers.prediction_log import PredictionLogSettings
     from headrace.serving.process import ServerSettings, run_server
-    from headrace.serving.replicas.caching_follower import Bounds
-    from headrace.serving.requests.limits import Limits
-    from headrace.serving.workers.process import run_workers
+    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.serving.requests.limits import RequestLimits
+    from headrace.serving.workers.worker_supervisor import run_workers
 
     if not (model or snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
@@ -210,15 +210,15 @@ def run(
         aliases_file=aliases_file,
         admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
         predictions_to=told_to if predictions_share else None,
-        predictions=LogSettings(share=predictions_share),
+        predictions=PredictionLogSettings(share=predictions_share),
         host=host,
         port=port,
         tokens=tokens_of("HEADRACE_SERVING_TOKENS", tokens),
         anyone=anyone,
         drain_ms=drain_ms,
         metrics_port=metrics_port,
-        limits=Limits(waiting_ms=waiting_ms),
-        bounds=None if most_rows is None else Bounds(most_rows, miss_deadline_ms),
+        limits=RequestLimits(waiting_ms=waiting_ms),
+        bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
         told_to=told_to,
     )
     with ExitStack() as stack:

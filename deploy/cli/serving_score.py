@@ -18,7 +18,7 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.serving.models.loading import ModelAt, SnapshotAt
+    from headrace.serving.models.loading import SnapshotModel, StoreModel
 
 ScoredModel = Annotated[
     Path | None,
@@ -88,15 +88,15 @@ def score(
     """Score the impressions of a topic into another one, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.serving.replicas.caching_follower import Bounds
-    from headrace.serving.scoring.process import ScoringSettings, run_scoring
+    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
 
     settings = ScoringSettings(
         instance=instance,
         impressions=impressions,
         scores=scores,
         metrics_port=metrics_port,
-        bounds=None if most_rows is None else Bounds(most_rows, miss_deadline_ms),
+        bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
     )
     with ExitStack() as stack:
         at = _model_at(stack, model, snapshot, redis)
@@ -106,10 +106,10 @@ def score(
 
 def _model_at(
     stack: ExitStack, model: Path | None, snapshot: str | None, redis: str
-) -> "ModelAt | SnapshotAt":
+) -> "StoreModel | SnapshotModel":
     from headrace.deploy.cli.model_sources import frozen, opened
 
-    models: list[ModelAt | SnapshotAt] = [
+    models: list[StoreModel | SnapshotModel] = [
         *opened(stack, [model] if model else [], redis),
         *frozen([snapshot] if snapshot else []),
     ]

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from headrace.learner.recovery.rebuild import Replayed
-    from headrace.pserver.snapshots.catalog import Listed
-    from headrace.pserver.snapshots.write import Progress as Buckets
-    from headrace.serving.evaluation.windows import Figures
+    from headrace.learner.recovery.rebuild import RebuildProgress
+    from headrace.pserver.snapshots.catalog import ListedSnapshot
+    from headrace.pserver.snapshots.writer import SnapshotProgress as Buckets
+    from headrace.serving.evaluation.windows import WindowMetrics
 
 UNKNOWN = "-"
 
 
-class Shown:
+class StepView:
     """What is under way, a line each, on a terminal; elsewhere nothing."""
 
     def __init__(self, console: Console) -> None:
@@ -54,11 +54,11 @@ class Shown:
 
         return tell
 
-    def replay(self, doing: str) -> Callable[[Replayed], None]:
+    def replay(self, doing: str) -> Callable[[RebuildProgress], None]:
         """Return what is to be told of a replay of examples."""
         rated = self._rated(doing)
 
-        def tell(now: Replayed) -> None:
+        def tell(now: RebuildProgress) -> None:
             said = f"batches, {now.examples:,} examples, {{rate:,.0f}} examples/s"
             rated(now.batches, now.of, now.examples, said)
 
@@ -88,7 +88,7 @@ class Shown:
         return update
 
 
-def print_table(listed: Sequence[Listed], now_ms: int) -> None:
+def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
     """Print a line for each snapshot: for a screen, or for a pipe as wide as it has to be."""
     table, console = _table_of(listed, now_ms), Console()
     if console.is_terminal:
@@ -101,7 +101,7 @@ def print_table(listed: Sequence[Listed], now_ms: int) -> None:
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _table_of(listed: Sequence[Listed], now_ms: int) -> Table:
+def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:
     table = Table("name", "time", "model", "rows", "size", "newest event", "age", box=None)
     for column in (table.columns[3], table.columns[4], table.columns[6]):
         column.justify = "right"
@@ -122,7 +122,7 @@ def _table_of(listed: Sequence[Listed], now_ms: int) -> Table:
     return table
 
 
-def facts_of(listed: Listed, now_ms: int) -> dict[str, Any]:
+def facts_of(listed: ListedSnapshot, now_ms: int) -> dict[str, Any]:
     """Return what a machine is told of a snapshot; None for what nobody knows.
 
     `time_ms`: when it was begun, or of a rebuilt model the time as of which it is.
@@ -177,7 +177,7 @@ _COLUMNS = (
 _TEXTS = 5
 
 
-def table(figures: Sequence[Figures]) -> Table:
+def table(figures: Sequence[WindowMetrics]) -> Table:
     """Return a row for each window, alias and slice; what is undefined is a hyphen."""
     made = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=_caption(figures))
     for place, name in enumerate(_COLUMNS):
@@ -196,12 +196,12 @@ def table(figures: Sequence[Figures]) -> Table:
     return made
 
 
-def _order(each: Figures) -> tuple[object, ...]:
+def _order(each: WindowMetrics) -> tuple[object, ...]:
     span_ms = each.end_ms - each.begin_ms
     return each.model, each.until != "settled", span_ms, each.slice != "all", each.slice, each.alias
 
 
-def _caption(figures: Sequence[Figures]) -> str:
+def _caption(figures: Sequence[WindowMetrics]) -> str:
     if not figures:
         return "nothing was published yet: is `headrace evaluate run` running?"
     share = min(each.sample for each in figures)

@@ -17,7 +17,7 @@ from headrace.ingest.runtime.clock import wall_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.deploy.demo.synthetic import Happened, SyntheticStream
+    from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream
 
 TICK_S = 0.02
 """Events of this long are sent together: little beside the milliseconds they take to be learned."""
@@ -66,7 +66,7 @@ class LiveStream(threading.Thread):
         self,
         stream: SyntheticStream,
         throttle: Throttle,
-        send: Callable[[Happened], None],
+        send: Callable[[SyntheticEvents], None],
         unscored: Callable[[], int],
     ) -> None:
         super().__init__(name="synthetic stream", daemon=True)

@@ -17,12 +17,12 @@ from headrace.deploy.local.pipeline import PRODUCTION
 from headrace.serving.page.charts import WATCHED
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.model_comparison import Standing
+    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 _WINDOW = WATCHED
 
 
-class DemoFigures:
+class DemoMetrics:
     """Gauges of the race, in a registry of their own."""
 
     def __init__(self, model: str) -> None:
@@ -34,7 +34,7 @@ class DemoFigures:
             "headrace_evaluation_log_loss_nats", "Log loss.", labels, registry=self.registry
         )
 
-    def note(self, standing: Standing) -> None:
+    def note(self, standing: ComparisonSnapshot) -> None:
         """Take how the models stand now; NaN leaves a figure as it was."""
         for alias, auc, log_loss in (
             ("learned", standing.live, standing.live_loss),

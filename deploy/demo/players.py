@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticStream, World
-from headrace.deploy.local.background_replay import LogReplay
-from headrace.deploy.local.pipeline import PRODUCTION, RoadSettings
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.local.background_replay import BackgroundReplay
+from headrace.deploy.local.pipeline import PRODUCTION, PipelineSettings
 from headrace.deploy.reports.event_log import span_ms
-from headrace.deploy.reports.ranking_client import Client
+from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.ingest.kafka import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.deploy.demo.synthetic import Happened
-    from headrace.deploy.local.pipeline import Road
+    from headrace.deploy.demo.synthetic import SyntheticEvents
+    from headrace.deploy.local.pipeline import LocalPipeline
     from headrace.deploy.reports.observer import Observer
 
 UPHEAVAL_SHARE = 0.5
@@ -61,31 +61,33 @@ class Player(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Playing:
+class DemoPlayers:
     """A player that is not started yet, and what goes with it."""
 
     player: Player
-    client: Client | None = None
+    client: RankingClient | None = None
     """Who has the requests of a log served before they are sent."""
     speed: float | None = None
     """Of a log: times real time; None at full speed, and of the synthetic stream."""
 
 
 @contextmanager
-def playing(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[Playing]:
+def playing(
+    settings: DemoSettings, road: LocalPipeline, observer: Observer
+) -> Iterator[DemoPlayers]:
     """Make the player; on leaving, end it."""
     with ExitStack() as stack:
         if settings.data is None:
             writer = stack.enter_context(closing(KafkaWriter(road.kafka)))
-            made = Playing(_synthetic(settings, writer, observer))
+            made = DemoPlayers(_synthetic(settings, writer, observer))
         else:
             speed = settings.speed
             if speed is None and not settings.full_speed:
                 speed = max(1.0, span_ms(settings.data) / 1000 / (LOG_SHARE * settings.seconds))
             url = f"{road.address}/v1/models/{PRODUCTION}:rank"
-            client = stack.enter_context(Client(url, road.spec.fields, observer.serve))
-            log = LogReplay(road.kafka, road.spec, [settings.data], speed, before=client.ask)
-            made = Playing(log, client, speed)
+            client = stack.enter_context(RankingClient(url, road.spec.fields, observer.serve))
+            log = BackgroundReplay(road.kafka, road.spec, [settings.data], speed, before=client.ask)
+            made = DemoPlayers(log, client, speed)
         try:
             yield made
         finally:
@@ -96,13 +98,14 @@ def playing(settings: DemoSettings, road: Road, observer: Observer) -> Iterator[
 
 def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
     world = replace(
-        World.lasting(settings.seconds), overturned_after_s=UPHEAVAL_SHARE * settings.seconds
+        SyntheticSite.lasting(settings.seconds),
+        overturned_after_s=UPHEAVAL_SHARE * settings.seconds,
     )
     stream = SyntheticStream(world, settings.seed, wall_ms())
 
     topics = EventTopics()
 
-    def send(happened: Happened) -> None:
+    def send(happened: SyntheticEvents) -> None:
         # before Kafka has them, so that the truth is never later than the score
         observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
         for topic, events in (
@@ -125,7 +128,7 @@ LONGEST_PART_S = 60.0
 class DemoSettings:
     """What to show."""
 
-    road: RoadSettings
+    road: PipelineSettings
     seconds: float
     events_s: int
     """Synthetic impressions and clicks together."""

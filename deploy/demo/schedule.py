@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.model_comparison import Race
+    from headrace.deploy.reports.model_comparison import ModelComparison
 
 _WINDOW_S = 3.0
 """Enough impressions for an AUC that is right to a hundredth or two, at the demo's rate."""
@@ -15,7 +15,7 @@ _NEAR = 0.03
 """Of what it was: so close, the model has recovered."""
 
 
-class Acts(NamedTuple):
+class DemoSchedule(NamedTuple):
     """The moments of a demo, in seconds from its begin."""
 
     seconds: float
@@ -25,7 +25,7 @@ class Acts(NamedTuple):
     from_log: bool
 
 
-class Upheaval(NamedTuple):
+class DriftReport(NamedTuple):
     """How the live model took it that everything it knew of items became wrong at once."""
 
     at_s: float
@@ -50,7 +50,7 @@ class Upheaval(NamedTuple):
         return text + f" and was back after {self.recovered_s:.0f} s{kept}."
 
 
-def observed_upheaval(race: Race, at_s: float) -> Upheaval | None:
+def observed_drift(race: ModelComparison, at_s: float) -> DriftReport | None:
     """Return how it went; None if there is too little to see on either side."""
     before = race.standing(at_s - _BEFORE_S, at_s).live
     windows: list[tuple[float, float]] = []
@@ -64,10 +64,10 @@ def observed_upheaval(race: Race, at_s: float) -> Upheaval | None:
     low_s, lowest = min(windows, key=lambda each: each[1])
     back = [end_s for end_s, live in windows if end_s > low_s and live >= before - _NEAR]
     recovered_s = back[0] - at_s if back else None
-    return Upheaval(at_s, before, lowest, race.standing(at_s, math.inf).frozen, recovered_s)
+    return DriftReport(at_s, before, lowest, race.standing(at_s, math.inf).frozen, recovered_s)
 
 
-def programme(acts: Acts) -> str:
+def announcement(acts: DemoSchedule) -> str:
     """Return what there will be to see, and when."""
     if acts.from_log:
         told = ["a client has the server rank each request before anything of it is known"]

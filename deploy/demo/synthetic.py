@@ -40,7 +40,7 @@ CATEGORIES = ("politics", "sport", "culture", "money", "science", "travel", "foo
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class SyntheticSite:
     """How large the site is and how fast it changes."""
 
     users: int = 400
@@ -67,7 +67,7 @@ class World:
     """Standard deviation of users' taste for a category, in logits."""
 
     @classmethod
-    def lasting(cls, seconds: float) -> World:
+    def lasting(cls, seconds: float) -> SyntheticSite:
         """Return a world for a show of so many seconds: in a short one, everything is quicker."""
         pace = min(1.0, seconds / 180.0)
         return cls(
@@ -78,7 +78,7 @@ class World:
         )
 
 
-class Happened(NamedTuple):
+class SyntheticEvents(NamedTuple):
     """What one step brought. Events are in the order of their time."""
 
     impressions: list[Event]
@@ -89,7 +89,7 @@ class Happened(NamedTuple):
 class SyntheticStream:
     """The site. `pending` clicks are decided but not yet due."""
 
-    def __init__(self, world: World, seed: int, start_ms: int) -> None:
+    def __init__(self, world: SyntheticSite, seed: int, start_ms: int) -> None:
         self.world = world
         self.now_ms = start_ms
         self._random = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ class SyntheticStream:
         """Clicks that are still to come."""
         return len(self._due)
 
-    def step(self, now_ms: int, requests: int) -> Happened:
+    def step(self, now_ms: int, requests: int) -> SyntheticEvents:
         """Let time pass until `now_ms`, with so many requests spread evenly over it."""
         passed_ms = now_ms - self.now_ms
         if passed_ms < 0:
@@ -124,7 +124,7 @@ class SyntheticStream:
         times = self.now_ms + (np.arange(1, requests + 1) * passed_ms) // max(requests, 1)
         impressions, truth = self._show(times)
         self.now_ms = now_ms
-        return Happened(impressions, truth, self._clicks_until(now_ms))
+        return SyntheticEvents(impressions, truth, self._clicks_until(now_ms))
 
     def _change(self, seconds: float) -> None:
         # exact for any step: the transition density of an Ornstein-Uhlenbeck process
@@ -185,7 +185,7 @@ class SyntheticStream:
         return clicks
 
 
-class Written(NamedTuple):
+class WrittenLog(NamedTuple):
     """What `write_log` wrote."""
 
     impressions: int
@@ -193,7 +193,9 @@ class Written(NamedTuple):
     truth: Floats  # (impressions,)
 
 
-def write_log(directory: Path, stream: SyntheticStream, seconds: float, requests_s: int) -> Written:
+def write_log(
+    directory: Path, stream: SyntheticStream, seconds: float, requests_s: int
+) -> WrittenLog:
     """Write a log of the stream as `headrace run --data` reads it, without waiting for anything.
 
     Takes the stream `seconds` on, with `requests_s` requests each, and then until its last click.
@@ -213,4 +215,4 @@ def write_log(directory: Path, stream: SyntheticStream, seconds: float, requests
             impressions += len(happened.impressions)
             clicks += len(happened.clicks)
             truth.append(happened.truth)
-    return Written(impressions, clicks, np.concatenate(truth) if truth else np.zeros(0))
+    return WrittenLog(impressions, clicks, np.concatenate(truth) if truth else np.zeros(0))

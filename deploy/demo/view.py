@@ -13,16 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from headrace.deploy.demo.schedule import Upheaval
-    from headrace.deploy.reports.model_comparison import Standing
-    from headrace.deploy.reports.ranking_client import Asked
-    from headrace.learner.validation.progressive import Progressive
+    from headrace.deploy.demo.schedule import DriftReport
+    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+    from headrace.deploy.reports.ranking_client import RequestStats
+    from headrace.learner.validation.progressive import ProgressiveValidation
 
 NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DemoView:
     """The figures of one moment."""
 
     phase: str
@@ -32,7 +32,7 @@ class View:
     """Events sent to Kafka."""
     examples_s: float
     """Examples that came back from the joiner."""
-    recent: Standing
+    recent: ComparisonSnapshot
     recent_s: float
     """Over how many seconds `recent` compares."""
     frozen_at_s: float | None
@@ -41,17 +41,17 @@ class View:
     p99_ms: float | None
     rows: int | None
     address: str
-    asked: Asked | None = None
+    asked: RequestStats | None = None
     """Of a log: what became of the requests that were put to the server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedAccuracy:
     """What the server had answered before anything was known, beside what the learner gave."""
 
-    asked: Asked
-    served: Progressive
-    learned: Progressive
+    asked: RequestStats
+    served: ProgressiveValidation
+    learned: ProgressiveValidation
     """On the same impressions."""
     impressions: int
     speed: float | None
@@ -59,7 +59,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class EventCounts:
     """Shows and clicks sent, and what the rows of the parameter server add up to."""
 
     shows: int
@@ -78,27 +78,27 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DemoSummary:
     """What the demo amounted to."""
 
     seconds: float
     impressions: int
     clicks: int
     frozen_at_s: float | None
-    last: Standing
+    last: ComparisonSnapshot
     last_s: float
     """Length of the last part, over which `last` compares."""
     p50_ms: float | None
     p99_ms: float | None
     rows: int
-    counted: Counted
+    counted: EventCounts
     killed_at_s: float | None = None
     """When the learner was killed, if it was."""
-    served: Served | None = None
-    upheaval: Upheaval | None = None
+    served: ServedAccuracy | None = None
+    upheaval: DriftReport | None = None
 
 
-def table(view: View) -> Table:
+def table(view: DemoView) -> Table:
     """Return the live table."""
     figures = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
     figures.add_column(style="dim", no_wrap=True)
@@ -134,7 +134,7 @@ def table(view: View) -> Table:
     return figures
 
 
-def line(view: View) -> str:
+def line(view: DemoView) -> str:
     """Return the moment as one plain line."""
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     return (
@@ -145,7 +145,7 @@ def line(view: View) -> str:
     )
 
 
-def summary(result: Summary) -> str:
+def summary(result: DemoSummary) -> str:
     """Return the end of the demo in plain words and figures."""
     road = (
         f"In {result.seconds:.0f} s, {result.impressions:,} impressions and "
@@ -166,7 +166,7 @@ def summary(result: Summary) -> str:
     return "\n".join(told)
 
 
-def _accuracy(result: Summary) -> str:
+def _accuracy(result: DemoSummary) -> str:
     last, part = result.last, f"the last {result.last_s:.0f} s"
     if result.frozen_at_s is None or math.isnan(last.frozen) or math.isnan(last.live):
         return f"Accuracy: AUC of the live model in {part}: {number(last.live)}."
@@ -182,7 +182,7 @@ def _accuracy(result: Summary) -> str:
     return text
 
 
-def _served(result: Served, p50_ms: float | None) -> str:
+def _served(result: ServedAccuracy, p50_ms: float | None) -> str:
     given, learned = result.served, result.learned
     text = (
         f"Served: {asked_in_words(result.asked)}. Their answers, each made before anything of the "
@@ -200,7 +200,7 @@ def _served(result: Served, p50_ms: float | None) -> str:
     return text
 
 
-def asked_in_words(asked: Asked) -> str:
+def asked_in_words(asked: RequestStats) -> str:
     """Return what became of the requests that were due."""
     text = f"{asked.answered:,} of {asked.requests:,} requests answered"
     others = (
@@ -211,11 +211,11 @@ def asked_in_words(asked: Asked) -> str:
     return ", ".join([text, *(f"{count:,} {what}" for count, what in others if count)])
 
 
-def _served_part(view: View) -> str:
+def _served_part(view: DemoView) -> str:
     return "" if view.asked is None else f"served {number(view.recent.served)} "
 
 
-def _freshness(result: Summary) -> str:
+def _freshness(result: DemoSummary) -> str:
     if result.p50_ms is None or result.p99_ms is None:
         return "Freshness: the server saw no click arrive."
     return (
@@ -225,7 +225,7 @@ def _freshness(result: Summary) -> str:
     )
 
 
-def _exactness(counted: Counted) -> str:
+def _exactness(counted: EventCounts) -> str:
     learned = counted.clicks - counted.late_clicks
     if counted.exact:
         return (
@@ -243,7 +243,7 @@ def _exactness(counted: Counted) -> str:
     )
 
 
-def _frozen_note(view: View) -> str:
+def _frozen_note(view: DemoView) -> str:
     if view.frozen_at_s is not None:
         return f"the same model, stopped learning at {view.frozen_at_s:.0f} s"
     return f"will be copied from the live one at {view.freeze_due_s:.0f} s"

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from headrace.ingest.joiner.process import StateReader
-from headrace.ingest.replay.replay import Progress, Replayed, ReplaySettings, replay
+from headrace.ingest.joiner.committed_state import StateReader
+from headrace.ingest.replay.replay import ReplayProgress, ReplayResult, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.replay.layout import Layout
+    from headrace.ingest.replay.layout import LogLayout
     from headrace.ingest.replay.replay import Before
     from headrace.learner.spec.model_spec import ModelSpec
 
 
-class LogReplay(threading.Thread):
+class BackgroundReplay(threading.Thread):
     """Replays logs one after another. What goes wrong is kept in `failure`."""
 
     def __init__(
@@ -41,7 +41,7 @@ class LogReplay(threading.Thread):
         paths: Sequence[Path],
         speed: float | None,
         *,
-        layout: Layout | None = None,
+        layout: LogLayout | None = None,
         resume_as: str | None = None,
         before: Before | None = None,
     ) -> None:
@@ -53,8 +53,8 @@ class LogReplay(threading.Thread):
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
         """On the monotonic clock: before the first event was read."""
-        self.progress = Progress(0, 0, 0, 0)
-        self.replayed = Replayed()
+        self.progress = ReplayProgress(0, 0, 0, 0)
+        self.replayed = ReplayResult()
         self.failure: BaseException | None = None
 
     @property
@@ -87,7 +87,7 @@ class LogReplay(threading.Thread):
         except BaseException as error:  # noqa: BLE001  (handed to the thread that looks at it)
             self.failure = error
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: ReplayProgress) -> None:
         self.progress = progress
 
 
@@ -96,7 +96,7 @@ LINE_EVERY_S = 5.0
 
 
 def watch_replay(
-    replaying: LogReplay,
+    replaying: BackgroundReplay,
     console: Console,
     stop: threading.Event,
     check: Callable[[], None] = lambda: None,
@@ -155,7 +155,7 @@ class _Said(NamedTuple):
     at: str
 
 
-def _line(replaying: LogReplay) -> _Said:
+def _line(replaying: BackgroundReplay) -> _Said:
     now = replaying.progress
     passed_s = time.monotonic() - replaying.began_s
     at = datetime.fromtimestamp(now.event_ms / 1000, UTC) if now.event_ms else None

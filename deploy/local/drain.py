@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.deploy.errors import Stuck
-from headrace.ingest.joiner.process import StateReader
+from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka import KafkaReader, check_co_partitioned
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import Answer, Store
+    from headrace.pserver.store import BucketAnswer, Store
 
 POLL_S = 0.05
 
 
-class Behind(NamedTuple):
+class Backlog(NamedTuple):
     """What is still on its way."""
 
     events: int
@@ -44,14 +44,14 @@ class Behind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DrainTimeout:
     """How long to wait for what does not move."""
 
     stuck_after_s: float = 60.0
     """No mark and no offset moved for so long: longer than any restart of a killed part takes."""
 
 
-class Arrival:
+class Drain:
     """Asks how far the parts have come. Close it."""
 
     def __init__(self, kafka: KafkaSettings, spec: ModelSpec, store: Store) -> None:
@@ -63,7 +63,7 @@ class Arrival:
         self._buckets = range(store.shape().buckets)
         self._partitions = check_co_partitioned(kafka, [self._topic])
 
-    def behind(self) -> Behind:
+    def behind(self) -> Backlog:
         """Return what is still on its way. Raises KafkaUnreachable, MissingBucket."""
         # in this order: what is joined in between is seen in the end of the examples
         lag = self._state.read().lag
@@ -74,13 +74,13 @@ class Arrival:
         answers = self._store.marks(self._buckets)
         batches = sum(end - min(_mark(answer, name) for answer in answers)
                       for name, end in ends.items())  # fmt: skip
-        return Behind(lag, batches)
+        return Backlog(lag, batches)
 
     def wait(
         self,
         stop: threading.Event,
-        patience: Patience,
-        tell: Callable[[Behind], None],
+        patience: DrainTimeout,
+        tell: Callable[[Backlog], None],
     ) -> bool:
         """Return True once everything has arrived, False if told to stop before.
 
@@ -109,6 +109,6 @@ class Arrival:
         self._reader.close()
 
 
-def _mark(answer: Answer | Unreachable, name: str) -> int:
+def _mark(answer: BucketAnswer | Unreachable, name: str) -> int:
     # a bucket that does not answer may have applied nothing: ask again
     return 0 if isinstance(answer, Unreachable) else answer.marks.get(name, 0)

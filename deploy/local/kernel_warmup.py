@@ -16,13 +16,13 @@ import orjson
 from tenacity import Retrying
 
 from headrace.ingest.joiner.loop import Joiner
-from headrace.ingest.joiner.loop import Pace as JoinerPace
+from headrace.ingest.joiner.loop import JoinerPacing as JoinerPace
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.learner.loop.batch_guard import Guard
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.batch_guard import BatchGuard
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.models import open_model
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.transactions import Outgoing
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
-    from headrace.pserver.store import Answer, Push, Store
+    from headrace.pserver.store import BucketAnswer, Push, Store
 
 SHOWN_MS = 1_700_000_000_000
 
 
-class _AtOnce:
+class _InProcessExchange:
     """An exchange whose answers are there as soon as they are asked for."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._answers: list[Answer | Unreachable] | None = None
+        self._answers: list[BucketAnswer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
         self._answers = self._store.push(pushes)
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         answers, self._answers = self._answers, None
         return answers
 
@@ -111,15 +111,15 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         scores=ListWriter(),
         score_topic=scores_topic(spec.name),
         store=store,
-        exchange=_AtOnce(store),
+        exchange=_InProcessExchange(store),
         replica=replica,
         model=open_model(spec, replica.shape.buckets),
         fields=spec.fields,
-        pace=Pace(push_interval_ms=0),
+        pace=LearnerPacing(push_interval_ms=0),
         now_ms=_now_ms,
         draw_nonce=lambda: secrets.token_bytes(8),
         rest=time.sleep,
-        guard=Guard(),
+        guard=BatchGuard(),
     )
     learner.view.reserve(learner.view.room + 1)  # so that making an index is compiled, too
     for _ in range(8):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Self
 
 from headrace.deploy.connections import kafka_settings, open_store
 from headrace.deploy.errors import PartFailed
-from headrace.deploy.local.drain import Arrival
+from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.ports import free_port, take_port
-from headrace.deploy.local.services.services import OneMachine
-from headrace.deploy.local.supervisor import Part, Supervisor
+from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.ingest.kafka import ensure_topics, topics_for
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.store import Shape
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from headrace.deploy.local.services.progress import Steps
+    from headrace.deploy.local.services.progress import SetupProgress
     from headrace.deploy.local.supervisor import Restart
     from headrace.pserver.store import Store
 
@@ -46,7 +46,7 @@ PRODUCTION = "production"
 
 
 @dataclass(frozen=True, slots=True)
-class RoadSettings:
+class PipelineSettings:
     """What to run, and what there is already."""
 
     model: Path
@@ -77,17 +77,17 @@ class RoadSettings:
     """From the start of the parts until all of them work: 3 to 5 s on an idle machine."""
 
 
-class Road:
+class LocalPipeline:
     """Everything between an event and an answer. A context manager: leaving it stops all of it.
 
     A temporary directory is kept, with the logs in it, if a part failed.
     """
 
-    def __init__(self, settings: RoadSettings, steps: Steps) -> None:
+    def __init__(self, settings: PipelineSettings, steps: SetupProgress) -> None:
         """Read the spec, nothing else. Raises SpecError, BadOption."""
         self.spec = load_spec(settings.model)
         self._settings, self._steps = settings, steps
-        self._machine = OneMachine(
+        self._machine = LocalServices(
             kafka=settings.kafka,
             redis=settings.redis,
             jars_directory=settings.kafka_jars,
@@ -130,7 +130,7 @@ class Road:
         steps.step(f"logs in {machine.directory / 'logs'}")
         if not self._wait_ready(stop):
             return False
-        self.arrival = Arrival(self.kafka, spec, self.store)
+        self.arrival = Drain(self.kafka, spec, self.store)
         self._cleanup.callback(self.arrival.close)
         steps.step(f"{spec.name} is served at {self.address}")
         return True
@@ -161,7 +161,7 @@ class Road:
     ) -> None:
         self._cleanup.close()
 
-    def _parts(self, kafka: str, redis: str) -> list[Part]:
+    def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
         settings = self._settings
         spec = ("--model", str(settings.model.resolve()))
         to_kafka = ["--kafka", kafka]
@@ -178,18 +178,24 @@ class Road:
         answers = ("--alias", f"{PRODUCTION}={self.spec.name}", "--predictions-share", share)
         name = ("--instance", "one-machine")
         parts = [
-            Part("server", ("serving", "run", *spec, *to_kafka, *listen, *answers), to_redis),
-            Part("keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), to_redis),
-            Part(
+            SupervisedPart(
+                "server", ("serving", "run", *spec, *to_kafka, *listen, *answers), to_redis
+            ),
+            SupervisedPart(
+                "keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), to_redis
+            ),
+            SupervisedPart(
                 "learner",
                 ("learner", "run", *spec, *to_kafka, *name, *metrics("learner")),
                 to_redis,
             ),
-            Part("joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner"))),
+            SupervisedPart(
+                "joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner"))
+            ),
         ]
         if settings.evaluated:
             evaluate = ("evaluate", "run", *spec, *to_kafka, *name, *metrics("evaluation"))
-            parts.append(Part("evaluation", evaluate, gives_way=True))
+            parts.append(SupervisedPart("evaluation", evaluate, gives_way=True))
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:
@@ -223,7 +229,7 @@ class Road:
         self._steps.step(f"{restart.part} died (status {restart.status}) and was started again")
 
 
-def _port(settings: RoadSettings) -> int:
+def _port(settings: PipelineSettings) -> int:
     wanted, differs = settings.port, settings.port_may_differ
     if wanted and (not differs or take_port(wanted, settings.host)):
         return wanted

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.deploy.errors import PartFailed
-from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ _GIVING_WAY = ("nice", "-n", "10")
 
 
 @dataclass(frozen=True)
-class Part:
+class SupervisedPart:
     """A process to keep running."""
 
     name: str
@@ -112,15 +112,15 @@ class Supervisor:
         self._command = tuple(command)
         self._remove = remove
         self._on_restart = on_restart
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _PartThread] = {}
 
-    def start(self, part: Part) -> None:
+    def start(self, part: SupervisedPart) -> None:
         """Start `part` and keep it running. Raises OSError if there is nothing to execute."""
         if part.name in self._kept:
             raise ValueError(f"expected a part that is not kept yet, found {part.name!r} again")
 
-        def launch() -> Leashed:
-            return Leashed(
+        def launch() -> ChildProcess:
+            return ChildProcess(
                 [*(_GIVING_WAY if part.gives_way else ()), *self._command, *part.arguments],
                 self._directory / f"{part.name}.log",
                 grace_s=part.grace_s,
@@ -128,7 +128,7 @@ class Supervisor:
                 remove=self._remove,
             )
 
-        self._kept[part.name] = _Kept(part, launch, self._settings, self._on_restart)
+        self._kept[part.name] = _PartThread(part, launch, self._settings, self._on_restart)
 
     def pid(self, name: str) -> int:
         """The process that runs part `name` now, or ran it last."""
@@ -172,13 +172,13 @@ class Supervisor:
         self.stop()
 
 
-class _Kept:
+class _PartThread:
     """One part: its process of the moment, and the thread that waits for that to end."""
 
     def __init__(
         self,
-        part: Part,
-        launch: Callable[[], Leashed],
+        part: SupervisedPart,
+        launch: Callable[[], ChildProcess],
         settings: SupervisorSettings,
         on_restart: Callable[[Restart], None],
     ) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.deploy.operations.finding import Finding, Severity
+from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.deploy.operations.server_checks import MOST_NODE_TIMEOUT_MS, SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.pserver.inspection.nodes import FoundNode
+    from headrace.pserver.inspection.nodes import NodeSurvey
 
 _LEAST_PRIMARIES = 3
 """A failover is voted by a majority of the primaries, and the dead one is one of them."""
 
 
-def check_cluster(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_cluster(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """Every slot is served, and will be when a server dies."""
     primaries = [
         node
@@ -30,12 +30,12 @@ def check_cluster(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         yield from _failover(nodes, primaries)
 
 
-def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     for node in nodes:
         member = node.member
         failing = member.flags & {"fail", "fail?"}
         if failing:
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN if member.slots else Severity.WARNING,
                 "cluster",
                 node.name,
@@ -44,7 +44,7 @@ def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "start it again; if it is gone for good, CLUSTER FORGET it on every node",
             )
         if member.moving:
-            yield Finding(
+            yield CheckResult(
                 Severity.NOTE,
                 "cluster",
                 node.name,
@@ -55,7 +55,7 @@ def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         if not (node.answers and node.clustered):
             continue
         if node.info.get("cluster_state") != "ok":
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "cluster",
                 node.name,
@@ -65,7 +65,7 @@ def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             )
         assigned = int(node.info.get("cluster_slots_assigned", SLOTS))
         if assigned != SLOTS:
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "cluster",
                 node.name,
@@ -74,7 +74,7 @@ def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "CLUSTER ADDSLOTSRANGE the others, or `redis-cli --cluster fix HOST:PORT`",
             )
         if (node.settings or {}).get("cluster-require-full-coverage") == "yes":
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "cluster",
                 node.name,
@@ -84,11 +84,13 @@ def _standing(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             )
 
 
-def _replicas(primaries: Sequence[FoundNode], replicas: Sequence[FoundNode]) -> Iterator[Finding]:
+def _replicas(
+    primaries: Sequence[NodeSurvey], replicas: Sequence[NodeSurvey]
+) -> Iterator[CheckResult]:
     copied = {node.member.primary for node in replicas}
     for node in primaries:
         if node.name not in copied:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING if replicas else Severity.NOTE,
                 "cluster" if node.member.identity else "replication",
                 node.name,
@@ -100,9 +102,11 @@ def _replicas(primaries: Sequence[FoundNode], replicas: Sequence[FoundNode]) -> 
             )
 
 
-def _failover(nodes: Sequence[FoundNode], primaries: Sequence[FoundNode]) -> Iterator[Finding]:
+def _failover(
+    nodes: Sequence[NodeSurvey], primaries: Sequence[NodeSurvey]
+) -> Iterator[CheckResult]:
     if len(primaries) < _LEAST_PRIMARIES:
-        yield Finding(
+        yield CheckResult(
             Severity.WARNING,
             "cluster",
             ", ".join(node.name for node in primaries),
@@ -113,7 +117,7 @@ def _failover(nodes: Sequence[FoundNode], primaries: Sequence[FoundNode]) -> Ite
     for node in nodes:
         timeout_ms = int((node.settings or {}).get("cluster-node-timeout", 0))
         if timeout_ms > MOST_NODE_TIMEOUT_MS:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "cluster",
                 node.name,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.deploy.operations import cluster_checks, model_checks, server_checks
-from headrace.deploy.operations.finding import SUBJECTS, Finding, Severity
+from headrace.deploy.operations.check_result import SUBJECTS, CheckResult, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ class Diagnosis:
     """What was found, worst first, and what was looked at."""
 
     model: str
-    findings: Sequence[Finding]
+    findings: Sequence[CheckResult]
     looked_at: Sequence[str]
     """Subjects."""
 
@@ -144,9 +144,9 @@ def shortened(places: Iterable[str]) -> str:
     return ", ".join(([buckets] if numbers else []) + shown)
 
 
-def _together(findings: Sequence[Finding]) -> list[tuple[Finding, list[str]]]:
+def _together(findings: Sequence[CheckResult]) -> list[tuple[CheckResult, list[str]]]:
     """Return findings that differ in nothing but the place as one, with all places."""
-    places: dict[tuple[object, ...], tuple[Finding, list[str]]] = {}
+    places: dict[tuple[object, ...], tuple[CheckResult, list[str]]] = {}
     for each in findings:
         key = (each.severity, each.subject, each.expected, each.found, each.remedy)
         places.setdefault(key, (each, []))[1].append(each.where)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka import KafkaReader
-from headrace.ingest.kafka.protocols import Gained
+from headrace.ingest.kafka.protocols import PartitionAssigned
 from headrace.ingest.kafka.topics import examples_topic
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
             reader = KafkaReader(settings, None, [topic])
             try:
                 identity = reader.topic_id(topic)
-                sources = [each.source for each in reader.poll(0.0) if isinstance(each, Gained)]
+                sources = [
+                    each.source for each in reader.poll(0.0) if isinstance(each, PartitionAssigned)
+                ]
                 held = {f"{identity}/{each.partition}": reader.held(each) for each in sources}
             finally:
                 reader.close()

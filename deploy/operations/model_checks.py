@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.deploy.operations.finding import Finding, Severity
-from headrace.learner.spec.compatibility import check_agreement
+from headrace.deploy.operations.check_result import CheckResult, Severity
+from headrace.learner.spec.compatibility import check_compatible
 from headrace.pserver.errors import MissingModel, Unreachable, WrongModel
 from headrace.pserver.rows.row_codec import row_bytes
 
@@ -24,15 +24,15 @@ UNTENDED_MS = 60_000
 """Six leases: a keeper that died is replaced in one, if there is another."""
 
 
-def check_model(survey: Survey, spec: ModelSpec) -> Iterator[Finding]:
+def check_model(survey: Survey, spec: ModelSpec) -> Iterator[CheckResult]:
     """The model is there, and the one that the spec declares."""
     if survey.shape is not None:
         try:
-            check_agreement(spec, survey.shape)
+            check_compatible(spec, survey.shape)
         except WrongModel as error:
             expected = f"the model of this spec ({spec.fingerprint}, {spec.width} floats a row)"
             remedy = "use the spec that the model was made from, or make a model of another name"
-            yield Finding(Severity.BROKEN, "model", spec.name, expected, str(error), remedy)
+            yield CheckResult(Severity.BROKEN, "model", spec.name, expected, str(error), remedy)
         return
     assert survey.trouble is not None
     if isinstance(survey.trouble, MissingModel):
@@ -43,12 +43,12 @@ def check_model(survey: Survey, spec: ModelSpec) -> Iterator[Finding]:
         remedy = "bring that node back; what follows was found from the keys on the others"
     else:
         remedy = "see OPERATING.md"
-    yield Finding(
+    yield CheckResult(
         Severity.BROKEN, "model", spec.name, "a model that is whole", str(survey.trouble), remedy
     )
 
 
-def check_buckets(survey: Survey) -> Iterator[Finding]:
+def check_buckets(survey: Survey) -> Iterator[CheckResult]:
     """Every bucket is there."""
     for each in survey.buckets:
         if each.trouble is not None:
@@ -63,10 +63,10 @@ def check_buckets(survey: Survey) -> Iterator[Finding]:
         else:
             continue
         where = f"bucket {each.bucket}"
-        yield Finding(Severity.BROKEN, "buckets", where, "the bucket", found, remedy)
+        yield CheckResult(Severity.BROKEN, "buckets", where, "the bucket", found, remedy)
 
 
-def check_keepers(survey: Survey) -> Iterator[Finding]:
+def check_keepers(survey: Survey) -> Iterator[CheckResult]:
     """Logs are folded and trimmed."""
     for each in survey.buckets:
         where, left_ms = f"bucket {each.bucket}", each.lease_left_ms
@@ -74,12 +74,12 @@ def check_keepers(survey: Survey) -> Iterator[Finding]:
         if untended and each.version > each.trimmed:
             found = "never had one" if left_ms is None else "had none for more than a minute"
             remedy = "headrace pserver keep, once or more, always running"
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING, "keepers", where, "a keeper that folds its log", found, remedy
             )
         if each.log_bytes > LARGE_LOG_BYTES:
             waiting = each.log_bytes > LARGEST_LOG_BYTES
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN if waiting else Severity.WARNING,
                 "keepers",
                 where,
@@ -90,14 +90,14 @@ def check_keepers(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def check_layout(survey: Survey) -> Iterator[Finding]:
+def check_layout(survey: Survey) -> Iterator[CheckResult]:
     """Rows lie flat in the servers' memory."""
     settings = {node.name: node.settings for node in survey.nodes if node.settings is not None}
     width_bytes = row_bytes(survey.shape.width) if survey.shape else 0
     for name, found in settings.items():
         longest = int(found.get("hash-max-listpack-value", width_bytes))
         if longest < width_bytes:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "layout",
                 name,
@@ -109,7 +109,7 @@ def check_layout(survey: Survey) -> Iterator[Finding]:
     for each in survey.buckets:
         most = int((settings.get(each.node) or {}).get("hash-max-listpack-entries", 0))
         if most and each.rows_of_fullest > most:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "layout",
                 f"bucket {each.bucket}",
@@ -120,18 +120,18 @@ def check_layout(survey: Survey) -> Iterator[Finding]:
             )
 
 
-def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[Finding]:
+def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
     """Kafka holds what the buckets have yet to learn."""
     if topic.trouble is not None:
         remedy = "--kafka / HEADRACE_KAFKA, --kafka-client; headrace ingest topics"
-        yield Finding(
+        yield CheckResult(
             Severity.WARNING, "kafka", topic.topic, "what it holds", topic.trouble, remedy
         )
         return
     learned = {_identity(name) for each in survey.buckets for name, to in each.marks.items() if to}
     now = {_identity(name) for name in topic.held}
     if learned and not learned & now:
-        yield Finding(
+        yield CheckResult(
             Severity.BROKEN,
             "kafka",
             topic.topic,
@@ -147,7 +147,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[Finding]:
             if first <= mark <= end:
                 continue
             lost = mark < first
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "kafka",
                 f"bucket {each.bucket}",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.deploy.operations.finding import Finding, Severity
+from headrace.deploy.operations.check_result import CheckResult, Severity
 from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.pserver.inspection.nodes import FoundNode
+    from headrace.pserver.inspection.nodes import NodeSurvey
 
 _MIB = 1 << 20
 LEAST_VERSION = 7
@@ -35,12 +35,12 @@ MOST_NODE_TIMEOUT_MS = 60_000
 SLOTS = 16384
 
 
-def check_servers(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """Every server answers, is recent enough, and tells us what we ask."""
     for node in nodes:
         serves = not node.replica and (node.member.slots or not node.member.identity)
         if node.trouble is not None:
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN if serves else Severity.WARNING,
                 "servers",
                 node.name,
@@ -51,7 +51,7 @@ def check_servers(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             continue
         version = node.info.get("redis_version", "0")
         if int(version.partition(".")[0]) < LEAST_VERSION:
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "servers",
                 node.name,
@@ -60,7 +60,7 @@ def check_servers(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "upgrade the server",
             )
         if node.info.get("loading") == "1":
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "servers",
                 node.name,
@@ -69,7 +69,7 @@ def check_servers(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "wait",
             )
         if node.settings is None:
-            yield Finding(
+            yield CheckResult(
                 Severity.NOTE,
                 "servers",
                 node.name,
@@ -79,7 +79,7 @@ def check_servers(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             )
 
 
-def check_functions(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_functions(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """Every server has our functions, of the version that this program brings."""
     for node in nodes:
         if not node.answers or (node.clustered and not node.replica and not node.member.slots):
@@ -88,20 +88,20 @@ def check_functions(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         if node.functions is None:
             remedy = "headrace pserver acl: look with the role operator"
             found = "this user may not ask"
-            yield Finding(Severity.NOTE, "functions", node.name, expected, found, remedy)
+            yield CheckResult(Severity.NOTE, "functions", node.name, expected, found, remedy)
         elif node.functions > LIBRARY_VERSION:
             found = f"version {node.functions}, of a newer headrace"
             remedy = "upgrade headrace here"
-            yield Finding(Severity.BROKEN, "functions", node.name, expected, found, remedy)
+            yield CheckResult(Severity.BROKEN, "functions", node.name, expected, found, remedy)
         elif node.functions < LIBRARY_VERSION:
             found = f"version {node.functions}" if node.functions else "none"
             remedy = "headrace pserver init, which loads them (so does every learner that starts)"
             if node.replica:
                 remedy = f"they come with replication from {node.member.primary}: see there"
-            yield Finding(Severity.WARNING, "functions", node.name, expected, found, remedy)
+            yield CheckResult(Severity.WARNING, "functions", node.name, expected, found, remedy)
 
 
-def check_memory(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_memory(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """Nothing is evicted, and there is room."""
     for node in nodes:
         if not node.answers:
@@ -110,7 +110,7 @@ def check_memory(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         limit = int(node.info.get("maxmemory", 0))
         policy = node.info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN if limit and not node.replica else Severity.WARNING,
                 "memory",
                 node.name,
@@ -124,11 +124,11 @@ def check_memory(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             yield from _unlimited(node, used)
 
 
-def _limited(node: FoundNode, used: int, limit: int) -> Iterator[Finding]:
+def _limited(node: NodeSurvey, used: int, limit: int) -> Iterator[CheckResult]:
     if used < TIGHT * limit or node.replica:  # a replica has what its primary has
         return
     full = used >= FULL * limit
-    yield Finding(
+    yield CheckResult(
         Severity.BROKEN if full else Severity.WARNING,
         "memory",
         node.name,
@@ -138,10 +138,10 @@ def _limited(node: FoundNode, used: int, limit: int) -> Iterator[Finding]:
     )
 
 
-def _unlimited(node: FoundNode, used: int) -> Iterator[Finding]:
+def _unlimited(node: NodeSurvey, used: int) -> Iterator[CheckResult]:
     machine = int(node.info.get("total_system_memory", 0))
     heavy = machine and used > UNLIMITED_SHARE * machine
-    yield Finding(
+    yield CheckResult(
         Severity.WARNING if heavy else Severity.NOTE,
         "memory",
         node.name,
@@ -151,7 +151,7 @@ def _unlimited(node: FoundNode, used: int) -> Iterator[Finding]:
     )
 
 
-def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_persistence(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """What a server holds survives its restart, and it can write it down."""
     for node in nodes:
         if not node.answers:
@@ -160,7 +160,7 @@ def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         if info.get("aof_enabled") != "1":
             # where the settings are not to be seen, an RDB file that was ever written will do
             saves = bool((node.settings or {}).get("save", info.get("rdb_saves", "") != "0"))
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING if saves else Severity.BROKEN,
                 "persistence",
                 node.name,
@@ -171,7 +171,7 @@ def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "CONFIG SET appendonly yes",
             )
         elif info.get("aof_last_write_status", "ok") != "ok":
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "persistence",
                 node.name,
@@ -180,7 +180,7 @@ def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "make room on the disk; it goes on by itself",
             )
         elif info.get("aof_last_bgrewrite_status", "ok") != "ok":
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "persistence",
                 node.name,
@@ -191,7 +191,7 @@ def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         settings = node.settings or {}
         stops = settings.get("save") and settings.get("stop-writes-on-bgsave-error") == "yes"
         if stops and info.get("rdb_last_bgsave_status", "ok") != "ok":
-            yield Finding(
+            yield CheckResult(
                 Severity.BROKEN,
                 "persistence",
                 node.name,
@@ -201,11 +201,11 @@ def check_persistence(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             )
 
 
-def check_replication(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_replication(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """A replica that was away for seconds catches up, and all are in step."""
     for node in nodes:
         if node.replica and node.answers and node.info.get("master_link_status") != "up":
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "replication",
                 node.name,
@@ -216,7 +216,7 @@ def check_replication(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
         settings = node.settings or {}
         backlog = int(settings.get("repl-backlog-size", LEAST_BACKLOG_BYTES))
         if backlog < LEAST_BACKLOG_BYTES:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "replication",
                 node.name,
@@ -226,7 +226,7 @@ def check_replication(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
             )
         hard, soft = _replica_buffer(settings.get("client-output-buffer-limit", ""))
         if 0 < hard < LEAST_BUFFER_BYTES[0] or 0 < soft < LEAST_BUFFER_BYTES[1]:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "replication",
                 node.name,
@@ -245,7 +245,7 @@ def _replica_buffer(setting: str) -> tuple[int, int]:
     return 0, 0
 
 
-def check_clocks(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
+def check_clocks(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     """The servers' clocks agree, since leases run on them."""
     asked = [node for node in nodes if node.answers]
     if not asked:
@@ -254,7 +254,7 @@ def check_clocks(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
     for node in asked:
         off_ms = node.ahead_ms - middle
         if abs(off_ms) - node.unsure_ms > MOST_SKEW_MS:
-            yield Finding(
+            yield CheckResult(
                 Severity.WARNING,
                 "clocks",
                 node.name,
@@ -263,7 +263,7 @@ def check_clocks(nodes: Sequence[FoundNode]) -> Iterator[Finding]:
                 "run an NTP client on that machine",
             )
     if abs(middle) > MOST_SKEW_MS + max(node.unsure_ms for node in asked):
-        yield Finding(
+        yield CheckResult(
             Severity.WARNING,
             "clocks",
             "this machine",

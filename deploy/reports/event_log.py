@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 IMPRESSIONS, CLICKS = "impressions", "clicks"
 
 
-class _Head(msgspec.Struct):
+class _ImpressionHead(msgspec.Struct):
     impression_id: str
     timestamp_ms: int | float
 
 
-_decode_head = msgspec.json.Decoder(_Head)
+_decode_head = msgspec.json.Decoder(_ImpressionHead)
 
 
 def check_log(directory: Path) -> None:
@@ -49,7 +49,7 @@ def _lines(directory: Path, stem: str) -> Iterator[bytes]:
         yield from lines
 
 
-def _heads(directory: Path, stem: str) -> Iterator[_Head]:
+def _heads(directory: Path, stem: str) -> Iterator[_ImpressionHead]:
     for line in _lines(directory, stem):
         try:
             yield _decode_head.decode(line)

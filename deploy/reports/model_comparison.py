@@ -1,9 +1,9 @@
 """Two models on the same impressions: the live one, and one that stopped learning.
 
-`Race` keeps, for every impression, when it came by, whether it was clicked, and what each model
-gave it: the live score as the learner made it (topic `scores`), the frozen one computed here from
-a copy of the rows that is never brought up to date. Where the truth is known, that too: no model
-can be expected to do better than it.
+`ModelComparison` keeps, for every impression, when it came by, whether it was clicked, and what
+each model gave it: the live score as the learner made it (topic `scores`), the frozen one computed
+here from a copy of the rows that is never brought up to date. Where the truth is known, that too:
+no model can be expected to do better than it.
 
 An impression may be met first in the scores or first in the examples; its place is made by
 whichever comes first, and only impressions with everything known are compared.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SMALLEST = 4096
 
 
-class Standing(NamedTuple):
+class ComparisonSnapshot(NamedTuple):
     """AUC of each over the same impressions; NaN where there is nothing to compare."""
 
     live: float
@@ -49,7 +49,7 @@ class Standing(NamedTuple):
     served_loss: float = math.nan
 
 
-class Race:
+class ModelComparison:
     """Scores and outcomes of impressions, by the time they came by (seconds, `at_s`)."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Race:
         places = self._find(impression_ids)
         self._known[4, places] = scores
 
-    def standing(self, from_s: float, to_s: float) -> Standing:
+    def standing(self, from_s: float, to_s: float) -> ComparisonSnapshot:
         """Compare on the impressions that came by in [from_s, to_s) and that all have scored."""
         count = len(self._places)
         at_s, live, frozen, truth, served = self._known[:, :count]
@@ -108,7 +108,7 @@ class Race:
             compared = known if known.any() else compared
         labels = self._labels[:count][compared]
         live, frozen, truth, served = (each[compared] for each in (live, frozen, truth, served))
-        return Standing(
+        return ComparisonSnapshot(
             _auc(labels, live),
             _auc(labels, frozen),
             _auc(labels, truth),

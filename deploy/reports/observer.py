@@ -1,8 +1,8 @@
 """Watches a model from outside while it learns: what it scored, how fresh its server is.
 
 Reads the topics of examples and scores like any other consumer, in no group, and asks the server
-over HTTP like any other client. What it sees goes into a `Race`; how fast things go is taken over
-the last seconds.
+over HTTP like any other client. What it sees goes into a `ModelComparison`; how fast things go is
+taken over the last seconds.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tenacity import (
 )
 
 from headrace.deploy.errors import BadOption
-from headrace.deploy.reports.model_comparison import Race
+from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.kafka import KafkaReader
-from headrace.ingest.kafka.protocols import Gained, Record
+from headrace.ingest.kafka.protocols import PartitionAssigned, Record
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models import open_model
@@ -139,7 +139,7 @@ class Observer:
         self._served: deque[tuple[list[str], list[float]]] = deque()
         self.expected = 0
         """Impressions announced by `expect`."""
-        self.race = Race()
+        self.race = ModelComparison()
 
     @property
     def at_s(self) -> float:
@@ -167,7 +167,7 @@ class Observer:
             self.race.add_truth(*self._truths.popleft())
         for happening in self._reader.poll(timeout_s):
             match happening:
-                case Gained(source):
+                case PartitionAssigned(source):
                     self._reader.start({source: self._reader.held(source)[1]})
                 case Record() if happening.source.topic == self._scores:
                     self.race.add_scores(unpack_scores(happening.value))

@@ -22,7 +22,7 @@ from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.kafka import read_all
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.validation.breakdown import Scored
+from headrace.learner.validation.breakdown import ScoredImpressions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.learner.loop.scores import Scores
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.validation.progressive import Progressive
+    from headrace.learner.validation.progressive import ProgressiveValidation
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ class Outcomes:
         )
 
     @property
-    def scored(self) -> Scored:
+    def scored(self) -> ScoredImpressions:
         """The columns that figures are counted from."""
-        return Scored(self.labels, self.scores, self.event_ms, self.requests, self.weights)
+        return ScoredImpressions(
+            self.labels, self.scores, self.event_ms, self.requests, self.weights
+        )
 
-    def progressive(self) -> Progressive:
+    def progressive(self) -> ProgressiveValidation:
         """Return the accuracy of the scores, each made before its outcome was learned."""
         return self.scored.figures()
 
@@ -170,7 +172,7 @@ def _numbers(arrays: list[Any], kind: type) -> npt.NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, kind)
 
 
-class Beside(NamedTuple):
+class ServedComparison(NamedTuple):
     """The same impressions, scored by a server when they were asked for, and by the learner."""
 
     served: Outcomes
@@ -178,7 +180,9 @@ class Beside(NamedTuple):
     """Each score made in the order of events, when everything before it was learned."""
 
 
-def served_beside_learned(kafka: KafkaSettings, spec: ModelSpec, served: Scores) -> Beside:
+def served_beside_learned(
+    kafka: KafkaSettings, spec: ModelSpec, served: Scores
+) -> ServedComparison:
     """Join what a server answered with outcomes, and the learner's scores of the same impressions.
 
     Raises KafkaUnreachable.
@@ -189,4 +193,4 @@ def served_beside_learned(kafka: KafkaSettings, spec: ModelSpec, served: Scores)
     ]
     scores = (unpack_scores(record.value) for record in read_all(kafka, scores_topic(spec.name)))
     given = join_outcomes(examples, [served])
-    return Beside(given, join_outcomes(examples, scores).only(given.impression_ids))
+    return ServedComparison(given, join_outcomes(examples, scores).only(given.impression_ids))

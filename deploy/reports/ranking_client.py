@@ -40,7 +40,7 @@ _ANSWERED, _OVERLOADED = 200, 503
 
 
 @dataclass(frozen=True, slots=True)
-class AskingSettings:
+class RankingSettings:
     """How much is asked at a time, and how long an answer is worth waiting for."""
 
     connections: int = 8
@@ -54,7 +54,7 @@ class AskingSettings:
 
 
 @dataclass(slots=True)
-class Asked:
+class RequestStats:
     """What became of the requests that were due."""
 
     requests: int = 0
@@ -74,14 +74,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RankingRequest:
     """The impressions of one request, as the server is asked about them."""
 
     body: bytes
     candidates: int
 
 
-def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[Request]:
+def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[RankingRequest]:
     """Return the requests that the impressions among these lines are of; malformed lines in none.
 
     What all candidates share stands in the context; what the model does not read is left out.
@@ -97,7 +97,7 @@ def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[Request]:
     return [_request(identity, events, names) for identity, events in shown.items()]
 
 
-def _request(identity: str, events: list[dict[str, Any]], names: Sequence[str]) -> Request:
+def _request(identity: str, events: list[dict[str, Any]], names: Sequence[str]) -> RankingRequest:
     first, *others = events
     context = {
         name: first[name]
@@ -115,10 +115,10 @@ def _request(identity: str, events: list[dict[str, Any]], names: Sequence[str]) 
         "context": context,
         "candidates": candidates,
     }
-    return Request(orjson.dumps(asked), len(candidates))
+    return RankingRequest(orjson.dumps(asked), len(candidates))
 
 
-class Client:
+class RankingClient:
     """Asks from an event loop in a thread of its own. A context manager."""
 
     def __init__(
@@ -126,17 +126,17 @@ class Client:
         url: str,
         fields: FieldSet,
         told: Told = lambda *_: None,
-        settings: AskingSettings | None = None,
+        settings: RankingSettings | None = None,
     ) -> None:
         """`url`: where requests to rank are posted. `told` is told ids and scores, as they come."""
         self._url, self._fields, self._told = url, fields, told
-        self._settings = settings or AskingSettings()
+        self._settings = settings or RankingSettings()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="asking", daemon=True)
         self._session: aiohttp.ClientSession | None = None
         self._ids: list[str] = []
         self._scores: list[float] = []
-        self.asked = Asked()
+        self.asked = RequestStats()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -185,13 +185,13 @@ class Client:
             timeout=aiohttp.ClientTimeout(total=None),
         )
 
-    async def _ask_all(self, requests: list[Request]) -> None:
+    async def _ask_all(self, requests: list[RankingRequest]) -> None:
         until_s = time.monotonic() + self._settings.patience_s
         async with asyncio.TaskGroup() as group:
             for each in requests:
                 group.create_task(self._ask(each, until_s))
 
-    async def _ask(self, request: Request, until_s: float) -> None:
+    async def _ask(self, request: RankingRequest, until_s: float) -> None:
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(until_s - began_s):
@@ -206,7 +206,7 @@ class Client:
         self.asked.answered += 1
         self.asked.took_s.append(time.monotonic() - began_s)
 
-    async def _answer(self, request: Request) -> tuple[int, bytes]:
+    async def _answer(self, request: RankingRequest) -> tuple[int, bytes]:
         """Return status and body of the answer, once the server has time for one."""
         assert self._session is not None
         while True:

@@ -22,7 +22,7 @@ from headrace.ingest.dead_letters.letter import unpack as unpack_letter
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.kafka import read_all
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.learner.loop.batch_guard import held_by
+from headrace.learner.loop.batch_guard import quarantine_reason
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.validation.breakdown import by_decile, by_slice, by_window, calibration_error
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from headrace.deploy.reports.outcomes import Outcomes
     from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.joiner.process import JoinerState
+    from headrace.ingest.joiner.committed_state import JoinerState
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.validation.breakdown import Part
-    from headrace.learner.validation.progressive import Progressive
+    from headrace.learner.validation.breakdown import ImpressionGroup
+    from headrace.learner.validation.progressive import ProgressiveValidation
     from headrace.pserver.rows.table import RowTable
 
 WINDOWS = 10
@@ -56,7 +56,7 @@ class RowCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Freshness:
+class FreshnessReport:
     """From a click's append to Kafka to a server's replica that has learned from it."""
 
     p50_ms: float | None
@@ -65,7 +65,7 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBatches:
     """What learners did not let into the model (learner.loop.batch_guard)."""
 
     batches: int
@@ -94,24 +94,24 @@ def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
     )
 
 
-def read_held(kafka: KafkaSettings, spec: ModelSpec) -> Held:
+def read_held(kafka: KafkaSettings, spec: ModelSpec) -> HeldBatches:
     """Return what the dead letters say of batches that learners held back, each counted once."""
     topic, held = examples_topic(spec.name), {}
     for record in read_all(kafka, EventTopics().dead_letters):
         letter = unpack_letter(record.value)
         if isinstance(letter, Letter) and letter.topic == topic:
-            held[letter.origin] = held_by(letter.reason)
-    return Held(len(held), sum(held.values()))
+            held[letter.origin] = quarantine_reason(letter.reason)
+    return HeldBatches(len(held), sum(held.values()))
 
 
 def make_report(
     *,
     state: JoinerState,
-    held: Held,
+    held: HeldBatches,
     outcomes: Outcomes,
     data: Sequence[Path],
     rows: RowCounts,
-    freshness: Freshness,
+    freshness: FreshnessReport,
     seconds: float,
 ) -> dict[str, Any]:
     """Return the report as it is written: one JSON object."""
@@ -163,11 +163,11 @@ def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
     }
 
 
-def _part(key: str, value: str | int, part: Part) -> dict[str, Any]:
+def _part(key: str, value: str | int, part: ImpressionGroup) -> dict[str, Any]:
     return {key: value, "impressions": part.impressions} | _figures(part.figures)
 
 
-def _figures(accuracy: Progressive) -> dict[str, float | None]:
+def _figures(accuracy: ProgressiveValidation) -> dict[str, float | None]:
     return {name: _rounded(value) for name, value in asdict(accuracy).items()}
 
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, start_http_server
 
-from headrace.ingest.archive.parquet_folder import Folder, SinkError
+from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
 from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Record
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, PartitionRevoked, Record
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
     import threading
@@ -40,7 +40,7 @@ HOUR = "%Y-%m-%dT%H"
 
 
 @dataclass(frozen=True, slots=True)
-class SinkSettings:
+class ArchiveSettings:
     """When a partition's rows are written, and what is served beside it."""
 
     most_rows: int = 250_000
@@ -51,7 +51,7 @@ class SinkSettings:
     """0: no metrics are served."""
 
 
-class _Head(msgspec.Struct):
+class _EventHead(msgspec.Struct):
     """What has a column of its own in the table of events."""
 
     timestamp_ms: int | float | None = None
@@ -71,7 +71,7 @@ _EVENTS = pa.schema(
         ("raw", pa.binary()),  # of those
     ]
 )
-_decode_head = msgspec.json.Decoder(_Head)
+_decode_head = msgspec.json.Decoder(_EventHead)
 
 
 def event_table(records: Sequence[Record]) -> pa.Table:
@@ -81,7 +81,7 @@ def event_table(records: Sequence[Record]) -> pa.Table:
         try:
             head = _decode_head.decode(record.value)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            head = _Head()
+            head = _EventHead()
         time_ms = head.timestamp_ms
         usable = time_ms is not None and EARLIEST_MS <= time_ms < LATEST_MS
         try:
@@ -136,15 +136,15 @@ class _Gathered:
     """Past the last record, and past what follows it and is no record."""
 
 
-class Sink:
+class Archiver:
     """Gathers and writes. Not safe for use from several threads."""
 
     def __init__(
         self,
         reader: Reader,
-        folder: Folder,
+        folder: ArchiveFolder,
         examples: str | None,
-        settings: SinkSettings,
+        settings: ArchiveSettings,
         now_s: Callable[[], float] = time.monotonic,
         wrote: Callable[[str, int], object] = lambda *_: None,
     ) -> None:
@@ -154,12 +154,12 @@ class Sink:
         self._gathered: dict[Source, _Gathered] = {}
 
     def step(self, timeout_s: float) -> None:
-        """Take in what came; write what is enough or old enough. Raises SinkError."""
+        """Take in what came; write what is enough or old enough. Raises ArchiveError."""
         for happening in self._reader.poll(timeout_s):
             match happening:
-                case Gained(source=source):
+                case PartitionAssigned(source=source):
                     self._begin(source)
-                case Lost(source=source):
+                case PartitionRevoked(source=source):
                     self._gathered.pop(source, None)
                 case Record(source=source):
                     self._take(happening)
@@ -183,7 +183,7 @@ class Sink:
         start = self._folder.resume(source, topic_id)
         first, end = self._reader.held(source)
         if start is not None and not first <= start <= end:
-            raise SinkError(
+            raise ArchiveError(
                 f"{source.topic}/{source.partition}: expected to go on at offset {start}, found "
                 f"{first} to {end}: what lies between was removed by retention"
             )
@@ -220,8 +220,8 @@ def rows_written(registry: CollectorRegistry) -> Counter:
     return Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
 
 
-def run_sink(
-    settings: SinkSettings,
+def run_archiver(
+    settings: ArchiveSettings,
     kafka: KafkaSettings,
     model: str | None,
     url: str,
@@ -230,27 +230,27 @@ def run_sink(
 ) -> None:
     """Write the topics of events, and the examples of a model if one is named, until `stop`.
 
-    Raises SinkError and the errors of ingest.errors.
+    Raises ArchiveError and the errors of ingest.errors.
     """
     topics = topics or EventTopics()
     names = [topics.impressions, topics.clicks]
     examples = examples_topic(model) if model is not None else None
     registry = CollectorRegistry()
     rows = rows_written(registry)
-    folder = Folder(url)
+    folder = ArchiveFolder(url)
     reader = KafkaReader(kafka, None, [*names, examples] if examples else names)
     server = None
     try:
         if settings.metrics_port:
             server, thread = start_http_server(settings.metrics_port, registry=registry)
-        sink = Sink(
+        sink = Archiver(
             reader,
             folder,
             examples,
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
-        with telling(kafka, "sink", instance_name(), registry):
+        with publish_status(kafka, "sink", instance_name(), registry):
             while not stop.is_set():
                 sink.step(0.2)
             sink.finish()

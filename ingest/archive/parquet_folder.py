@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import Source
 
 
-class SinkError(StreamError):
+class ArchiveError(StreamError):
     """A folder that cannot be written, or that was written from something else. Stop."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ArchiveProgress(msgspec.Struct, frozen=True):
     """What counts of one partition."""
 
     topic_id: str
@@ -45,10 +45,10 @@ class Progress(msgspec.Struct, frozen=True):
     """First offset not yet written."""
 
 
-class Folder:
+class ArchiveFolder:
     """A folder or anything else that fsspec reaches (s3://BUCKET/PATH).
 
-    Raises SinkError if it cannot be written, or if another sink on this machine uses it.
+    Raises ArchiveError if it cannot be written, or if another sink on this machine uses it.
     """
 
     def __init__(self, url: str) -> None:
@@ -60,21 +60,21 @@ class Folder:
                 self._claim(Path(root))
         except (OSError, ImportError, ValueError) as error:
             self._held.close()
-            raise SinkError(f"expected a folder to write to at {url}, found: {error}") from error
+            raise ArchiveError(f"expected a folder to write to at {url}, found: {error}") from error
         self._files, self._root = files, root.rstrip("/")
         self._remove(self._glob("_writing/*"))
 
     def resume(self, source: Source, topic_id: str) -> int | None:
         """Return the offset to go on from, None where nothing was written; remove what is beyond.
 
-        Raises SinkError if the topic was made again since.
+        Raises ArchiveError if the topic was made again since.
         """
         path = self._progress_path(source)
         progress = None
         if self._files.exists(path):
-            progress = msgspec.json.decode(self._files.cat_file(path), type=Progress)
+            progress = msgspec.json.decode(self._files.cat_file(path), type=ArchiveProgress)
             if progress.topic_id != topic_id:
-                raise SinkError(
+                raise ArchiveError(
                     f"{path} was written from another topic {source.topic} (id "
                     f"{progress.topic_id}) than there is now (id {topic_id}): the topic was made "
                     "again; choose another folder"
@@ -87,7 +87,7 @@ class Folder:
     def write(
         self, source: Source, topic_id: str, start: int, stop: int, hours: Mapping[str, pa.Table]
     ) -> None:
-        """Write the rows of offsets [start, stop), by hour. Raises SinkError."""
+        """Write the rows of offsets [start, stop), by hour. Raises ArchiveError."""
         try:
             moves = []
             for hour, table in hours.items():
@@ -104,10 +104,10 @@ class Folder:
             aside = f"{self._root}/_writing/{source.topic}-{source.partition:05}.json"
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._files.makedirs(f"{self._root}/_writing", exist_ok=True)
-            self._files.pipe_file(aside, msgspec.json.encode(Progress(topic_id, stop)))
+            self._files.pipe_file(aside, msgspec.json.encode(ArchiveProgress(topic_id, stop)))
             self._files.mv(aside, path)
         except OSError as error:
-            raise SinkError(f"expected to write to {self._root}, found: {error}") from error
+            raise ArchiveError(f"expected to write to {self._root}, found: {error}") from error
 
     def close(self) -> None:
         """Let others have the folder."""

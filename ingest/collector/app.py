@@ -21,22 +21,22 @@ from headrace.ingest.collector.responses import (
     NOT_ACKNOWLEDGED,
     REFUSED_BY_KAFKA,
     RETRY_AFTER_S,
-    Answer,
-    RefusedEvent,
+    CollectorAnswer,
+    EventRefusal,
     encode,
     status_of,
 )
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
 from headrace.ingest.events.json_schema import EventKind, event_schema
-from headrace.ingest.http.errors import Refused
+from headrace.ingest.http.http_errors import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.ingest.collector.backpressure import Limits, Room
+    from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+    from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.ingest.collector.metrics import CollectorMetrics
     from headrace.ingest.http.bearer_tokens import Tokens
     from headrace.ingest.http.server import Readiness
 
@@ -47,7 +47,7 @@ PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
 def make_app(
     topics: Mapping[EventKind, str],
     delivery: Delivery,
-    room: Room,
+    room: AdmissionControl,
     tokens: Tokens,
     metrics: CollectorMetrics,
     readiness: Readiness,
@@ -72,7 +72,7 @@ def make_app(
         found = f"{request.method} {request.url.path}"
         expected = "a path of /docs" if error.status_code == 404 else "another method"
         metrics.refused("", error.status_code)
-        answer = _refusal(Refused(error.status_code, "", expected, found))
+        answer = _refusal(RequestRefused(error.status_code, "", expected, found))
         answer.headers.update(error.headers or {})
         return answer
 
@@ -93,7 +93,7 @@ class _Collecting:
         kind: EventKind,
         topic: str,
         delivery: Delivery,
-        room: Room,
+        room: AdmissionControl,
         tokens: Tokens,
         metrics: CollectorMetrics,
         now_ms: Callable[[], int],
@@ -103,7 +103,7 @@ class _Collecting:
         self._metrics, self._now_ms = metrics, now_ms
 
     async def answer(self, request: Request) -> Response:
-        """Answer one request.
+        """CollectorAnswer one request.
 
         1. who      a good token, else 401
         2. room     for one more request and its bytes, else 429; a Kafka that answers, else 503
@@ -121,13 +121,13 @@ class _Collecting:
             length = bodies.content_length(headers.get("content-length"), self._room.limits)
             self._check_kafka()
             self._room.enter(length)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._metrics.refused(self._kind, refused.status)
             return _refusal(refused)
         taken = _Taken(self._room, length)
         try:
             return await self._take(request, kind, packed, taken)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._metrics.refused(self._kind, refused.status)
             return _refusal(refused)
         except ClientDisconnect:
@@ -153,21 +153,23 @@ class _Collecting:
         status = status_of(refused)
         self._metrics.answered(self._kind, status, accepted, refused)
         self._metrics.took(self._kind, time.perf_counter() - began_s, size_bytes)
-        return _response(status, Answer(accepted=accepted, refused=refused))
+        return _response(status, CollectorAnswer(accepted=accepted, refused=refused))
 
     def _check_kafka(self) -> None:
         failure = self._delivery.failure
         if failure is not None:
-            raise Refused(503, "", "a producer that works", f"{failure}: this collector ends")
+            raise RequestRefused(
+                503, "", "a producer that works", f"{failure}: this collector ends"
+            )
         if self._delivery.lost:
             expected = (
                 f"a Kafka broker that answered within the last {self._delivery.deadline_s:g} s"
             )
-            raise Refused(503, "", expected, "none")
+            raise RequestRefused(503, "", expected, "none")
 
-    def _not_written(self, failure: Failure) -> RefusedEvent:
+    def _not_written(self, failure: Failure) -> EventRefusal:
         kafka_says_no = isinstance(failure.error, WriteRefused)
-        return RefusedEvent(
+        return EventRefusal(
             index=failure.message.place,
             reason=REFUSED_BY_KAFKA if kafka_says_no else NOT_ACKNOWLEDGED,
             field="",
@@ -181,7 +183,7 @@ class _Collecting:
 class _Taken:
     """What one request holds of the room, given back whatever becomes of it."""
 
-    def __init__(self, room: Room, size_bytes: int) -> None:
+    def __init__(self, room: AdmissionControl, size_bytes: int) -> None:
         self._room, self._bytes, self._events = room, size_bytes, 0
 
     def more_bytes(self, total: int) -> None:
@@ -200,7 +202,7 @@ class _Taken:
         self._room.leave(self._bytes, self._events)
 
 
-async def _read(request: Request, limits: Limits, taken: _Taken) -> bytes:
+async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> bytes:
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):
@@ -212,12 +214,12 @@ async def _read(request: Request, limits: Limits, taken: _Taken) -> bytes:
                 parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"
-        raise Refused(408, "", expected, f"{size} bytes of it") from None
+        raise RequestRefused(408, "", expected, f"{size} bytes of it") from None
     return b"".join(parts)
 
 
-def _refusal(refused: Refused) -> Response:
-    answer = _response(refused.status, Answer(error=refused.refusal))
+def _refusal(refused: RequestRefused) -> Response:
+    answer = _response(refused.status, CollectorAnswer(error=refused.refusal))
     if refused.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if refused.status in (408, 413):
@@ -225,7 +227,7 @@ def _refusal(refused: Refused) -> Response:
     return answer
 
 
-def _response(status: int, answer: Answer) -> Response:
+def _response(status: int, answer: CollectorAnswer) -> Response:
     response = Response(encode(answer), status, media_type=_JSON)
     if status in RETRY_AFTER_S:
         response.headers["Retry-After"] = str(RETRY_AFTER_S[status])

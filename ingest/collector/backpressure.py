@@ -1,8 +1,8 @@
 """How much the collector takes at a time, and what it says when it has enough.
 
-Whatever was read and is not yet acknowledged by Kafka lies in memory: `Room` counts it, before it
-is read where the length is known. A request that would not fit is told to come back later (429),
-which costs next to nothing, instead of being taken and timing out.
+Whatever was read and is not yet acknowledged by Kafka lies in memory: `AdmissionControl` counts it,
+before it is read where the length is known. A request that would not fit is told to come back later
+(429), which costs next to nothing, instead of being taken and timing out.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES
-from headrace.ingest.http.errors import Refused
+from headrace.ingest.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CollectorLimits:
     """What one request may bring, and all of them together."""
 
     body_bytes: int = 8 << 20
@@ -33,29 +33,29 @@ class Limits:
     """For all of a body: a client that stalls holds room that others need."""
 
 
-class Room:
+class AdmissionControl:
     """What is taken of the limits now."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: CollectorLimits) -> None:
         self.limits = limits
         self.requests = self.events = self.bytes = 0
 
     def enter(self, size_bytes: int) -> None:
-        """Let a request in that brings so many bytes. Raises Refused (429)."""
+        """Let a request in that brings so many bytes. Raises RequestRefused (429)."""
         if self.requests >= self.limits.requests:
             raise _full(f"at most {self.limits.requests} requests waiting", self.requests)
         self.take_bytes(size_bytes)
         self.requests += 1
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Take memory. Raises Refused (429)."""
+        """Take memory. Raises RequestRefused (429)."""
         if self.bytes and self.bytes + size_bytes > self.limits.waiting_bytes:
             expected = f"at most {self.limits.waiting_bytes} bytes waiting for Kafka"
             raise _full(expected, self.bytes + size_bytes)
         self.bytes += size_bytes
 
     def take_events(self, count: int) -> None:
-        """Take places in the queue. Raises Refused (429)."""
+        """Take places in the queue. Raises RequestRefused (429)."""
         if self.events and self.events + count > self.limits.waiting_events:
             expected = f"at most {self.limits.waiting_events} events waiting for Kafka"
             raise _full(expected, self.events + count)
@@ -68,5 +68,5 @@ class Room:
         self.events -= events
 
 
-def _full(expected: str, found: int) -> Refused:
-    return Refused(429, "", expected, f"{found}: send it again after Retry-After")
+def _full(expected: str, found: int) -> RequestRefused:
+    return RequestRefused(429, "", expected, f"{found}: send it again after Retry-After")

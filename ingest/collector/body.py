@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.http.errors import Refused
+from headrace.ingest.http.http_errors import RequestRefused
 
 if TYPE_CHECKING:
-    from headrace.ingest.collector.backpressure import Limits
+    from headrace.ingest.collector.backpressure import CollectorLimits
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -26,57 +26,63 @@ _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def content_type(header: str) -> str:
-    """Return the kind of body that a Content-Type names, JSON or NDJSON. Raises Refused (415)."""
+    """Return the kind of body that a Content-Type names, JSON or NDJSON. Raises RequestRefused
+    (415)."""
     named = header.partition(";")[0].strip().lower()
     if named in _NDJSON_TYPES:
         return NDJSON
     if named == JSON:
         return JSON
-    raise Refused(415, "Content-Type", f"{JSON} or {NDJSON}", named or "none")
+    raise RequestRefused(415, "Content-Type", f"{JSON} or {NDJSON}", named or "none")
 
 
 def check_encoding(header: str) -> bool:
-    """Return whether a Content-Encoding says gzip. Raises Refused (415)."""
+    """Return whether a Content-Encoding says gzip. Raises RequestRefused (415)."""
     named = header.strip().lower()
     if named not in ("", "identity", "gzip"):
-        raise Refused(415, "Content-Encoding", "gzip or none", named)
+        raise RequestRefused(415, "Content-Encoding", "gzip or none", named)
     return named == "gzip"
 
 
-def content_length(header: str | None, limits: Limits) -> int:
-    """Return the bytes that a Content-Length promises; 0 without one. Raises Refused (400, 413)."""
+def content_length(header: str | None, limits: CollectorLimits) -> int:
+    """Return the bytes that a Content-Length promises; 0 without one. Raises RequestRefused (400,
+    413)."""
     if header is None:
         return 0
     if not (header.isascii() and header.isdigit()):
-        raise Refused(400, "Content-Length", "a number of bytes", header)
+        raise RequestRefused(400, "Content-Length", "a number of bytes", header)
     if len(header) > 18 or int(header) > limits.body_bytes:
         raise too_large(limits, header)
     return int(header)
 
 
-def too_large(limits: Limits, found: str) -> Refused:
+def too_large(limits: CollectorLimits, found: str) -> RequestRefused:
     """Return the refusal of a body that is too long."""
-    return Refused(413, "", f"a body of at most {limits.body_bytes} bytes", found)
+    return RequestRefused(413, "", f"a body of at most {limits.body_bytes} bytes", found)
 
 
-def unpack_gzip(body: bytes, limits: Limits) -> bytes:
-    """Return what a gzip body holds. Raises Refused (400, 413)."""
+def unpack_gzip(body: bytes, limits: CollectorLimits) -> bytes:
+    """Return what a gzip body holds. Raises RequestRefused (400, 413)."""
     unpacking = zlib.decompressobj(wbits=_GZIP_WINDOW)
     try:
         unpacked = unpacking.decompress(body, limits.body_bytes + 1)
     except zlib.error as error:
-        raise Refused(400, "", "a body in gzip, as Content-Encoding says", str(error)) from None
+        raise RequestRefused(
+            400, "", "a body in gzip, as Content-Encoding says", str(error)
+        ) from None
     if len(unpacked) > limits.body_bytes:
         raise too_large(limits, "more, unpacked")
     if not unpacking.eof:
-        raise Refused(400, "", "a whole body in gzip", "one that breaks off")
+        raise RequestRefused(400, "", "a whole body in gzip", "one that breaks off")
     if unpacking.unused_data:
-        raise Refused(400, "", "one gzip member", f"{len(unpacking.unused_data)} bytes behind it")
+        raise RequestRefused(
+            400, "", "one gzip member", f"{len(unpacking.unused_data)} bytes behind it"
+        )
     return unpacked
 
 
-def split(body: bytes, kind: str, limits: Limits) -> list[bytes]:
-    """Return the events of a body, in order. Raises Refused (400, 413).
+def split(body: bytes, kind: str, limits: CollectorLimits) -> list[bytes]:
+    """Return the events of a body, in order. Raises RequestRefused (400, 413).
 
     JSON is one event or an array of them, NDJSON one a line; lines with nothing on them do not
     count. Whether each is an event is not known yet.
@@ -92,9 +98,9 @@ def split(body: bytes, kind: str, limits: Limits) -> list[bytes]:
                 events = [bytes(raw) for raw in _split_array(body)]
             except (msgspec.MsgspecError, RecursionError) as error:
                 found = f"{len(body)} bytes that are none: {error}"
-                raise Refused(400, "", "an array of JSON objects", found) from None
+                raise RequestRefused(400, "", "an array of JSON objects", found) from None
     if not events:
-        raise Refused(400, "", "at least one event", "none")
+        raise RequestRefused(400, "", "at least one event", "none")
     if len(events) > limits.batch_events:
-        raise Refused(413, "", f"at most {limits.batch_events} events", str(len(events)))
+        raise RequestRefused(413, "", f"at most {limits.batch_events} events", str(len(events)))
     return events

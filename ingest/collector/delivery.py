@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message as KafkaMessage
 
-    from headrace.ingest.collector.validation import Message
+    from headrace.ingest.collector.validation import ValidatedEvent
     from headrace.ingest.errors import StreamError
     from headrace.ingest.kafka.settings import KafkaSettings
 
@@ -75,7 +75,7 @@ class KafkaClient(Protocol):
 class Failure:
     """An event of a batch that Kafka did not acknowledge."""
 
-    def __init__(self, message: Message, error: StreamError) -> None:
+    def __init__(self, message: ValidatedEvent, error: StreamError) -> None:
         self.message, self.error = message, error
 
 
@@ -122,7 +122,7 @@ class Delivery:
         since = self.down_since_s
         return since is not None and time.monotonic() - since > self.deadline_s
 
-    async def send(self, topic: str, messages: Sequence[Message]) -> list[Failure]:
+    async def send(self, topic: str, messages: Sequence[ValidatedEvent]) -> list[Failure]:
         """Write messages; return, once each is acknowledged or failed, those that failed."""
         if not messages:
             return []
@@ -175,7 +175,7 @@ class Delivery:
         self._producer.flush(0.1 if self.failure else self.deadline_s)
         self._producer.close()
 
-    def _queue(self, topic: str, messages: Sequence[Message], batch: _Batch) -> None:
+    def _queue(self, topic: str, messages: Sequence[ValidatedEvent], batch: _Batch) -> None:
         queued: list[dict[str, Any]] = [{"key": key, "value": value} for _, key, value in messages]
         try:
             count = self._producer.produce_batch(topic, queued, on_delivery=batch.on_delivery)
@@ -188,7 +188,7 @@ class Delivery:
                 if "_error" in each:
                     batch.take(each["_error"], each["value"])
 
-    def _failures(self, messages: Sequence[Message], batch: _Batch) -> list[Failure]:
+    def _failures(self, messages: Sequence[ValidatedEvent], batch: _Batch) -> list[Failure]:
         failures = []
         for message in messages:
             # equal messages are the same event: which of them failed makes no difference

@@ -13,7 +13,7 @@ import orjson
 from fastapi.openapi.utils import get_openapi
 
 from headrace.ingest.collector.body import JSON, NDJSON
-from headrace.ingest.collector.responses import Answer
+from headrace.ingest.collector.responses import CollectorAnswer
 from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from headrace.ingest.collector.backpressure import Limits
+    from headrace.ingest.collector.backpressure import CollectorLimits
 
 _ANSWERS = {
     "200": "Kafka has every event.",
@@ -54,7 +54,7 @@ joiner and not learned; so there is no key of idempotence to invent: `impression
 
 
 def document(
-    app: FastAPI, paths: Mapping[EventKind, str], limits: Limits, *, asks_token: bool
+    app: FastAPI, paths: Mapping[EventKind, str], limits: CollectorLimits, *, asks_token: bool
 ) -> dict[str, Any]:
     """Return the OpenAPI document of the app, the routes for events included."""
     made = get_openapi(
@@ -62,7 +62,7 @@ def document(
     )
     schemas = made.setdefault("components", {}).setdefault("schemas", {})
     (answer,), parts = msgspec.json.schema_components(
-        [Answer], ref_template="#/components/schemas/{name}"
+        [CollectorAnswer], ref_template="#/components/schemas/{name}"
     )
     schemas.update(parts)
     if asks_token:

@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.http.errors import Refusal
+    from headrace.ingest.http.http_errors import RequestRefusal
 
 TOO_LARGE = "too_large"
 NOT_ACKNOWLEDGED = "not_acknowledged"
@@ -27,7 +27,7 @@ RETRY_AFTER_S = {429: 1, 503: 2}
 """Seconds after which to try again: a queue empties fast, a broker takes longer to come back."""
 
 
-class RefusedEvent(msgspec.Struct, frozen=True, kw_only=True):
+class EventRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """One event that was not accepted."""
 
     index: int
@@ -42,17 +42,17 @@ class RefusedEvent(msgspec.Struct, frozen=True, kw_only=True):
     found: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CollectorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a request."""
 
     accepted: int = 0
     """Events that Kafka has, written for good."""
-    refused: list[RefusedEvent] = []
-    error: Refusal | msgspec.UnsetType = msgspec.UNSET
+    refused: list[EventRefusal] = []
+    error: RequestRefusal | msgspec.UnsetType = msgspec.UNSET
     """Only of a request refused as a whole."""
 
 
-def status_of(refused: Sequence[RefusedEvent]) -> int:
+def status_of(refused: Sequence[EventRefusal]) -> int:
     """Return the HTTP status: 503 if some event is worth sending again, else that of bad ones."""
     if not refused:
         return 200

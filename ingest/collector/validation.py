@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from headrace.ingest.collector.responses import TOO_LARGE, RefusedEvent
+from headrace.ingest.collector.responses import TOO_LARGE, EventRefusal
 from headrace.ingest.events.contract import (
     AHEAD_MS,
     EARLIEST_MS,
@@ -26,7 +26,7 @@ from headrace.ingest.events.contract import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.collector.backpressure import Limits
+    from headrace.ingest.collector.backpressure import CollectorLimits
 
 _LONGEST_SHOWN = 80
 
@@ -46,7 +46,7 @@ _WANTED: dict[Reason, tuple[str, str]] = {
 """Field and what is expected of it; of a nested value the field is found by looking."""
 
 
-class Message(NamedTuple):
+class ValidatedEvent(NamedTuple):
     """An event to be written."""
 
     place: int
@@ -55,16 +55,16 @@ class Message(NamedTuple):
     value: bytes
 
 
-class Checked(NamedTuple):
+class ValidationResult(NamedTuple):
     """A batch sorted."""
 
-    messages: list[Message]
-    refused: list[RefusedEvent]
+    messages: list[ValidatedEvent]
+    refused: list[EventRefusal]
 
 
-def check(events: Sequence[bytes], now_ms: int, limits: Limits) -> Checked:
+def check(events: Sequence[bytes], now_ms: int, limits: CollectorLimits) -> ValidationResult:
     """Sort events into those to be written and those refused."""
-    checked = Checked([], [])
+    checked = ValidationResult([], [])
     taken, largest = checked.messages, limits.event_bytes
     for index, value in enumerate(events):
         if len(value) > largest:
@@ -77,12 +77,12 @@ def check(events: Sequence[bytes], now_ms: int, limits: Limits) -> Checked:
             # a tick moves the time of a whole partition: not for a producer to say
             checked.refused.append(_refused(index, value, Reason.NO_ID, now_ms))
         else:
-            taken.append(Message(index, identity.encode(), value))  # type: ignore[attr-defined]
+            taken.append(ValidatedEvent(index, identity.encode(), value))  # type: ignore[attr-defined]
     return checked
 
 
-def _too_large(index: int, size_bytes: int, limits: Limits) -> RefusedEvent:
-    return RefusedEvent(
+def _too_large(index: int, size_bytes: int, limits: CollectorLimits) -> EventRefusal:
+    return EventRefusal(
         index=index,
         reason=TOO_LARGE,
         field="",
@@ -91,7 +91,7 @@ def _too_large(index: int, size_bytes: int, limits: Limits) -> RefusedEvent:
     )
 
 
-def _refused(index: int, value: bytes, reason: Reason, now_ms: int) -> RefusedEvent:
+def _refused(index: int, value: bytes, reason: Reason, now_ms: int) -> EventRefusal:
     field, expected = _WANTED[reason]
     if reason is Reason.AHEAD:
         expected = f"{expected}: {now_ms + AHEAD_MS}"
@@ -104,7 +104,7 @@ def _refused(index: int, value: bytes, reason: Reason, now_ms: int) -> RefusedEv
             field = _nested_field(event)
         at_fault = event.get(field) if field else event
         found = "none" if at_fault is None else _shown(at_fault)
-    return RefusedEvent(
+    return EventRefusal(
         index=index, reason=reason.name.lower(), field=field, expected=expected, found=found
     )
 

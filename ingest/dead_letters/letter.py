@@ -3,11 +3,11 @@
 The event itself is in it as it came, with its key, so that it can be corrected and sent again, and
 where it lay, so that it can be found among its neighbours.
 
-The same topic says which letters are done with. `Settled` is written there in the transaction that
-sends repaired events back, and names the events it is about by where they first lay: so that a
-letter is settled for good together with its event's return, and two models' letters about the same
-event are settled as one. Committed offsets would not do: they can only say "all up to here", and
-Kafka forgets those of a group that nobody is in after a week.
+The same topic says which letters are done with. `SettledLetters` is written there in the
+transaction that sends repaired events back, and names the events it is about by where they first
+lay: so that a letter is settled for good together with its event's return, and two models' letters
+about the same event are settled as one. Committed offsets would not do: they can only say "all up
+to here", and Kafka forgets those of a group that nobody is in after a week.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
         return event if isinstance(event, dict) else None
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
+class SettledLetters(msgspec.Struct, frozen=True, kw_only=True):
     """Events whose letters are done with, written in the transaction that sent them back."""
 
     retried: tuple[Origin, ...] = ()
@@ -113,12 +113,12 @@ def pack(record: Record, reason: str) -> bytes:
     return orjson.dumps(letter | _as_text(texts))
 
 
-def pack_settled(settled: Settled) -> bytes:
+def pack_settled(settled: SettledLetters) -> bytes:
     """Return the message that settles letters."""
     return msgspec.json.encode({"settled": settled})
 
 
-def unpack(value: bytes) -> Letter | Settled | None:
+def unpack(value: bytes) -> Letter | SettledLetters | None:
     """Return what a message of the topic says; None if it is not ours."""
     try:
         message = _decode(value)
@@ -140,7 +140,7 @@ def _as_text(values: Mapping[str, bytes]) -> dict[str, str]:
 
 
 class _SettledMessage(msgspec.Struct):
-    settled: Settled
+    settled: SettledLetters
 
 
 _letter = msgspec.json.Decoder(Letter).decode

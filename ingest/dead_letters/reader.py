@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.dead_letters.letter import Letter, Settled, unpack
+from headrace.ingest.dead_letters.letter import Letter, SettledLetters, unpack
 from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.error_translation import unreachable
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Record, Source
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DeadLetters:
         self.discarded: set[Origin] = set()
         for record in read_until(settings, topic, self._ends):
             message = unpack(record.value)
-            if isinstance(message, Settled):
+            if isinstance(message, SettledLetters):
                 self.retried.update(message.retried)
                 self.discarded.update(message.discarded)
 
@@ -118,4 +118,4 @@ def _true_ends(settings: KafkaSettings, topic: str) -> dict[Source, int]:
 
 
 def _gained(reader: KafkaReader) -> list[Source]:
-    return [h.source for h in reader.poll(0.0) if isinstance(h, Gained)]
+    return [h.source for h in reader.poll(0.0) if isinstance(h, PartitionAssigned)]

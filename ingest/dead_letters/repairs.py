@@ -23,7 +23,7 @@ import msgspec
 import orjson
 
 from headrace.ingest.dead_letters.letter import Letter, Origin
-from headrace.ingest.dead_letters.retry import DISCARD, Repair, why_refused
+from headrace.ingest.dead_letters.letter_retry import DISCARD, Repair, why_refused
 from headrace.ingest.errors import StreamError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class BadRepair(StreamError):
     """A file of repairs cannot be used; the message names the line."""
 
 
-class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
+class EditableLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A letter as `show --json` prints it, to be edited."""
 
     topic: str
@@ -58,7 +58,7 @@ class Shown(msgspec.Struct, kw_only=True, omit_defaults=True):
 def as_line(letter: Letter) -> bytes:
     """Return a letter as a line to edit, without the line's end."""
     event = letter.event
-    shown = Shown(
+    shown = EditableLetter(
         topic=letter.topic,
         partition=letter.partition,
         offset=letter.offset,
@@ -142,4 +142,4 @@ class FunctionRepairs:
         )
 
 
-_decode = msgspec.json.Decoder(Shown).decode
+_decode = msgspec.json.Decoder(EditableLetter).decode

@@ -23,9 +23,9 @@ from headrace.ingest.decoding.json_scanner import (
     PLAIN,
     TEXT,
     TICK,
-    Found,
+    FieldPositions,
     names_of,
-    nothing_found,
+    no_positions,
     scan,
 )
 from headrace.ingest.events.contract import (
@@ -70,7 +70,7 @@ class Decoded:
 
     data: npt.NDArray[np.uint8]
     """The bytes of all messages, and of texts that were not to be found there."""
-    found: Found
+    found: FieldPositions
     places: dict[str, int]
     """The row of each raw field in `found`."""
     refused: dict[int, Reason]
@@ -141,7 +141,7 @@ class Decoder:
         np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=bounds[1:])
         data = np.frombuffer(b"".join(values), np.uint8)
         latest_ms = np.where(append_ms > 0, append_ms + AHEAD_MS, LATEST_MS)
-        found = nothing_found(self._names, len(values), data.shape[0])
+        found = no_positions(self._names, len(values), data.shape[0])
         scan(data, bounds, EARLIEST_MS, latest_ms, self._names, found)
         refused: dict[int, Reason] = {}
         odd = np.flatnonzero(found.states == ODD).tolist()
@@ -158,7 +158,12 @@ class Decoder:
         return Decoded(data, found, self._places, refused)
 
     def _keep(
-        self, event: dict[str, object], place: int, found: Found, texts: list[bytes], end: int
+        self,
+        event: dict[str, object],
+        place: int,
+        found: FieldPositions,
+        texts: list[bytes],
+        end: int,
     ) -> int:
         """Note the values of an event as `scan` would, with `texts` lying from `end` on."""
 

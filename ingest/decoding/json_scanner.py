@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.decoding.json_tokens import integer, number, same, space, string
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,7 +52,7 @@ class Names(NamedTuple):
     guesses: Longs  # which field was the k-th of the last event; kernels write it
 
 
-class Found(NamedTuple):
+class FieldPositions(NamedTuple):
     """Where the values of n events lie, a row for each declared field."""
 
     kinds: npt.NDArray[np.uint8]  # (fields, n) ABSENT, TEXT or LIST
@@ -80,12 +80,12 @@ def names_of(needs: dict[str, int]) -> Names:
     )
 
 
-def nothing_found(names: Names, count: int, size_bytes: int) -> Found:
+def no_positions(names: Names, count: int, size_bytes: int) -> FieldPositions:
     """Return room for `count` events of `size_bytes` in all."""
     shape = names.needs.shape[0], count
     # an item takes two bytes of its event, with the comma or bracket before it
     items = size_bytes // 2 + 1 if (names.needs & NEEDS_ITEMS).any() else 0
-    return Found(
+    return FieldPositions(
         np.zeros(shape, np.uint8),
         np.zeros(shape, np.int64),
         np.zeros(shape, np.int64),
@@ -115,7 +115,7 @@ def scan(data, bounds, earliest_ms, latest_ms, names, found):  # type: ignore[no
         found.states[i] = state
 
 
-@part
+@inlined
 def _event(data, at, end, i, names, found):  # type: ignore[no-untyped-def]
     """Return what one event is. Its fields and time are in `found`, unless it is odd."""
     at = space(data, at, end)
@@ -139,7 +139,7 @@ def _event(data, at, end, i, names, found):  # type: ignore[no-untyped-def]
     return TICK if count == 1 else ODD
 
 
-@part
+@inlined
 def _pair(data, at, end, i, count, names, found):  # type: ignore[no-untyped-def]
     """Take one name and its value; return where it ends, or -1."""
     if at >= end or data[at] != _QUOTE:
@@ -159,7 +159,7 @@ def _pair(data, at, end, i, count, names, found):  # type: ignore[no-untyped-def
     return _single(data, at, end, i, field, names, found)
 
 
-@part
+@inlined
 def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
     """Take a value that is no array; return where it ends, or -1."""
     stop, kind, begin, text_end, real, whole = _scalar(data, at, end)
@@ -184,7 +184,7 @@ def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-d
     return stop
 
 
-@part
+@inlined
 def _list(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
     """Take an array of scalars; return where it ends, or -1."""
     if field in (ID, TIME):
@@ -217,7 +217,7 @@ def _list(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def
     return at + 1
 
 
-@part
+@inlined
 def _scalar(data, at, end):  # type: ignore[no-untyped-def]
     """Return where the value ends, or -1; its kind; where its canonical text begins (-1: it is not
     to be seen) and ends; its number; whether it is a whole one of JSON.
@@ -240,7 +240,7 @@ def _scalar(data, at, end):  # type: ignore[no-untyped-def]
     return -1, ABSENT, -1, -1, np.nan, False
 
 
-@part
+@inlined
 def _field(data, begin, end, count, names):  # type: ignore[no-untyped-def]
     """Return the declared field of this name, or -1; tried first is what it was last time."""
     size = end - begin

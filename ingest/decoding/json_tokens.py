@@ -2,7 +2,7 @@
 
 For kernels: each function is given the bytes, where to begin and where the event ends, and answers
 with positions. What `scan` says of being sure holds here too: a number or string that is sound but
-whose canonical text (see `values`) is not simply part of the bytes is told apart from one whose
+whose canonical text (see `values`) is not simply inlined of the bytes is told apart from one whose
 text is, and one that may not be sound ends at -1.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 
 _EXACT_DIGITS = 15
 """A decimal of at most so many digits is the shortest of its float, so `repr` gives it back; and as
@@ -33,7 +33,7 @@ _HEXADECIMAL[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _HEXADECIMAL[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 
 
-@part
+@inlined
 def space(data, at, end):  # type: ignore[no-untyped-def]
     """Return where what is not white space begins."""
     while at < end and (data[at] == 0x20 or 0x09 <= data[at] <= 0x0A or data[at] == 0x0D):
@@ -41,7 +41,7 @@ def space(data, at, end):  # type: ignore[no-untyped-def]
     return at
 
 
-@part
+@inlined
 def string(data, at, end):  # type: ignore[no-untyped-def]
     """Return where a string's closing quote is, or -1; whether it says what its bytes say."""
     plain = True
@@ -61,7 +61,7 @@ def string(data, at, end):  # type: ignore[no-untyped-def]
     return -1, False
 
 
-@part
+@inlined
 def _escape(data, at, end):  # type: ignore[no-untyped-def]
     """Return how many bytes an escape has; 0 if it is none, or half of a surrogate pair."""
     if at + 1 >= end:
@@ -80,7 +80,7 @@ def _escape(data, at, end):  # type: ignore[no-untyped-def]
     return 0 if 0xD800 <= code <= 0xDFFF else 6
 
 
-@part
+@inlined
 def number(data, at, end):  # type: ignore[no-untyped-def]
     """Return where a number ends, or -1; where its canonical text ends, or -1 if that is another
     text; its value, NaN if its text is another; whether it is whole as JSON has it.
@@ -107,7 +107,7 @@ def number(data, at, end):  # type: ignore[no-untyped-def]
     return stop, kept, -value if negative else value, whole
 
 
-@part
+@inlined
 def _decimal(data, begin, point, end, mantissa, digits):  # type: ignore[no-untyped-def]
     """Go on behind the point of a number: return what `number` does, but the last."""
     at, kept, zeros = point + 1, point, 0
@@ -129,7 +129,7 @@ def _decimal(data, begin, point, end, mantissa, digits):  # type: ignore[no-unty
     return at, kept, mantissa / _TENS[places]
 
 
-@part
+@inlined
 def integer(data, at, end):  # type: ignore[no-untyped-def]
     """Return a whole number whose text is known to be one."""
     negative = data[at] == _MINUS
@@ -139,7 +139,7 @@ def integer(data, at, end):  # type: ignore[no-untyped-def]
     return -value if negative else value
 
 
-@part
+@inlined
 def same(data, at, available, text, begin, size):  # type: ignore[no-untyped-def]
     """Whether `text[begin:begin + size]` lies at `at`, where so many bytes are left."""
     if available < size:
@@ -150,7 +150,7 @@ def same(data, at, available, text, begin, size):  # type: ignore[no-untyped-def
     return True
 
 
-@part
+@inlined
 def character(data, at, end):  # type: ignore[no-untyped-def]
     """Return how many bytes the UTF-8 of a character beyond ASCII has; 0 if it is none.
 

@@ -56,7 +56,7 @@ _NO_NUMBERS = np.zeros((1, 0), np.float32)
 _NO_IDS.flags.writeable = _NO_OFFSETS.flags.writeable = _NO_NUMBERS.flags.writeable = False
 
 
-class Columns(Protocol):
+class RawColumns(Protocol):
     """The raw fields of n events. A column of one value stands for n times that value."""
 
     def hashes(self, source: str) -> Ids:
@@ -106,7 +106,7 @@ class Encoder:
 
         return self.encode_columns(count, _Values(column))
 
-    def encode_columns(self, count: int, columns: Columns) -> Encoded:
+    def encode_columns(self, count: int, columns: RawColumns) -> Encoded:
         """Return the fields of `count` events given by their columns."""
         hashes = np.empty((len(self._valued), count), np.uint64)
         known: dict[str, Ids] = {}  # by raw field: several fields may take the same
@@ -126,12 +126,12 @@ class Encoder:
         by_field = np.ascontiguousarray(np.array(hashes, np.uint64).T)
         return self._encoded(by_field, _Values(_column_of(events)))
 
-    def _encoded(self, hashes: Ids, columns: Columns) -> Encoded:
+    def _encoded(self, hashes: Ids, columns: RawColumns) -> Encoded:
         count = hashes.shape[1]
         ids = number_fields(hashes, self._numbering)
         return Encoded(ids, *self._bags(count, columns), self._numbers(count, columns))
 
-    def _numbers(self, count: int, columns: Columns) -> npt.NDArray[np.float32]:
+    def _numbers(self, count: int, columns: RawColumns) -> npt.NDArray[np.float32]:
         fields = self.fields.numbers
         if not fields and count == 1:
             return _NO_NUMBERS
@@ -140,7 +140,7 @@ class Encoder:
             numbers[:, j] = _plain(field, columns.reals(field.source))
         return numbers
 
-    def _bags(self, count: int, columns: Columns) -> tuple[Ids, npt.NDArray[np.int32]]:
+    def _bags(self, count: int, columns: RawColumns) -> tuple[Ids, npt.NDArray[np.int32]]:
         bags = self.fields.bags
         if not bags:
             return _NO_IDS, _NO_OFFSETS
@@ -164,7 +164,7 @@ class Encoder:
 
 
 class _Values:
-    """Columns of Python values."""
+    """RawColumns of Python values."""
 
     def __init__(self, column: Callable[[str], list[object]]) -> None:
         self._column = column
@@ -190,7 +190,7 @@ def _hash(field: Field, value: object) -> int:
     return hash_value(whole)
 
 
-def _hashes(field: Field, columns: Columns, known: dict[str, Ids]) -> Ids:
+def _hashes(field: Field, columns: RawColumns, known: dict[str, Ids]) -> Ids:
     """Return the hash of what each event has in a field that is no cross; (n,) or (1,)."""
     if field.transform is Transform.ID:
         found = known.get(field.source)
@@ -308,7 +308,7 @@ def _parts_first(fields: Sequence[Field]) -> list[Field]:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Fields of n events as ids and numbers. Columns in the order of the spec's `FieldSet`."""
+    """Fields of n events as ids and numbers. RawColumns in the order of the spec's `FieldSet`."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
     bag_ids: npt.NDArray[np.uint64]  # (total,) all bags' items, event by event, bag by bag

@@ -36,7 +36,7 @@ from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.hashing import NUMBER_ROW, field_id
 from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.ingest.features.weights import KEYS as WEIGHT_KEYS
-from headrace.ingest.features.weights import Weights, parse_weights
+from headrace.ingest.features.weights import ExampleWeights, parse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -136,7 +136,7 @@ class FieldSet:
     """Of everything here: batches of examples carry it, and who disagrees refuses them."""
     number_ids: npt.NDArray[np.uint64] = field(compare=False)
     """The one row of each plain number, as an id; shape (numbers,)."""
-    weights: Weights = field(default_factory=Weights)
+    weights: ExampleWeights = field(default_factory=ExampleWeights)
     """What examples count as, and which are made at all."""
 
     def __len__(self) -> int:
@@ -154,11 +154,11 @@ class FieldSet:
         fields: Iterable[Field],
         label: LabelPolicy,
         slice_by: tuple[str, ...] = (),
-        weights: Weights | None = None,
+        weights: ExampleWeights | None = None,
     ) -> FieldSet:
         """Return the set of `fields`, which are taken to be valid."""
         ordered = sorted(fields, key=lambda each: each.number)
-        weights = weights or Weights()
+        weights = weights or ExampleWeights()
         plain = tuple(each for each in ordered if each.transform is Transform.NUMBER)
         number_ids = np.array([field_id(NUMBER_ROW, each.number) for each in plain], np.uint64)
         number_ids.flags.writeable = False
@@ -359,7 +359,7 @@ def _shown(found: object) -> str:
 
 
 def _fingerprint(
-    fields: list[Field], label: LabelPolicy, slice_by: tuple[str, ...], weights: Weights
+    fields: list[Field], label: LabelPolicy, slice_by: tuple[str, ...], weights: ExampleWeights
 ) -> str:
     canonical = json.dumps(
         {

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -256,22 +256,22 @@ def _sound(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-@part
+@inlined
 def _rotate(word, bits):  # type: ignore[no-untyped-def]
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@part
+@inlined
 def _round(lane, word):  # type: ignore[no-untyped-def]
     return _rotate(lane + word * _P2, 31) * _P1
 
 
-@part
+@inlined
 def _merge(hashed, lane):  # type: ignore[no-untyped-def]
     return (hashed ^ _round(np.uint64(0), lane)) * _P1 + _P4
 
 
-@part
+@inlined
 def _word(data, at, size):  # type: ignore[no-untyped-def]
     start = np.uint64(at)  # unsigned: the bytes become one load
     word = np.uint64(0)
@@ -291,7 +291,7 @@ def fmix64(word):  # type: ignore[no-untyped-def]
     return word ^ (word >> np.uint64(33))
 
 
-@part
+@inlined
 def xxh64(data, at, end):  # type: ignore[no-untyped-def]
     """Return XXH64, seed 0, of `data[at:end]`. Compiled; for use inside kernels."""
     length = np.uint64(end - at)

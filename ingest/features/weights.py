@@ -47,7 +47,7 @@ KEYS = ("weight", "negative_rate")
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class ExampleWeights:
     """What examples count as."""
 
     source: str = ""
@@ -85,7 +85,7 @@ class Weights:
         return weights.astype(np.float32)
 
 
-def parse_weights(table: Mapping[str, object], where: SpecText) -> Weights:
+def parse_weights(table: Mapping[str, object], where: SpecText) -> ExampleWeights:
     """Return what `[examples]` says of weights. Raises SpecError."""
     source, rate = table.get("weight", ""), table.get("negative_rate", 1.0)
     if "weight" in table and (not isinstance(source, str) or not source):
@@ -93,7 +93,7 @@ def parse_weights(table: Mapping[str, object], where: SpecText) -> Weights:
     if type(rate) not in (int, float) or not LEAST_RATE <= cast("float", rate) <= 1.0:
         expected = f"negative_rate from {LEAST_RATE:g} to 1"
         raise where.error(("examples", "negative_rate"), expected, repr(rate))
-    return Weights(cast("str", source), float(cast("float", rate)))
+    return ExampleWeights(cast("str", source), float(cast("float", rate)))
 
 
 def weights_of(

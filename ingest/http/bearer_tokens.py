@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from typing import TYPE_CHECKING
 
-from headrace.ingest.http.errors import BadTokens, Refused
+from headrace.ingest.http.http_errors import BadTokens, RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +41,7 @@ class Tokens:
     def check(self, authorization: str | None) -> None:
         """Return if an Authorization header has a good token, or none is asked for.
 
-        Raises Refused (401).
+        Raises RequestRefused (401).
         """
         if not self._digests:
             return
@@ -52,7 +52,9 @@ class Tokens:
             good |= hmac.compare_digest(digest, given)  # each, whether an earlier one was it or not
         if not (good and scheme.lower() == "bearer"):
             found = "another one" if authorization else "none"
-            raise Refused(401, "Authorization", "Bearer and a token that is good here", found)
+            raise RequestRefused(
+                401, "Authorization", "Bearer and a token that is good here", found
+            )
 
 
 def read_tokens(path: Path) -> list[str]:

@@ -27,7 +27,7 @@ from prometheus_client import (
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.errors import AddressTaken, BadTokens
+from headrace.ingest.http.http_errors import AddressTaken, BadTokens
 
 if TYPE_CHECKING:
     import threading
@@ -52,7 +52,7 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class Draining:
     """How a server comes to its end."""
 
     stop: threading.Event
@@ -68,9 +68,9 @@ class Leaving:
 def run_app(
     app: FastAPI,
     listener: socket.socket,
-    leaving: Leaving,
+    leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
-    protocol: type[OneWrite] | None = None,
+    protocol: type[SingleWriteProtocol] | None = None,
 ) -> None:
     """Answer on `listener` until told to leave; `beside` runs on the same loop meanwhile.
 
@@ -81,7 +81,7 @@ def run_app(
         uvicorn.Config(
             app,
             loop="none",  # the loop is ours: made by the runner
-            http=protocol or OneWrite,
+            http=protocol or SingleWriteProtocol,
             proxy_headers=False,  # nobody here asks who the client was
             ws="none",
             lifespan="off",
@@ -96,7 +96,7 @@ def run_app(
         runner.run(_serve(server, listener, leaving, beside))
 
 
-class OneWrite(HttpToolsProtocol):
+class SingleWriteProtocol(HttpToolsProtocol):
     """uvicorn's protocol, with the head and the body of an answer in one write, and one timer for
     a connection's idleness.
 
@@ -110,7 +110,7 @@ class OneWrite(HttpToolsProtocol):
     _look_at: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Gathering(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(BatchingTransport(transport, self.loop))  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -143,7 +143,7 @@ class OneWrite(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
 
 
-class Gathering:
+class BatchingTransport:
     """A transport that sends what was written in one turn of the event loop at once."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -190,7 +190,7 @@ class _Server(uvicorn.Server):
 async def _serve(
     server: uvicorn.Server,
     listener: socket.socket,
-    leaving: Leaving,
+    leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]],
 ) -> None:
     following = [asyncio.create_task(each()) for each in beside]

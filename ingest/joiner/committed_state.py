@@ -1,7 +1,7 @@
 """What a joiner has done, as Kafka knows it: the metadata of its committed offsets.
 
 The joiner stores with the offset of impressions, partition by partition, all it needs to go on
-(`Saved`). Whoever wants to know how far it is reads the same, from any process.
+(`SavedCheckpoint`). Whoever wants to know how far it is reads the same, from any process.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
-from headrace.ingest.joiner.core.checkpoint import Checkpoint, Counters
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
 from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned, joiner_group
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
-class Model(Protocol):
+class JoinerModel(Protocol):
     """What is asked of a model here: its name and its fields."""
 
     @property
@@ -37,24 +37,24 @@ class Model(Protocol):
         """The fields its examples are made of."""
 
 
-class Saved(msgspec.Struct, frozen=True):
+class SavedCheckpoint(msgspec.Struct, frozen=True):
     """The metadata of an offset of impressions."""
 
     fingerprint: str
     """Of the fields and label policy the checkpoint was reached with."""
     topic_ids: tuple[str, str]
     """Of impressions and clicks: offsets mean nothing in topics that were made again."""
-    checkpoint: Checkpoint
+    checkpoint: JoinerCheckpoint
 
     def to_json(self) -> str:
         """Return it as JSON, some 500 characters."""
         return msgspec.json.encode(self).decode()
 
 
-def load_saved(text: str, fingerprint: str, where: str) -> Saved:
+def load_checkpoint(text: str, fingerprint: str, where: str) -> SavedCheckpoint:
     """Return what a joiner of the same fields saved. Raises BadCheckpoint."""
     try:
-        saved = msgspec.json.decode(text, type=Saved)
+        saved = msgspec.json.decode(text, type=SavedCheckpoint)
     except msgspec.MsgspecError as error:
         raise BadCheckpoint(
             f"{where}: expected the checkpoint of a joiner in the metadata of its committed "
@@ -91,7 +91,7 @@ class StateReader:
     """Reads the state of one model's joiner, again and again over one connection."""
 
     def __init__(
-        self, kafka: KafkaSettings, model: Model, topics: EventTopics | None = None
+        self, kafka: KafkaSettings, model: JoinerModel, topics: EventTopics | None = None
     ) -> None:
         self._kafka, self._model = kafka, model
         self._topics = topics or EventTopics()
@@ -104,7 +104,7 @@ class StateReader:
 
         Raises KafkaUnreachable, NotAllowed, BadCheckpoint.
         """
-        return ask_again(self._kafka.connect_timeout_s)(self._read)
+        return retry_for(self._kafka.connect_timeout_s)(self._read)
 
     def _read(self) -> JoinerState:
         try:
@@ -129,11 +129,11 @@ class StateReader:
 
     def _ask(self) -> JoinerState:
         committed = self._committed()
-        counters = Counters()
+        counters = JoinerCounters()
         for (topic, partition), found in committed.items():
             if topic == self._topics.impressions:
                 where = f"{topic}/{partition}"
-                saved = load_saved(found.metadata or "", self._model.fields.fingerprint, where)
+                saved = load_checkpoint(found.metadata or "", self._model.fields.fingerprint, where)
                 counters += saved.checkpoint.counters
         ends = self._offsets(At.latest())  # type: ignore[no-untyped-call]
         begins = self._offsets(At.earliest())  # type: ignore[no-untyped-call]
@@ -180,7 +180,7 @@ class StateReader:
 
 
 def read_state(
-    kafka: KafkaSettings, model: Model, topics: EventTopics | None = None
+    kafka: KafkaSettings, model: JoinerModel, topics: EventTopics | None = None
 ) -> JoinerState:
     """Return what the model's joiner has done and how much it has to do.
 

@@ -19,13 +19,19 @@ from prometheus_client import Histogram
 
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples.splitting import Cut
-from headrace.ingest.joiner.committed_state import load_saved
-from headrace.ingest.joiner.core.checkpoint import Counters
-from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.committed_state import load_checkpoint
+from headrace.ingest.joiner.core.checkpoint import JoinerCounters
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.rules import FOREVER
-from headrace.ingest.joiner.partition import Partition
-from headrace.ingest.kafka.protocols import AtEnd, Block, Gained, Lost, Source
-from headrace.ingest.kafka.retry import Aborts
+from headrace.ingest.joiner.partition import JoinerPartition
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    MessageBlock,
+    PartitionAssigned,
+    PartitionRevoked,
+    Source,
+)
+from headrace.ingest.kafka.retry import AbortBackoff
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 
 if TYPE_CHECKING:
@@ -44,7 +50,7 @@ _DURATIONS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class JoinerPacing:
     """How the joiner shares its time."""
 
     lazy_commit_ms: int = 250
@@ -71,10 +77,10 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Figures:
+class JoinerTotals:
     """Running totals of one process, for its metrics."""
 
-    counted: Counters = field(default_factory=Counters)
+    counted: JoinerCounters = field(default_factory=JoinerCounters)
     dead_letters: dict[Reason, int] = field(default_factory=dict)
     transactions: int = 0
     aborts: int = 0
@@ -92,7 +98,7 @@ class Joiner:
         model: str,
         fields: FieldSet,
         topics: EventTopics,
-        pace: Pace,
+        pace: JoinerPacing,
         now_ms: Callable[[], int],
         rest: Callable[[float], object],
         restoring: Retrying,
@@ -101,10 +107,10 @@ class Joiner:
         self._reader, self._transactions = reader, transactions
         self.fields, self._pace = fields, pace
         self._now_ms, self._restoring = now_ms, restoring
-        self._aborts = Aborts(give_up_s, now_ms, rest, pace.longest_abort_wait_s)
+        self._aborts = AbortBackoff(give_up_s, now_ms, rest, pace.longest_abort_wait_s)
         self._topics = {
-            Side.IMPRESSIONS: topics.impressions,
-            Side.CLICKS: topics.clicks,
+            EventSide.IMPRESSIONS: topics.impressions,
+            EventSide.CLICKS: topics.clicks,
         }
         self._sides = {topic: side for side, topic in self._topics.items()}
         self._examples, self._dead_letters = examples_topic(model), topics.dead_letters
@@ -112,8 +118,8 @@ class Joiner:
         self._owned: set[Source] = set()
         self._unplaced: set[int] = set()
         self._backlog = False
-        self.partitions: dict[int, Partition] = {}
-        self.figures = Figures()
+        self.partitions: dict[int, JoinerPartition] = {}
+        self.figures = JoinerTotals()
         self.durations = Histogram(
             "headrace_joiner_transaction_seconds",
             "Time that one transaction took, from its beginning to its commit.",
@@ -148,18 +154,18 @@ class Joiner:
     # ---------------------------------------------------------------- 1. poll
 
     def _poll(self, timeout_s: float) -> None:
-        blocks: dict[Source, list[Block]] = {}
+        blocks: dict[Source, list[MessageBlock]] = {}
         ends: dict[Source, int] = {}
         for happening in self._reader.poll_blocks(timeout_s):
             match happening:
-                case Block(source=source):
+                case MessageBlock(source=source):
                     blocks.setdefault(source, []).append(happening)
                     ends.pop(source, None)
                 case AtEnd(source, offset):
                     ends[source] = offset
-                case Gained(source):
+                case PartitionAssigned(source):
                     self._gain(source)
-                case Lost(source):
+                case PartitionRevoked(source):
                     self._lose(source)
                     blocks.pop(source, None)
                     ends.pop(source, None)
@@ -198,18 +204,18 @@ class Joiner:
 
     def _place_once(self, numbers: list[int]) -> None:
         found = self._transactions.committed(
-            Source(self._topics[Side.IMPRESSIONS], number) for number in numbers
+            Source(self._topics[EventSide.IMPRESSIONS], number) for number in numbers
         )
         topic_ids = tuple(self._reader.topic_id(topic) for topic in self._topics.values())
         starts: dict[Source, int] = {}
         for number in numbers:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
-            shown = sources[Side.IMPRESSIONS]
-            part = Partition(self.fields, sources, (topic_ids[0], topic_ids[1]))
+            shown = sources[EventSide.IMPRESSIONS]
+            part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
             where = f"{shown.topic}/{number}"
             saved = None
             if shown in found:
-                saved = load_saved(found[shown].metadata, self.fields.fingerprint, where)
+                saved = load_checkpoint(found[shown].metadata, self.fields.fingerprint, where)
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             self.partitions[number] = part
@@ -247,7 +253,7 @@ class Joiner:
         self._backlog = self._backlog or left <= 0
         return moved
 
-    def _reached(self, part: Partition, now: int) -> int | None:
+    def _reached(self, part: JoinerPartition, now: int) -> int | None:
         """Return the event time of what comes next, or that nothing earlier will come than.
 
         None if the others need not wait for it.

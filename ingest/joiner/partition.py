@@ -13,9 +13,9 @@ from headrace.ingest.errors import OffsetGone
 from headrace.ingest.examples.batch import concatenate
 from headrace.ingest.examples.batch import pack as pack_examples
 from headrace.ingest.examples.splitting import Cut, cut
-from headrace.ingest.joiner.committed_state import Saved
-from headrace.ingest.joiner.core.checkpoint import Counters
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.committed_state import SavedCheckpoint
+from headrace.ingest.joiner.core.checkpoint import JoinerCounters
+from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.transactions import Committed, Outgoing
 
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.fields import FieldSet
     from headrace.ingest.joiner.core.input import ChunkReader
-    from headrace.ingest.joiner.core.join import Dead
-    from headrace.ingest.kafka.protocols import Block, Source
+    from headrace.ingest.joiner.core.join import DeadEvents
+    from headrace.ingest.kafka.protocols import MessageBlock, Source
 
-Held = dict[Side, tuple[int, int]]
+Held = dict[EventSide, tuple[int, int]]
 """First offset that Kafka holds of each side, and first it does not yet hold."""
 
 
-class Partition:
-    """Partition p of impressions and of clicks."""
+class JoinerPartition:
+    """JoinerPartition p of impressions and of clicks."""
 
     def __init__(
-        self, fields: FieldSet, sources: Mapping[Side, Source], topic_ids: tuple[str, str]
+        self, fields: FieldSet, sources: Mapping[EventSide, Source], topic_ids: tuple[str, str]
     ) -> None:
         self.sources = dict(sources)
         self.core = PartitionJoiner(fields)
-        self.paused: set[Side] = set()
+        self.paused: set[EventSide] = set()
         self.waiting_since_ms: int | None = None
         """Since when the core waits for a source that is not at its end."""
         self.dirty_since_ms: int | None = None
         """Since when there is something to commit."""
-        self.written = Counters()
+        self.written = JoinerCounters()
         """As of the last commit."""
         self.made = 0
         """Examples not yet written."""
-        self.dead: list[Dead] = []
+        self.dead: list[DeadEvents] = []
         self._fields, self._topic_ids = fields, topic_ids
         self._examples: list[Examples] = []
-        self._ends: dict[Side, int] = {}  # of sources whose every record was offered
-        self._begins: dict[Side, int] = {}
+        self._ends: dict[EventSide, int] = {}  # of sources whose every record was offered
+        self._begins: dict[EventSide, int] = {}
 
     # ---------------------------------------------------------------- where to begin
 
-    def restore(self, saved: Saved | None, held: Held) -> dict[Source, int]:
+    def restore(self, saved: SavedCheckpoint | None, held: Held) -> dict[Source, int]:
         """Go back to what was saved; return the offsets to read from. Raises OffsetGone."""
         self._examples, self.dead, self.made = [], [], 0
         self.dirty_since_ms = self.waiting_since_ms = None
         self._ends.clear()
         self.core = PartitionJoiner(self._fields)
-        self.written = Counters()
+        self.written = JoinerCounters()
         self._begins = {side: first for side, (first, _) in held.items()}
         if saved is None:
             return {self.sources[side]: first for side, first in self._begins.items()}
@@ -75,7 +75,7 @@ class Partition:
                 f"{' and '.join(self._topic_ids)}"
             )
         checkpoint = saved.checkpoint
-        readings = {Side.IMPRESSIONS: checkpoint.shown, Side.CLICKS: checkpoint.clicked}
+        readings = {EventSide.IMPRESSIONS: checkpoint.shown, EventSide.CLICKS: checkpoint.clicked}
         for side, reading in readings.items():
             first, end = held[side]
             begin = reading.rewind if reading.rewind >= 0 else first
@@ -92,12 +92,12 @@ class Partition:
 
     # ---------------------------------------------------------------- taking
 
-    def offer(self, side: Side, block: Block, reader: ChunkReader) -> None:
+    def offer(self, side: EventSide, block: MessageBlock, reader: ChunkReader) -> None:
         """Give the core more of a source."""
         self._ends.pop(side, None)
         self.core.offer(reader.read(side, block))
 
-    def ended(self, side: Side, offset: int, now_ms: int) -> None:
+    def ended(self, side: EventSide, offset: int, now_ms: int) -> None:
         """All of a source up to `offset` was offered."""
         self._ends[side] = offset
         self.core.ended(side)
@@ -142,16 +142,16 @@ class Partition:
     def offsets(self) -> dict[Source, Committed]:
         """Return how far both sources were taken, with what brings the core back here."""
         checkpoint = self.core.checkpoint()
-        saved = Saved(self._fields.fingerprint, self._topic_ids, checkpoint)
-        shown, clicked = self.sources[Side.IMPRESSIONS], self.sources[Side.CLICKS]
+        saved = SavedCheckpoint(self._fields.fingerprint, self._topic_ids, checkpoint)
+        shown, clicked = self.sources[EventSide.IMPRESSIONS], self.sources[EventSide.CLICKS]
         return {
             shown: Committed(
-                self._offset(Side.IMPRESSIONS, checkpoint.shown.position), saved.to_json()
+                self._offset(EventSide.IMPRESSIONS, checkpoint.shown.position), saved.to_json()
             ),
-            clicked: Committed(self._offset(Side.CLICKS, checkpoint.clicked.position), ""),
+            clicked: Committed(self._offset(EventSide.CLICKS, checkpoint.clicked.position), ""),
         }
 
-    def committed(self) -> tuple[Counters, dict[Reason, int]]:
+    def committed(self) -> tuple[JoinerCounters, dict[Reason, int]]:
         """All of it is written: return what was counted since the last time."""
         counted = _less(self.core.counters, self.written)
         reasons: dict[Reason, int] = {}
@@ -162,16 +162,16 @@ class Partition:
         self.dirty_since_ms = None
         return counted, reasons
 
-    def _offset(self, side: Side, position: int) -> int:
+    def _offset(self, side: EventSide, position: int) -> int:
         if side in self._ends and not self.core.queued(side) and not self.core.restoring:
             return max(position, self._ends[side])  # past markers: nothing is left to be taken
         return max(position, self._begins[side])
 
     def _where(self) -> str:
-        shown = self.sources[Side.IMPRESSIONS]
+        shown = self.sources[EventSide.IMPRESSIONS]
         return f"{shown.topic}/{shown.partition}"
 
 
-def _less(counters: Counters, before: Counters) -> Counters:
+def _less(counters: JoinerCounters, before: JoinerCounters) -> JoinerCounters:
     names = counters.__struct_fields__
-    return Counters(*(getattr(counters, name) - getattr(before, name) for name in names))
+    return JoinerCounters(*(getattr(counters, name) - getattr(before, name) for name in names))

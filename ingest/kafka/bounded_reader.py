@@ -15,7 +15,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
 from headrace.ingest.kafka.topics import check_co_partitioned
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ class BoundedReader:
         happened: list[Happening] = []
         for happening in self._reader.poll(timeout_s):
             source = happening.source
-            if isinstance(happening, Lost):
+            if isinstance(happening, PartitionRevoked):
                 self._ended.discard(source)
             reached = (
                 isinstance(happening, Record | AtEnd) and happening.offset >= self._stops[source]
@@ -116,7 +122,7 @@ def read_all(settings: KafkaSettings, topic: str) -> Iterator[Record]:
     """
     reader = KafkaReader(settings, None, [topic])
     try:
-        sources = [h.source for h in reader.poll(0.0) if isinstance(h, Gained)]
+        sources = [h.source for h in reader.poll(0.0) if isinstance(h, PartitionAssigned)]
         held = {source: reader.held(source) for source in sources}
         reading = {source for source, (first, end) in held.items() if first < end}
         reader.start({source: held[source][0] for source in reading})

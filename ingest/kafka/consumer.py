@@ -27,11 +27,18 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
-from headrace.ingest.kafka.consumer_group import goes_on, member_of_instance, membership, seek
+from headrace.ingest.kafka.consumer_group import member_of_instance, membership, resumes_at, seek
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.offset_store import committed_offsets
-from headrace.ingest.kafka.protocols import AtEnd, Block, Gained, Happening, Lost, Source
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    Happening,
+    MessageBlock,
+    PartitionAssigned,
+    PartitionRevoked,
+    Source,
+)
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -51,7 +58,7 @@ _FETCH_WAIT_MS = 10
 is the end of a partition known that ends in a transaction marker, and only then a seek heeded."""
 
 _HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
-"""The client rejoins by itself; what we lost comes as `Lost`."""
+"""The client rejoins by itself; what we lost comes as `PartitionRevoked`."""
 
 
 class KafkaReader:
@@ -81,7 +88,7 @@ class KafkaReader:
         self._started: dict[Source, int] = {}
         """Those that deliver, and the first offset not yet delivered."""
         self._paused: set[Source] = set()
-        self._changes: list[Gained | Lost] = []
+        self._changes: list[PartitionAssigned | PartitionRevoked] = []
         self._told_ends: dict[Source, int] = {}
         self._down_since_s: float | None = None
         self._read_committed = read_committed
@@ -107,13 +114,15 @@ class KafkaReader:
         """
         happened: list[Happening] = []
         for each in self.poll_blocks(timeout_s):
-            if isinstance(each, Block):
+            if isinstance(each, MessageBlock):
                 happened += each.records()
             else:
                 happened.append(each)
         return happened
 
-    def poll_blocks(self, timeout_s: float) -> list[Block | AtEnd | Gained | Lost]:
+    def poll_blocks(
+        self, timeout_s: float
+    ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
         """Return what `poll` would, in blocks."""
         with translated("reading", self._settings.bootstrap):
             # consume() would wait for a full batch; poll() waits for the first message alone
@@ -133,7 +142,7 @@ class KafkaReader:
         """Read these sources from these offsets on, dropping what was fetched of them before."""
         for source, offset in offsets.items():
             if source not in self._sources.values():
-                continue  # lost again in the meantime: `Lost` is on its way
+                continue  # lost again in the meantime: `PartitionRevoked` is on its way
             self._started[source] = offset
             self._seek(source)
             self._told_ends.pop(source, None)
@@ -154,12 +163,12 @@ class KafkaReader:
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset the source still holds and the first it does not yet hold."""
-        return ask_again(self._settings.connect_timeout_s)(self._held, source)
+        return retry_for(self._settings.connect_timeout_s)(self._held, source)
 
     def topic_id(self, topic: str) -> str:
         """Return the identity that Kafka gave the topic: another one after it was made again."""
         # asked before every push: a restart of the broker is waited for
-        return ask_again(self._settings.lost_timeout_s)(self._topic_id, topic)
+        return retry_for(self._settings.lost_timeout_s)(self._topic_id, topic)
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
         """Tell Kafka how far we are, without waiting: for lag dashboards alone."""
@@ -246,7 +255,7 @@ class KafkaReader:
         """Whether somebody else is a member of the group under the name of our instance."""
         if self._group is None or self._instance is None:
             return True
-        asking = ask_again(self._settings.lost_timeout_s)
+        asking = retry_for(self._settings.lost_timeout_s)
         member = asking(member_of_instance, self._settings, self._group, self._instance)
         return member not in (None, self._member)
 
@@ -281,7 +290,7 @@ class KafkaReader:
         for partition in partitions:
             source = Source(partition.topic, partition.partition)
             self._sources[source.topic, source.partition] = source
-            self._changes.append(Gained(source))
+            self._changes.append(PartitionAssigned(source))
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
@@ -290,9 +299,9 @@ class KafkaReader:
                 self._started.pop(source, None)
                 self._paused.discard(source)
                 self._told_ends.pop(source, None)
-                self._changes.append(Lost(source))
+                self._changes.append(PartitionRevoked(source))
 
-    def _happenings(self, messages: Sequence[Message]) -> list[Block | AtEnd]:
+    def _happenings(self, messages: Sequence[Message]) -> list[MessageBlock | AtEnd]:
         """Return messages as blocks and ends, less those of sources not ours or not started."""
         grouped: dict[_Place, list[Message]] = {}
         ends: dict[_Place, int] = {}
@@ -316,12 +325,12 @@ class KafkaReader:
                 grouped[place].append(message)
             else:
                 grouped[place] = [message]
-        happened: list[Block | AtEnd] = []
+        happened: list[MessageBlock | AtEnd] = []
         for place, group in grouped.items():
             source = self._sources.get(place)
             if source is not None and source in self._started:
                 block = _block(source, group)
-                if not goes_on(block, self._started[source]):
+                if not resumes_at(block, self._started[source]):
                     ends.pop(place, None)
                     self._seek(source)
                     continue
@@ -371,8 +380,8 @@ class KafkaReader:
             self._down_since_s = None
 
 
-def _block(source: Source, messages: Sequence[Message]) -> Block:
-    return Block(
+def _block(source: Source, messages: Sequence[Message]) -> MessageBlock:
+    return MessageBlock(
         source,
         np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
         np.array([append_ms for _, append_ms in map(Message.timestamp, messages)], np.int64),

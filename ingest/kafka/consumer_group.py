@@ -38,7 +38,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.ingest.kafka.error_translation import translate, translated
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.protocols import Block, Source
+    from headrace.ingest.kafka.protocols import MessageBlock, Source
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -91,6 +91,6 @@ def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
             return
 
 
-def goes_on(block: Block, expected: int) -> bool:
+def resumes_at(block: MessageBlock, expected: int) -> bool:
     """Whether nothing in a block was delivered before: `expected` is the first that was not."""
     return bool(block.offsets[0] >= expected and (np.diff(block.offsets) > 0).all())

@@ -10,7 +10,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from headrace.ingest.kafka.protocols import AtEnd, Block, Gained, Happening, Lost, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    Happening,
+    MessageBlock,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.transactions import Committed, Outgoing
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """One message given to a `ListWriter`."""
 
     target: Source
@@ -43,7 +51,7 @@ class ListReader:
         """By `commit`, the last of each source."""
         self.paused: set[Source] = set()
         self.closed = False
-        self._news: list[Happening] = [Gained(source) for source in self.records]
+        self._news: list[Happening] = [PartitionAssigned(source) for source in self.records]
         self._ours: set[Source] = set()
         self._positions: dict[Source, int] = {}
         self._told_end: dict[Source, int] = {}
@@ -57,18 +65,20 @@ class ListReader:
     def lose(self, source: Source) -> None:
         """Take the source away; the next poll says so."""
         self._forget(source)
-        self._news.append(Lost(source))
+        self._news.append(PartitionRevoked(source))
 
     def gain(self, source: Source) -> None:
         """Give the source; the next poll says so."""
         self._forget(source)
-        self._news.append(Gained(source))
+        self._news.append(PartitionAssigned(source))
 
     def poll(self, timeout_s: float) -> list[Happening]:  # noqa: ARG002
         """Return news first, then records source by source, then the ends reached. Never waits."""
         happened, self._news = self._news, []
         for news in happened:
-            (self._ours.add if isinstance(news, Gained) else self._ours.discard)(news.source)
+            (self._ours.add if isinstance(news, PartitionAssigned) else self._ours.discard)(
+                news.source
+            )
         room = self.largest_poll
         for source, position in sorted(self._positions.items()):
             if source in self.paused:
@@ -85,15 +95,17 @@ class ListReader:
                 happened.append(AtEnd(source, end))
         return happened
 
-    def poll_blocks(self, timeout_s: float) -> list[Block | AtEnd | Gained | Lost]:
+    def poll_blocks(
+        self, timeout_s: float
+    ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
         """Return what `poll` would, in blocks."""
-        happened: list[Block | AtEnd | Gained | Lost] = []
+        happened: list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked] = []
         runs = itertools.groupby(self.poll(timeout_s), lambda h: (type(h), h.source))
         for (kind, _), run in runs:
             if kind is Record:
-                happened.append(Block.of(cast("list[Record]", list(run))))
+                happened.append(MessageBlock.of(cast("list[Record]", list(run))))
             else:
-                happened += cast("list[AtEnd | Gained | Lost]", list(run))
+                happened += cast("list[AtEnd | PartitionAssigned | PartitionRevoked]", list(run))
         return happened
 
     def start(self, offsets: Mapping[Source, int]) -> None:
@@ -139,14 +151,14 @@ class ListWriter:
     """A writer into a list."""
 
     def __init__(self) -> None:
-        self.sent: list[Sent] = []
+        self.sent: list[SentMessage] = []
         self.flushed = 0
         """How many of `sent` were there at the last flush."""
         self.closed = False
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         """Keep the message."""
-        self.sent.append(Sent(target, value, key))
+        self.sent.append(SentMessage(target, value, key))
 
     def flush(self) -> None:
         """Remember that all of it is delivered."""

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from headrace.ingest.kafka.error_translation import translate, translated
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ class KafkaOffsets:
 
         Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
         """
-        asking = ask_again(self._settings.lost_timeout_s)
+        asking = retry_for(self._settings.lost_timeout_s)
         return asking(committed_offsets, self._consumer, self._settings, list(sources))
 
     def group_metadata(self) -> object:

@@ -37,7 +37,7 @@ class Record(NamedTuple):
     """Of an event its impression id: what chose the partition. A dead letter keeps it."""
 
 
-class Block(NamedTuple):
+class MessageBlock(NamedTuple):
     """Consecutive messages of one source, in columns: a hundred thousand a second leave no time to
     make an object of each.
     """
@@ -49,7 +49,7 @@ class Block(NamedTuple):
     keys: Sequence[bytes | None]
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Block:
+    def of(cls, records: Sequence[Record]) -> MessageBlock:
         """Return one or more records of one source as a block."""
         return cls(
             records[0].source,
@@ -85,19 +85,19 @@ class AtEnd(NamedTuple):
     """First offset not yet there. Past the last record's by the markers of transactions."""
 
 
-class Gained(NamedTuple):
+class PartitionAssigned(NamedTuple):
     """The source is ours from now on. No record of it comes before `Reader.start` was called."""
 
     source: Source
 
 
-class Lost(NamedTuple):
+class PartitionRevoked(NamedTuple):
     """The source is no longer ours; whatever is still held of it must be forgotten."""
 
     source: Source
 
 
-Happening = Record | AtEnd | Gained | Lost
+Happening = Record | AtEnd | PartitionAssigned | PartitionRevoked
 
 
 class Reader(Protocol):
@@ -134,7 +134,9 @@ class Reader(Protocol):
 class BlockReader(Reader, Protocol):
     """A reader that also gives records in columns."""
 
-    def poll_blocks(self, timeout_s: float) -> list[Block | AtEnd | Gained | Lost]:
+    def poll_blocks(
+        self, timeout_s: float
+    ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
         """Return what `poll` would, in blocks."""
 
 

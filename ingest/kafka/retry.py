@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FIRST_WAIT_S = 0.05
 
 
-class Aborts:
+class AbortBackoff:
     """What to do about aborts since the last commit."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Aborts:
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 2.0
 
 
-def ask_again(for_s: float) -> Retrying:
+def retry_for(for_s: float) -> Retrying:
     """Return what calls a function again until it answers, for so many seconds."""
     return Retrying(
         retry=retry_if_exception_type(KafkaUnreachable),
@@ -75,9 +75,9 @@ def ask_again(for_s: float) -> Retrying:
     )
 
 
-def ask_again_until(stop: threading.Event, for_s: float) -> Retrying:
+def retry_until(stop: threading.Event, for_s: float) -> Retrying:
     """Return the same, which also gives up when `stop` is set."""
-    asking = ask_again(for_s)
+    asking = retry_for(for_s)
     return asking.copy(
         stop=stop_after_delay(for_s) | stop_when_event_set(stop), sleep=sleep_using_event(stop)
     )

@@ -22,7 +22,7 @@ from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[att
 
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic, TopicMismatch
 from headrace.ingest.kafka.error_translation import translate, translated
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.retry import retry_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -229,7 +229,7 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"making topic {name}", settings.bootstrap) from error
     # the topics are made: leaders come, though a broker that has just started takes its time
-    ask_again(4 * timeout_s)(_ask_leaders, settings, specs)
+    retry_for(4 * timeout_s)(_ask_leaders, settings, specs)
 
 
 def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:

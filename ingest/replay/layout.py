@@ -80,7 +80,7 @@ class BagLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     separator: str
 
 
-class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A whole layout."""
 
     event: EventLayout
@@ -123,7 +123,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {column: column for column in there if column not in taken}
 
 
-def load_layout(name: str) -> Layout:
+def load_layout(name: str) -> LogLayout:
     """Return the layout that comes under this name, or that of the file of this path.
 
     Raises SpecError naming file and line, what was expected and what was found.
@@ -144,12 +144,12 @@ def load_layout(name: str) -> Layout:
         ) from error
 
 
-def parse_layout(text: str, path: str) -> Layout:
+def parse_layout(text: str, path: str) -> LogLayout:
     """Return the layout of a text; `path` is named in errors. Raises SpecError."""
     where = SpecText(path, text)
     tables = where.tables()
     try:
-        layout = msgspec.convert(tables, Layout)
+        layout = msgspec.convert(tables, LogLayout)
     except msgspec.ValidationError as error:
         said, _, place = str(error).partition(" - at `$")
         keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
@@ -162,7 +162,7 @@ def parse_layout(text: str, path: str) -> Layout:
     return layout
 
 
-def _check(layout: Layout, where: SpecText) -> None:
+def _check(layout: LogLayout, where: SpecText) -> None:
     event, click = layout.event, layout.click
     if (event.timestamp is None) == (event.start is None):
         found = "both" if event.start else "neither"

@@ -57,7 +57,7 @@ class EventLog(Protocol):
         """Yield the events in order of time: the same ones in the same order, every time."""
 
 
-class _Head(msgspec.Struct):
+class _LineHead(msgspec.Struct):
     """What is looked at in a line."""
 
     timestamp_ms: int | float
@@ -104,7 +104,7 @@ class DirectoryLog:
 
 def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
     """Yield the lines of one file with keys and times; a time never goes back."""
-    decode = msgspec.json.Decoder(_Head).decode
+    decode = msgspec.json.Decoder(_LineHead).decode
     time_ms = 0
     for line in text:
         value = line.rstrip(b"\r\n")

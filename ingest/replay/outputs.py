@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
-class Outlet(Protocol):
+class EventWriter(Protocol):
     """Takes messages, and notes how many lines they came from."""
 
     resumed_at: int
@@ -43,7 +43,7 @@ class Outlet(Protocol):
         """Disconnect. What was sent and not committed may be lost."""
 
 
-class WriterOutlet:
+class PlainEventWriter:
     """Straight to Kafka: seen at once, and begun anew by whoever starts again."""
 
     def __init__(self, settings: KafkaSettings, linger_ms: int) -> None:
@@ -64,7 +64,7 @@ class WriterOutlet:
         self._writer.close()
 
 
-class _Note(msgspec.Struct):
+class _ReplayCheckpoint(msgspec.Struct):
     """The metadata of the committed offset."""
 
     of: str
@@ -72,7 +72,7 @@ class _Note(msgspec.Struct):
     complete: bool = False
 
 
-class ResumableOutlet:
+class ResumableEventWriter:
     """In transactions that hold the count of lines.
 
     Raises BadCheckpoint if a replay of this name was of something else.
@@ -102,7 +102,7 @@ class ResumableOutlet:
         """Write what was kept, with the count, in one transaction."""
         if not self._messages and not complete:
             return
-        note = msgspec.json.encode(_Note(self._digest, complete)).decode()
+        note = msgspec.json.encode(_ReplayCheckpoint(self._digest, complete)).decode()
         self._transactions.write(self._messages, {self._place: Committed(taken, note)})
         self._messages.clear()
 
@@ -115,7 +115,7 @@ class ResumableOutlet:
         found = self._transactions.committed([self._place]).get(self._place)
         if found is None:
             return 0, False
-        note = msgspec.json.decode(found.metadata, type=_Note)
+        note = msgspec.json.decode(found.metadata, type=_ReplayCheckpoint)
         if note.of != self._digest:
             raise BadCheckpoint(
                 f"expected the replay {name!r} to go on with {', '.join(what)}, found that it was "

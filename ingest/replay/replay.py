@@ -25,7 +25,7 @@ from headrace.ingest.kafka.producer import BY_KEY
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
 from headrace.ingest.replay.ndjson import DirectoryLog, NoEventsError
-from headrace.ingest.replay.outputs import ResumableOutlet, WriterOutlet
+from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.tables import TableLog
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.replay.layout import Layout
+    from headrace.ingest.replay.layout import LogLayout
     from headrace.ingest.replay.ndjson import EventLog, Line
-    from headrace.ingest.replay.outputs import Outlet
+    from headrace.ingest.replay.outputs import EventWriter
 
     Before = Callable[[Sequence[Line], float], None]
 
-__all__ = ["NoEventsError", "Progress", "ReplaySettings", "Replayed", "replay"]
+__all__ = ["NoEventsError", "ReplayProgress", "ReplayResult", "ReplaySettings", "replay"]
 
 _LINES_A_LOOK = 2_000
 """Between two looks at progress, lag, ticks and the stop: some 10 ms at full speed."""
@@ -80,7 +80,7 @@ class LogReplayed:
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """What was replayed."""
 
     logs: list[LogReplayed] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Replayed:
         return sum(each.impressions + each.clicks for each in self.logs)
 
 
-class Progress(NamedTuple):
+class ReplayProgress(NamedTuple):
     """Where a replay stands."""
 
     events: int
@@ -113,13 +113,13 @@ def replay(
     window_ms: int,
     stop: threading.Event,
     *,
-    layout: Layout | None = None,
+    layout: LogLayout | None = None,
     settings: ReplaySettings | None = None,
     topics: EventTopics | None = None,
     lag: Callable[[], int] | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[ReplayProgress], None] | None = None,
     before: Before | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
     paths: directories, or with a `layout` files. `lag` returns how many events wait to be joined:
@@ -135,13 +135,13 @@ def replay(
     ]
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
-    outlet: Outlet
+    outlet: EventWriter
     if settings.resume_as is None:
-        outlet = WriterOutlet(kafka, settings.linger_ms)
+        outlet = PlainEventWriter(kafka, settings.linger_ms)
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
-        outlet = ResumableOutlet(kafka, settings.resume_as, topics.impressions, what)
-    run = _Run(logs, outlet, settings, topics, partitions, stop, lag, progress, before)
+        outlet = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what)
+    run = _ReplayRun(logs, outlet, settings, topics, partitions, stop, lag, progress, before)
     try:
         if not run.send_logs():
             run.replayed.stopped = True
@@ -156,19 +156,19 @@ def replay(
     return run.replayed
 
 
-class _Run:
+class _ReplayRun:
     """One replay under way."""
 
     def __init__(
         self,
         logs: Sequence[EventLog],
-        outlet: Outlet,
+        outlet: EventWriter,
         settings: ReplaySettings,
         topics: EventTopics,
         partitions: int,
         stop: threading.Event,
         lag: Callable[[], int] | None,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[ReplayProgress], None] | None,
         before: Before | None,
     ) -> None:
         self._logs, self._outlet = logs, outlet
@@ -180,7 +180,7 @@ class _Run:
         self.event_ms = 0
         self.taken = 0
         """Lines of all logs so far, those too that were sent by a replay before this one."""
-        self.replayed = Replayed()
+        self.replayed = ReplayResult()
 
     def send_logs(self) -> bool:
         """Send the events of all logs; return whether it came to their end."""
@@ -228,7 +228,7 @@ class _Run:
         if self._progress is not None:
             read = sum(log.bytes_read() for log in self._logs)
             total = sum(log.bytes_total for log in self._logs)
-            self._progress(Progress(self.replayed.events, self.event_ms, read, total))
+            self._progress(ReplayProgress(self.replayed.events, self.event_ms, read, total))
 
     def _commit(self) -> None:
         self._outlet.commit(self.taken)

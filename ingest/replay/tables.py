@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from headrace.ingest.replay.layout import FileLayout, Layout
+    from headrace.ingest.replay.layout import FileLayout, LogLayout
 
 
 _ROWS_A_BLOCK = 16_384
@@ -42,7 +42,7 @@ _BYTES_A_BLOCK = 4 << 20
 _CODECS = {".zst": "zstd", ".gz": "gzip"}
 
 
-class Block(NamedTuple):
+class TableBlock(NamedTuple):
     """Some rows."""
 
     rows: int
@@ -66,7 +66,7 @@ class TableFile:
         self.bytes_read = 0
         """Of the file as it lies on disk; of Parquet in proportion to its rows."""
 
-    def blocks(self) -> Iterator[Block | bytes]:
+    def blocks(self) -> Iterator[TableBlock | bytes]:
         """Yield rows, and lines that are none."""
         if self._kind == "parquet":
             yield from self._parquet()
@@ -85,17 +85,17 @@ class TableFile:
             return plain
         return pa.CompressedInputStream(plain, _CODECS[self.path.suffix])
 
-    def _parquet(self) -> Iterator[Block]:
+    def _parquet(self) -> Iterator[TableBlock]:
         size, done = self.path.stat().st_size, 0
         with pa.parquet.ParquetFile(self.path) as table:
             wanted = self._choose(table.schema_arrow.names)
             for batch in table.iter_batches(_ROWS_A_BLOCK, columns=wanted):
-                yield Block(batch.num_rows, batch.to_pydict())
+                yield TableBlock(batch.num_rows, batch.to_pydict())
                 done += batch.num_rows
                 self.bytes_read = size * done // table.metadata.num_rows
         self.bytes_read = size
 
-    def _csv(self, stream: pa.NativeFile) -> Iterator[Block | bytes]:
+    def _csv(self, stream: pa.NativeFile) -> Iterator[TableBlock | bytes]:
         odd: list[bytes] = []
 
         def note(row: Any) -> str:
@@ -120,10 +120,10 @@ class TableFile:
             odd.clear()
             for start in range(0, batch.num_rows, _ROWS_A_BLOCK):
                 part = batch.select(wanted).slice(start, _ROWS_A_BLOCK)
-                yield Block(part.num_rows, part.to_pydict())
+                yield TableBlock(part.num_rows, part.to_pydict())
         yield from odd
 
-    def _ndjson(self, stream: pa.NativeFile) -> Iterator[Block | bytes]:
+    def _ndjson(self, stream: pa.NativeFile) -> Iterator[TableBlock | bytes]:
         rows: list[dict[str, Any]] = []
         for line in _text_lines(stream):
             try:
@@ -143,11 +143,11 @@ class TableFile:
         if rows:
             yield self._block_of(rows)
 
-    def _block_of(self, rows: list[dict[str, Any]]) -> Block:
+    def _block_of(self, rows: list[dict[str, Any]]) -> TableBlock:
         there = list(dict.fromkeys(name for row in rows for name in row))
         # a column that no row of this block has is absent, not a mistake in the layout
         wanted = self._choose(there)
-        return Block(len(rows), {name: [row.get(name) for row in rows] for name in wanted})
+        return TableBlock(len(rows), {name: [row.get(name) for row in rows] for name in wanted})
 
 
 def _text_lines(stream: pa.NativeFile) -> Iterator[bytes]:
@@ -167,7 +167,7 @@ Event = dict[str, Any]
 class TableLog:
     """One file of a layout. Raises SpecError if the file is not there, or of no known format."""
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: LogLayout) -> None:
         self.path = path
         self._layout, self._kind = layout, layout.format_of(path)
         if not path.is_file():
@@ -225,7 +225,7 @@ class TableLog:
                 yield from self._events(block, first)
                 first += block.rows
 
-    def _events(self, block: Block, first: int) -> Iterator[tuple[Event, Event | None]]:
+    def _events(self, block: TableBlock, first: int) -> Iterator[tuple[Event, Event | None]]:
         fields = self._fields(block)
         ids = self._ids(block, first)
         times = self._times(block, first)
@@ -241,7 +241,7 @@ class TableLog:
                 impression[TIME] = time_ms
             yield impression, click
 
-    def _ids(self, block: Block, first: int) -> list[str]:
+    def _ids(self, block: TableBlock, first: int) -> list[str]:
         column = self._layout.event.impression_id
         stem = self.path.name.partition(".")[0]
         if column is None:
@@ -249,7 +249,7 @@ class TableLog:
         # a row without an id is an event without one: a dead letter
         return ["" if value is None else str(value) for value in _column(block, column)]
 
-    def _fields(self, block: Block) -> dict[str, Sequence[Any]]:
+    def _fields(self, block: TableBlock) -> dict[str, Sequence[Any]]:
         numbers = set(self._layout.file.numbers)
         fields: dict[str, Sequence[Any]] = {}
         for name, field in self._layout.field_columns(list(block.columns)).items():
@@ -263,7 +263,7 @@ class TableLog:
             fields[REQUEST_ID] = [None if v is None else str(v) for v in _column(block, request)]
         return fields
 
-    def _times(self, block: Block, first: int) -> list[int | None]:
+    def _times(self, block: TableBlock, first: int) -> list[int | None]:
         event = self._layout.event
         if event.timestamp is not None:
             return _times(_column(block, event.timestamp), event.timestamp_format)
@@ -272,7 +272,7 @@ class TableLog:
         return [int(start_ms + 1000 * (first + i) / event.rows_per_s) for i in range(block.rows)]
 
     def _clicks(
-        self, block: Block, ids: Sequence[str], times: Sequence[int | None]
+        self, block: TableBlock, ids: Sequence[str], times: Sequence[int | None]
     ) -> list[Event | None]:
         click = self._layout.click
         if click is None:
@@ -298,7 +298,7 @@ class TableLog:
         return clicks
 
 
-def _column(block: Block, name: str) -> Sequence[Any]:
+def _column(block: TableBlock, name: str) -> Sequence[Any]:
     return block.columns.get(name) or [None] * block.rows
 
 

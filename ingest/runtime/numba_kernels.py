@@ -3,12 +3,13 @@
 numba counts references to every array that passes through a call. A kernel that is handed its
 arrays, makes none and keeps none has no use for that, and with some forty arrays in a tuple the
 counting took nine tenths of the joiner's time. numba's own sorting kernels go without it by the
-same option. What it may not do in return: allocate, or assign a whole array to a part of another.
+same option. What it may not do in return: allocate, or assign a whole array to a inlined of
+another.
 
 And it makes every function callable from Python and from C, by wrappers that take such tuples
-apart. A kernel is called from Python alone, and a part of one from kernels alone: without the rest,
-and with nothing on disk for parts, which are in their kernels, a fresh clone compiles in half the
-time.
+apart. A kernel is called from Python alone, and a inlined of one from kernels alone: without the
+rest, and with nothing on disk for parts, which are in their kernels, a fresh clone compiles in half
+the time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _BARE: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 
 
-class _Part(CPUDispatcher):
+class _InlinedDispatcher(CPUDispatcher):
     """Without its wrapper a compiled function cannot be called from Python: it would crash."""
 
     def __call__(self, *_arguments: object, **_more: object) -> NoReturn:
@@ -43,21 +44,21 @@ def kernel(function: Function) -> Any:
     return njit(cache=True, **_BARE)(function)
 
 
-def part(function: Function) -> Any:
-    """Compile a part of a kernel, to be put in its place: a call would copy its arguments, and an
-    array is seven words of them. Kernels alone can call it.
+def inlined(function: Function) -> Any:
+    """Compile a inlined of a kernel, to be put in its place: a call would copy its arguments, and
+    an array is seven words of them. Kernels alone can call it.
     """
     return _part(function)
 
 
-def quotient_part(function: Function) -> Any:
-    """Compile a part that divides as arrays do: by zero gives infinity, and nobody checks."""
+def inlined_ieee_division(function: Function) -> Any:
+    """Compile a inlined that divides as arrays do: by zero gives infinity, and nobody checks."""
     return _part(function, error_model="numpy")
 
 
 def _part(function: Function, **options: object) -> Any:
     compiled = njit(forceinline=True, no_cpython_wrapper=True, **_BARE, **options)(function)  # type: ignore[call-overload]
-    compiled.__class__ = _Part
+    compiled.__class__ = _InlinedDispatcher
     return compiled
 
 
@@ -78,7 +79,7 @@ def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
     return plain
 
 
-class Settled:
+class CachedDispatch:
     """A kernel that is called again and again with arguments of the same types.
 
     Before each call numba looks at the type of every array that it is handed: of a short call with

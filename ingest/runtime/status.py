@@ -41,7 +41,7 @@ _GOODBYE_S = 1.0
 """Nobody waits longer for a process that leaves."""
 
 
-class Figure(msgspec.Struct, frozen=True, array_like=True):
+class MetricSample(msgspec.Struct, frozen=True, array_like=True):
     """One sample of Prometheus: its name, what it is of, and its value."""
 
     name: str
@@ -49,7 +49,7 @@ class Figure(msgspec.Struct, frozen=True, array_like=True):
     value: float
 
 
-class Status(msgspec.Struct, frozen=True):
+class ProcessStatus(msgspec.Struct, frozen=True):
     """A process at one moment."""
 
     process: str
@@ -57,7 +57,7 @@ class Status(msgspec.Struct, frozen=True):
     instance: str
     """Which of them: a host and a process id, or whatever name it was given."""
     time_ms: int
-    figures: list[Figure]
+    figures: list[MetricSample]
     ended: bool = False
     """It was told to stop, and says goodbye."""
 
@@ -66,15 +66,15 @@ class UnreadableStatus(ValueError):
     """A message of the status topic is none of ours."""
 
 
-def pack(status: Status) -> bytes:
+def pack(status: ProcessStatus) -> bytes:
     """Return the message."""
     return msgspec.json.encode(status)
 
 
-def unpack(blob: bytes) -> Status:
+def unpack(blob: bytes) -> ProcessStatus:
     """Return what `pack` was given. Raises UnreadableStatus."""
     try:
-        return msgspec.json.decode(blob, type=Status)
+        return msgspec.json.decode(blob, type=ProcessStatus)
     except msgspec.MsgspecError as error:
         raise UnreadableStatus(f"expected the status of a process, found {error}") from error
 
@@ -84,10 +84,10 @@ def instance_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def figures_of(registry: CollectorRegistry) -> list[Figure]:
+def samples_of(registry: CollectorRegistry) -> list[MetricSample]:
     """Return every sample of headrace's own that a registry has; times of creation are none."""
     return [
-        Figure(sample.name, dict(sample.labels), float(sample.value))
+        MetricSample(sample.name, dict(sample.labels), float(sample.value))
         for metric in registry.collect()
         if metric.name.startswith("headrace_")
         for sample in metric.samples
@@ -95,7 +95,7 @@ def figures_of(registry: CollectorRegistry) -> list[Figure]:
     ]
 
 
-def tell(
+def publish_once(
     writer: Writer,
     process: str,
     instance: str,
@@ -105,14 +105,14 @@ def tell(
     ended: bool = False,
 ) -> None:
     """Write one message. Raises StreamError's kinds."""
-    status = Status(process, instance, now_ms, figures_of(registry), ended)
+    status = ProcessStatus(process, instance, now_ms, samples_of(registry), ended)
     key = f"{process}/{instance}".encode()
     writer.send(Source(STATUS_TOPIC, BY_KEY), pack(status), key)
     writer.flush()
 
 
 @contextmanager
-def telling(
+def publish_status(
     kafka: KafkaSettings | None,
     process: str,
     instance: str,
@@ -132,7 +132,7 @@ def telling(
             last = done.wait(every_s)
             try:
                 writer = writer or KafkaWriter(impatient)
-                tell(writer, process, instance, wall_ms(), registry, ended=last)
+                publish_once(writer, process, instance, wall_ms(), registry, ended=last)
             except StreamError as error:
                 log.debug("no status was written: %s", error)
                 _drop(writer)

@@ -1,4 +1,4 @@
-"""Isotonic calibration, learned online: what is promised at each log-odds, made to rise.
+"""IsotonicScaling calibration, learned online: what is promised at each log-odds, made to rise.
 
     [calibration]
     kind = "isotonic"
@@ -14,9 +14,10 @@ weights, rows, pushes and several learners are as there; each knot is a row.
 What knots learn is not monotone, by chance. So answers are made from the nearest that is: knots
 that fall are pooled, weighed by the impressions they met (pool adjacent violators: Barlow et al.,
 "Statistical inference under order restrictions", 1972; for probabilities: Zadrozny and Elkan,
-KDD 2002). Knots go on learning for themselves, from what they would have answered unpooled. And as
-isotonic regression makes ties, which costs ranking, what is asked of the line is that it rise with
-at least a twentieth of the model's own slope. So the layer changes no ranking of a moment.
+KDD 2002). IsotonicKnots go on learning for themselves, from what they would have answered unpooled.
+And as isotonic regression makes ties, which costs ranking, what is asked of the line is that it
+rise with at least a twentieth of the model's own slope. So the layer changes no ranking of a
+moment.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.calibration.platt import (
-    Calibrated,
+    PlattScaling,
     add_to,
     find_layer,
     gain_of,
+    gradient_of,
     log_odds,
-    promised_at,
-    slope_of,
+    predicted_at,
     value_at,
 )
-from headrace.learner.inputs.inputs import counts_of, weight_of
+from headrace.learner.inputs.example_inputs import counts_of, weight_of
 from headrace.learner.kernels.loss import probability_of
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.pserver.rows.table import find
 
 _LOWEST, _BETWEEN, _KNOTS = -8.0, 0.5, 25
@@ -53,7 +54,7 @@ def _ids() -> npt.NDArray[np.uint64]:
     return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
 
 
-class Knots(NamedTuple):
+class IsotonicKnots(NamedTuple):
     """The layer, as kernels take it."""
 
     alpha: float
@@ -66,13 +67,13 @@ class Knots(NamedTuple):
     members: npt.NDArray[np.int64]  # (knots,) of pools: knots
 
 
-class Isotonic(Calibrated):
+class IsotonicScaling(PlattScaling):
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
     ids = _ids()
 
     def _layer(self) -> Any:
-        return Knots(
+        return IsotonicKnots(
             self._alpha,
             self.ids,
             np.empty(_KNOTS, np.int64),
@@ -87,7 +88,7 @@ class Isotonic(Calibrated):
         return _apply, _learn
 
 
-@part
+@inlined
 def _position(z):  # type: ignore[no-untyped-def]
     """Return the knot at or below z, and how far z is towards the next."""
     at = min(max((z - _LOWEST) / _BETWEEN, 0.0), _KNOTS - 1.0)
@@ -95,7 +96,7 @@ def _position(z):  # type: ignore[no-untyped-def]
     return k, at - k
 
 
-@quotient_part
+@inlined_ieee_division
 def _pool(columns, knots):  # type: ignore[no-untyped-def]
     """Write what is answered at each knot to `rising`."""
     rising, sizes, members, pools = knots.rising, knots.sizes, knots.members, 0
@@ -122,7 +123,7 @@ def _pool(columns, knots):  # type: ignore[no-untyped-def]
             rising[k] = level + _LEAST_SLOPE * (_LOWEST + k * _BETWEEN)
 
 
-@part
+@inlined
 def _answer(rising, z):  # type: ignore[no-untyped-def]
     k, share = _position(z)
     on_line = (1.0 - share) * rising[k] + share * rising[k + 1]
@@ -149,12 +150,12 @@ def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # ty
         z = log_odds(scores[i])
         _pool(columns, knots)
         scores[i] = _answer(knots.rising, z)
-        z = promised_at(remembered, labelled, i, knots.promised, z)
+        z = predicted_at(remembered, labelled, i, knots.promised, z)
         first, share = _position(z)
         unpooled = (1.0 - share) * value_at(columns, places[first])
         unpooled += share * value_at(columns, places[first + 1])
         p = probability_of(z + unpooled)
-        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
         weight = np.float64(weight_of(labelled, i))
         squares = (1.0 - share) * (1.0 - share) + share * share
         gain = gain_of(knots.alpha, slope, weight, p, squares)

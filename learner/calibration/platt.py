@@ -48,20 +48,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
-from headrace.learner.inputs.inputs import counts_of, weight_of
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import counts_of, weight_of
 from headrace.learner.inputs.statistics import empty_memory, keep, recall, with_room
 from headrace.learner.kernels.loss import probability_of
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_finding import bucket_at, shift_of
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.pserver.rows.table import find, find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.inputs.inputs import Labelled
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.inputs.example_inputs import LabelledColumns
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.pserver.rows.table import RowTable
 
 
@@ -76,7 +76,7 @@ _SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
 _OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
 
 
-class Scale(NamedTuple):
+class PlattScale(NamedTuple):
     """The layer, as kernels take it."""
 
     alpha: float
@@ -86,7 +86,7 @@ class Scale(NamedTuple):
     promised: npt.NDArray[np.int16]  # (1,) log-odds of one impression, in steps
 
 
-class Calibrated:
+class PlattScaling:
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
     ids = np.array([_SLOPE, _OFFSET], np.uint64)
@@ -111,9 +111,9 @@ class Calibrated:
     def learn(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
-        labelled: Labelled,
+        labelled: LabelledColumns,
         scores: npt.NDArray[np.float64],
     ) -> None:
         """Do as `apply` with each example in turn, and learn from it then.
@@ -129,13 +129,13 @@ class Calibrated:
     def _layer(self) -> Any:
         """Return constants and working memory, for the two kernels."""
         places, live, promised = np.empty(2, np.int64), np.empty(2, np.bool_), np.empty(1, np.int16)
-        return Scale(self._alpha, self.ids, places, live, promised)
+        return PlattScale(self._alpha, self.ids, places, live, promised)
 
     def _kernels(self) -> tuple[Any, Any]:
         return _apply, _learn
 
 
-@quotient_part
+@inlined_ieee_division
 def log_odds(p):  # type: ignore[no-untyped-def]
     """Return the log-odds of a probability, never infinite. Compiled."""
     if not 0.0 < p < 1.0:
@@ -143,13 +143,13 @@ def log_odds(p):  # type: ignore[no-untyped-def]
     return min(max(math.log(p / (1.0 - p)), -_FARTHEST), _FARTHEST)
 
 
-@part
+@inlined
 def value_at(columns, place):  # type: ignore[no-untyped-def]
     """Return what a row of the layer has gained. Compiled."""
     return columns.values[place, 0] if place >= 0 else np.float32(0.0)
 
 
-@part
+@inlined
 def _calibrated(columns, places, z):  # type: ignore[no-untyped-def]
     a, b = value_at(columns, places[0]), value_at(columns, places[1])
     return probability_of((1.0 + a) * z + b)
@@ -164,8 +164,8 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
             scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
 
 
-@part
-def promised_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
+@inlined
+def predicted_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyped-def]
     """Return the log-odds that example i was shown with; remember those of what is shown now.
 
     Compiled.
@@ -181,8 +181,8 @@ def promised_at(remembered, labelled, i, promised, z):  # type: ignore[no-untype
     return z
 
 
-@part
-def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
+@inlined
+def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
     """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one.
 
     Compiled.
@@ -192,7 +192,7 @@ def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
     return -1.0 if kind == _CLICKED else p
 
 
-@quotient_part
+@inlined_ieee_division
 def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
     """Return the step of an example at the probability p, of which rows take their shares.
 
@@ -204,7 +204,7 @@ def gain_of(alpha, slope, weight, p, squares):  # type: ignore[no-untyped-def]
     return min(max(gain, -_LONGEST / squares), _LONGEST / squares)
 
 
-@part
+@inlined
 def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
     """Find the layer's rows, adding those whose bucket is active. Compiled."""
     shift, ids, places, live = shift_of(active.shape[0]), layer.ids, layer.places, layer.live
@@ -216,7 +216,7 @@ def find_layer(columns, active, layer):  # type: ignore[no-untyped-def]
             places[k] = find(columns.slots, columns.ids, ids[k])
 
 
-@part
+@inlined
 def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untyped-def]
     """Add what its row number k gained from an example, if its bucket is active. Compiled."""
     if layer.live[k]:
@@ -235,8 +235,8 @@ def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # ty
         z = log_odds(scores[i])
         p = _calibrated(columns, scale.places, z)
         scores[i] = p
-        z = promised_at(remembered, labelled, i, scale.promised, z)
-        slope = slope_of(labelled.kinds[i], labelled.labels[i], p)
+        z = predicted_at(remembered, labelled, i, scale.promised, z)
+        slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
         weight = np.float64(weight_of(labelled, i))
         gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)
         counted = counts_of(labelled, i)

@@ -1,8 +1,8 @@
 """Which ids get a row of their own: those seen often enough, or those that win a draw.
 
-Most ids of a click log are seen once or twice and never again; their rows are the larger part of a
-model and learn nothing. McMahan et al. ("Ad Click Prediction: a View from the Trenches", KDD 2013,
-section 4.1) name two remedies, and both are here:
+Most ids of a click log are seen once or twice and never again; their rows are the larger inlined of
+a model and learn nothing. McMahan et al. ("Ad Click Prediction: a View from the Trenches", KDD
+2013, section 4.1) name two remedies, and both are here:
 
 *count*, their Bloom filter inclusion: an id gets its row at its n-th sighting. Sightings of ids
 without a row are counted in a count-min sketch with conservative update (Estan and Varghese, "New
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_ids import mix
 from headrace.learner.spec.growth import COUNT
 from headrace.pserver.intrinsics.prefetch import prefetch
@@ -55,7 +55,7 @@ _WORD = np.uint64(0xFFFFFFFF)
 _SEED = np.uint64(0xD6E8FEB86659FD93)
 
 
-class Filter(NamedTuple):
+class CountingFilter(NamedTuple):
     """Sightings of ids, in two generations of a count-min sketch."""
 
     counters: npt.NDArray[np.uint8]  # (m, 2) the two generations side by side
@@ -65,7 +65,7 @@ class Filter(NamedTuple):
     """Counters of a generation in use at which the next one begins."""
 
 
-class Gate(NamedTuple):
+class AdmissionGate(NamedTuple):
     """How ids are admitted, as kernels take it."""
 
     on: bool
@@ -76,11 +76,11 @@ class Gate(NamedTuple):
     """0: by probability."""
     threshold: np.uint64
     """Draws up to it are admitted."""
-    filter: Filter
+    filter: CountingFilter
     tally: npt.NDArray[np.int64]  # (2,) ids admitted, sightings refused
 
 
-class Admissions(NamedTuple):
+class AdmissionCounts(NamedTuple):
     """What one learner's gate decided so far."""
 
     admitted: int
@@ -89,10 +89,10 @@ class Admissions(NamedTuple):
     """Sightings of ids without a row that were counted in a rare row."""
 
 
-def empty_filter(counters: int, hashes: int, false_rate: float) -> Filter:
+def empty_filter(counters: int, hashes: int, false_rate: float) -> CountingFilter:
     """Return a filter of nothing, with so many counters a generation."""
     limit = max(1, math.floor(_fill(hashes, false_rate) * counters))
-    return Filter(np.zeros((counters, 2), np.uint8), np.zeros(3, np.int64), hashes, limit)
+    return CountingFilter(np.zeros((counters, 2), np.uint8), np.zeros(3, np.int64), hashes, limit)
 
 
 def _fill(hashes: int, false_rate: float) -> float:
@@ -124,7 +124,7 @@ def described(admission: Admission) -> str:
     )
 
 
-def gate_of(admission: Admission | None, fields: FieldSet, buckets: int) -> Gate:
+def gate_of(admission: Admission | None, fields: FieldSet, buckets: int) -> AdmissionGate:
     """Return the gate of a model in so many buckets (a power of two), without room to count."""
     guarded = np.zeros(_NUMBERS, np.bool_)
     sightings = threshold = 0
@@ -132,7 +132,7 @@ def gate_of(admission: Admission | None, fields: FieldSet, buckets: int) -> Gate
         guarded[[fields[name].number for name in admission.fields]] = True
         sightings = admission.sightings
         threshold = max(0, math.floor(admission.probability * 2.0**64) - 1)
-    return Gate(
+    return AdmissionGate(
         admission is not None,
         guarded,
         high_bits(max(buckets, 1)),
@@ -143,7 +143,7 @@ def gate_of(admission: Admission | None, fields: FieldSet, buckets: int) -> Gate
     )
 
 
-def counting(gate: Gate, admission: Admission) -> Gate:
+def counting(gate: AdmissionGate, admission: Admission) -> AdmissionGate:
     """Return the gate with the filter that its admission asks for, which is memory."""
     made = empty_filter(counters_of(admission), admission.hashes, admission.false_rate)
     return gate._replace(filter=made)
@@ -154,7 +154,7 @@ def high_bits(buckets: int) -> np.uint64:
     return np.uint64(((1 << 64) - 1) ^ ((1 << 65 - buckets.bit_length()) - 1))
 
 
-@part
+@inlined
 def _position(hashed, i, counters):  # type: ignore[no-untyped-def]
     # Kirsch and Mitzenmacher, "Less Hashing, Same Performance", 2006: two hashes give any number
     word = ((hashed & _WORD) + np.uint64(i) * ((hashed >> np.uint64(32)) | np.uint64(1))) & _WORD
@@ -187,7 +187,7 @@ def sighted(sketch, row_id):  # type: ignore[no-untyped-def]
     return np.int64(least) + np.int64(least_older) + 1
 
 
-@part
+@inlined
 def fetch_counters(gate, row_id):  # type: ignore[no-untyped-def]
     """Ask for what `admits` will look at. Compiled."""
     if gate.sightings > 0:

@@ -1,8 +1,9 @@
 """What every model of rows prepares before its kernels run: statistics' memory, gate, arrays.
 
-A model has one `InputRows`. It knows the inputs that the spec declares, keeps what is remembered of
-impressions (learner.inputs.statistics) and of ids without a row (learner.inputs.admission), and
-gives kernels their arguments in one type each, so that they are compiled once whoever calls.
+A model has one `InputPreparation`. It knows the inputs that the spec declares, keeps what is
+remembered of impressions (learner.inputs.statistics) and of ids without a row
+(learner.inputs.admission), and gives kernels their arguments in one type each, so that they are
+compiled once whoever calls.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.hashing import hash_strings
 from headrace.ingest.runtime.numba_kernels import read_only
-from headrace.learner.inputs.admission import Admissions, counting, gate_of
-from headrace.learner.inputs.inputs import Features, Labelled, Scratch
+from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
+from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.statistics import empty_memory, with_room
 from headrace.learner.spec.growth import COUNT, PROBABILITY
 
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.learner.spec.model_spec import ModelSpec
 
 
-class Pulling(Protocol):
+class RowPuller(Protocol):
     """Gets rows that a batch turns out to need while it is learned."""
 
     @property
-    def gaining(self) -> Gaining:
+    def gaining(self) -> PendingColumns:
         """The columns of what is pending, which may be new arrays after every pull."""
 
     def pull_statistics(self, ids: npt.NDArray[np.uint64], examples: Examples, begin: int) -> None:
@@ -43,7 +44,7 @@ class Pulling(Protocol):
         """
 
 
-class InputRows:
+class InputPreparation:
     """The inputs of a spec, as kernels take them. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -68,14 +69,14 @@ class InputRows:
         self._admission, self._buckets = spec.admission, buckets
         self._calibrates = spec.calibration is not None
         self._own = threading.local()
-        self.pulling: Pulling | None = None
+        self.pulling: RowPuller | None = None
         """Of a learner that does not hold all rows: gets those of statistics, while it learns."""
         self.gate = gate_of(spec.admission, spec.fields, buckets)
 
     @property
-    def admissions(self) -> Admissions:
+    def admissions(self) -> AdmissionCounts:
         """What was decided of ids without a row so far."""
-        return Admissions(*self.gate.tally.tolist())
+        return AdmissionCounts(*self.gate.tally.tolist())
 
     @property
     def statistics(self) -> int:
@@ -89,7 +90,7 @@ class InputRows:
         items = int(examples.features.bag_ids.shape[0])
         return int(common + len(examples) * each + items)
 
-    def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> Labelled:
+    def begin(self, active: npt.NDArray[np.bool_], examples: Examples) -> LabelledColumns:
         """Make room for what will be remembered of these examples; return what they say."""
         self._open_gate(active)
         followed = bool((examples.kinds != Kind.CLOSED).any())
@@ -101,7 +102,7 @@ class InputRows:
         impressions = np.zeros(0, np.uint64)
         if remembers or draws or (self._calibrates and followed):
             impressions = hash_strings(examples.impression_ids)
-        return Labelled(
+        return LabelledColumns(
             read_only(examples.kinds, np.uint8),
             read_only(examples.labels, np.uint8),
             read_only(examples.event_ms, np.int64),
@@ -114,9 +115,9 @@ class InputRows:
         """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
         self.memory = empty_memory(self._levels)
 
-    def features(self, encoded: Encoded) -> Features:
+    def features(self, encoded: Encoded) -> FeatureColumns:
         """Return the features as kernels take them."""
-        return Features(
+        return FeatureColumns(
             read_only(encoded.ids, np.uint64),
             read_only(encoded.bag_ids, np.uint64),
             read_only(encoded.bag_offsets, np.int32),
@@ -124,21 +125,21 @@ class InputRows:
             self.number_ids,
         )
 
-    def scratch(self, encoded: Encoded, block: int) -> Scratch:
+    def scratch(self, encoded: Encoded, block: int) -> InputScratch:
         """Return working memory for blocks of these features, this thread's until its next call."""
         inputs = self.most_inputs(encoded)
-        kept: Scratch | None = getattr(self._own, "scratch", None)
+        kept: InputScratch | None = getattr(self._own, "scratch", None)
         if kept is None or kept.ids.shape[0] < block or kept.ids.shape[1] < inputs:
             kept = self._own.scratch = self._scratch(inputs, block)
         return kept
 
-    def lacking(self, scratch: Scratch, row: int) -> npt.NDArray[np.uint64]:
+    def lacking(self, scratch: InputScratch, row: int) -> npt.NDArray[np.uint64]:
         """Return the ids of the statistics of an example that a kernel stopped before; a copy."""
         fixed = scratch.counts[row]
         return scratch.ids[row, fixed : fixed + self.statistics].copy()
 
-    def _scratch(self, inputs: int, block: int) -> Scratch:
-        return Scratch(
+    def _scratch(self, inputs: int, block: int) -> InputScratch:
+        return InputScratch(
             np.empty((block, inputs), np.uint64),
             np.empty((block, inputs), np.int64),
             np.empty((block, inputs), np.bool_),

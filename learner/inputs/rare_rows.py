@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.admission import admits, fetch_counters
 from headrace.learner.kernels.row_ids import _NUMBER, rare_id
 from headrace.pserver.intrinsics.prefetch import prefetch
@@ -35,7 +35,7 @@ from headrace.pserver.rows.table import find, find_or_add
 _ZERO = np.float32(0.0)
 
 
-@part
+@inlined
 def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
     """Ask for what tells whether inputs have a row, and for the counters of those without one."""
     guarded, last_seen = gate.guarded, columns.last_seen
@@ -48,7 +48,7 @@ def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-unty
                 fetch_counters(gate, ids[k])
 
 
-@part
+@inlined
 def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # type: ignore[no-untyped-def]
     """List the guarded inputs that have no row; return how many. Their place is -1 then.
 
@@ -75,7 +75,7 @@ def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # typ
     return listed
 
 
-@part
+@inlined
 def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-untyped-def]
     """Write which rows the inputs are predicted from: their own, or of strangers the rare ones."""
     slots, row_ids, high = columns.slots, columns.ids, gate.high
@@ -88,7 +88,7 @@ def list_reads(columns, gate, listed, scratch, row, count):  # type: ignore[no-u
         reads[k] = find(slots, row_ids, rare_id(ids[k], high))
 
 
-@part
+@inlined
 def place_strangers(columns, gate, listed, clicked, impression, scratch, row):  # type: ignore[no-untyped-def]
     """Give each stranger the place where it is learned: of a new row or of the rare one.
 

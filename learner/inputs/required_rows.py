@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.runtime.numba_kernels import kernel, read_only
-from headrace.learner.inputs.inputs import INTERCEPT, find_asked
+from headrace.learner.inputs.example_inputs import INTERCEPT, find_asked
 from headrace.learner.kernels.row_ids import rare_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.preparation import InputRows, Pulling
+    from headrace.learner.inputs.preparation import InputPreparation, RowPuller
     from headrace.pserver.rows.table import RowTable
 
     Ids = npt.NDArray[np.uint64]
@@ -45,10 +45,10 @@ def _list_rare(guarded, high, ids, rare):  # type: ignore[no-untyped-def]
     return count
 
 
-class AskedRows:
+class RequiredRows:
     """Which rows the forward pass of a model reads."""
 
-    def __init__(self, inputs: InputRows, layers: Ids) -> None:
+    def __init__(self, inputs: InputPreparation, layers: Ids) -> None:
         """layers: (n,) ids of what is read of whatever example, beside the inputs' own."""
         self._inputs = inputs
         self.always: Ids = np.unique(
@@ -66,7 +66,7 @@ class AskedRows:
         """Whether rare rows may stand for what features name."""
         return self._inputs.gate.on
 
-    def pull_with(self, pulling: Pulling) -> None:
+    def pull_with(self, pulling: RowPuller) -> None:
         """From now on, learn only what statistics' rows are here of, and get them if they are not.
 
         To be called before anything is learned.

@@ -6,8 +6,8 @@ names a row whose weight is learned like any other.
 
 The levels of an impression are taken once, when it is first seen, before its own show counts; its
 click, minutes later, is learned with the same levels, which is why they are remembered
-(`Memory`). Taken anew at the click they would tell that there is a click. After a restart the
-memory is empty, and a click's levels are taken from the rows less the impression's own show.
+(`StatisticMemory`). Taken anew at the click they would tell that there is a click. After a restart
+the memory is empty, and a click's levels are taken from the rows less the impression's own show.
 
 Such a level may differ from the one that the show was learned with, and so may the row. Therefore
 the bucket of a statistic's id comes from what cannot differ (the number, and the ids of the fields
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.kernels.row_ids import mix
-from headrace.learner.spec.statistics import AGE, CLICK, RATE, SHOW
+from headrace.learner.spec.statistics_spec import AGE, CLICK, RATE, SHOW
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,7 +43,7 @@ _MIDDLE = np.uint64(0x0000FFFFFFFFFC00)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 
 
-@part
+@inlined
 def take_levels(program, columns, places, live, own_show, own_click, shown_s, levels):  # type: ignore[no-untyped-def]
     """Write the levels of one impression, as its rows stand, to `levels`. Compiled.
 
@@ -84,15 +84,15 @@ def statistic_id(program, statistic, levels, ids):  # type: ignore[no-untyped-de
     fixed = mix(number + _SEED)
     varying = np.uint64(0)
     for k in range(program.starts[statistic], program.starts[statistic + 1]):
-        part = program.parts[k]
-        if part < 0:
-            fixed = mix(fixed ^ ids[-1 - part])
+        inlined = program.parts[k]
+        if inlined < 0:
+            fixed = mix(fixed ^ ids[-1 - inlined])
         else:
-            varying = mix((varying ^ np.uint64(np.int64(levels[part]) + 32769)) + _SEED)
+            varying = mix((varying ^ np.uint64(np.int64(levels[inlined]) + 32769)) + _SEED)
     return (fixed & _HIGH) | (mix(fixed ^ varying) & _MIDDLE) | number
 
 
-class Memory(NamedTuple):
+class StatisticMemory(NamedTuple):
     """Levels by impression, in two generations of hash slots, the younger and the older.
 
     A generation takes what is shown during one window of event time; when the next begins, the
@@ -106,9 +106,9 @@ class Memory(NamedTuple):
     state: Integers  # (2,) the younger generation; the event time in ms when it began
 
 
-def empty_memory(levels: int, slots: int = 1024) -> Memory:
+def empty_memory(levels: int, slots: int = 1024) -> StatisticMemory:
     """Return a memory of nothing, for impressions of so many levels."""
-    return Memory(
+    return StatisticMemory(
         np.zeros((2, slots), np.uint64),
         np.zeros((2, slots, levels), np.int16),
         np.zeros(2, np.int64),
@@ -116,7 +116,7 @@ def empty_memory(levels: int, slots: int = 1024) -> Memory:
     )
 
 
-def with_room(memory: Memory, more: int) -> Memory:
+def with_room(memory: StatisticMemory, more: int) -> StatisticMemory:
     """Return a memory of the same content that takes `more` impressions; perhaps the same one."""
     needed = 2 * (int(memory.counts.max()) + more)
     slots = memory.keys.shape[1]
@@ -129,7 +129,7 @@ def with_room(memory: Memory, more: int) -> Memory:
     return grown
 
 
-@part
+@inlined
 def _slot(keys, key):  # type: ignore[no-untyped-def]
     last = np.uint64(keys.shape[0] - 1)
     slot = mix(key) & last

@@ -4,9 +4,9 @@ LLVM makes such code of loops by itself, but of long ones: it takes 32 floats at
 left one by one, after looking whether any two arrays overlap. A row has 16 coordinates: all of it
 was what is left. Here kernels say themselves that they take eight.
 
-A part of a kernel that is written with operators and the functions below does its work `at` one
-coordinate, an integer, with numbers; or at `eight(k)`, which are those from k on, with `Lanes`. Who
-walks an array calls it twice:
+A inlined of a kernel that is written with operators and the functions below does its work `at` one
+coordinate, an integer, with numbers; or at `eight(k)`, which are those from k on, with
+`VectorType`. Who walks an array calls it twice:
 
     whole = count - count % LANES
     for k in range(0, whole, LANES):
@@ -34,7 +34,7 @@ from numba.core.errors import TypingError
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 
 LANES = 8
 
@@ -42,7 +42,7 @@ _COMPARED = (">", "<")
 _I32 = ir.IntType(32)
 
 
-class Lanes(types.Type):
+class VectorType(types.Type):
     """So many numbers of one type."""
 
     def __init__(self, dtype: Any) -> None:
@@ -50,25 +50,25 @@ class Lanes(types.Type):
         super().__init__(name=f"lanes({dtype})")
 
 
-class _Eight(types.Type):
+class _Vector8Type(types.Type):
     """Coordinates from one on."""
 
     def __init__(self) -> None:
         super().__init__(name="eight")
 
 
-_EIGHT = _Eight()
+_EIGHT = _Vector8Type()
 
 
-@register_model(_Eight)
-class _EightModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, eight_type: _Eight) -> None:
+@register_model(_Vector8Type)
+class _Vector8Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, eight_type: _Vector8Type) -> None:
         super().__init__(manager, eight_type, ir.IntType(64))  # type: ignore[no-untyped-call]
 
 
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
-    def __init__(self, manager: Any, lanes: Lanes) -> None:
+@register_model(VectorType)
+class _VectorTypeModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: VectorType) -> None:
         number = manager.lookup(lanes.dtype).get_value_type()
         super().__init__(manager, lanes, _vector(number))  # type: ignore[no-untyped-call]
 
@@ -90,15 +90,15 @@ def _all(builder: Any, number: Any) -> Any:
 
 def _broadcast(context: Any, builder: Any, value: Any, kind: Any, wanted: Any) -> Any:
     """Return a value of this type as one of that which is wanted: a number perhaps as lanes."""
-    if isinstance(kind, Lanes):
+    if isinstance(kind, VectorType):
         return value
     number = context.cast(builder, value, kind, _number_of(wanted))
-    return _all(builder, number) if isinstance(wanted, Lanes) else number
+    return _all(builder, number) if isinstance(wanted, VectorType) else number
 
 
 def _number_of(kind: Any) -> Any:
     """Return the type of the numbers, of lanes and of one."""
-    return kind.dtype if isinstance(kind, Lanes) else kind
+    return kind.dtype if isinstance(kind, VectorType) else kind
 
 
 # operators
@@ -114,16 +114,16 @@ def _operator(symbol: Any, floats: str, integers: str) -> None:
         key = symbol
 
         def generic(self, args: tuple[Any, ...], kws: Any) -> Any:
-            lanes = [each for each in args if isinstance(each, Lanes)]
+            lanes = [each for each in args if isinstance(each, VectorType)]
             if not lanes or kws or not _method(lanes[0], floats, integers):
                 return None
             if any(_number_of(each) != lanes[0].dtype for each in args):
                 return None  # of a wider number eight would be less exact than one
-            made = Lanes(types.boolean) if floats in _COMPARED else lanes[0]
+            made = VectorType(types.boolean) if floats in _COMPARED else lanes[0]
             return signature(made, *args)  # type: ignore[no-untyped-call]
 
     def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
-        lanes = next(each for each in signed.args if isinstance(each, Lanes))
+        lanes = next(each for each in signed.args if isinstance(each, VectorType))
         taken = [
             _broadcast(context, builder, value, kind, lanes)
             for value, kind in zip(values, signed.args, strict=True)
@@ -133,11 +133,16 @@ def _operator(symbol: Any, floats: str, integers: str) -> None:
         return getattr(builder, _method(lanes, floats, integers))(*taken)
 
     infer_global(symbol)(Template)  # type: ignore[no-untyped-call]
-    for kinds in ((Lanes, Lanes), (Lanes, types.Number), (types.Number, Lanes), (Lanes,)):
+    for kinds in (
+        (VectorType, VectorType),
+        (VectorType, types.Number),
+        (types.Number, VectorType),
+        (VectorType,),
+    ):
         lower_builtin(symbol, *kinds)(generate)  # type: ignore[no-untyped-call]
 
 
-def _method(lanes: Lanes, floats: str, integers: str) -> str:
+def _method(lanes: VectorType, floats: str, integers: str) -> str:
     return floats if isinstance(lanes.dtype, types.Float) else integers
 
 
@@ -166,7 +171,7 @@ def _llvm(name: str, arguments: int) -> Any:
 
     def function(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
         made, kind = signed.return_type, values[0].type
-        lanes = f"v{LANES}" if isinstance(made, Lanes) else ""
+        lanes = f"v{LANES}" if isinstance(made, VectorType) else ""
         called = f"llvm.{name}.{lanes}f{_number_of(made).bitwidth}"
         of_kind = ir.FunctionType(kind, [kind] * len(values))
         found = cgutils.get_or_insert_function(builder.module, of_kind, called)  # type: ignore[no-untyped-call]
@@ -194,7 +199,7 @@ with_sign: Any = _llvm("copysign", 2)
 
 
 def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    made = next((each for each in (yes, no) if isinstance(each, Lanes)), yes)
+    made = next((each for each in (yes, no) if isinstance(each, VectorType)), yes)
     if _number_of(yes) != _number_of(no):
         raise TypingError(f"expected two of one type, got {yes} and {no}")
 
@@ -216,11 +221,11 @@ Both are worked out before; if the condition is of lanes, one of them may be a n
 
 
 def _float_of(typing_context, number):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    made = Lanes(types.float32) if isinstance(number, Lanes) else types.float32
+    made = VectorType(types.float32) if isinstance(number, VectorType) else types.float32
 
     def generate(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
         short, long = _I32, ir.FloatType()
-        if isinstance(signed.return_type, Lanes):
+        if isinstance(signed.return_type, VectorType):
             short, long = _vector(short), _vector(long)
         return builder.sitofp(builder.trunc(values[0], short), long)
 
@@ -246,7 +251,7 @@ eight: Any = intrinsic(_eight)
 
 
 def _made_at(dtype: Any, at: Any) -> Any:
-    return Lanes(dtype) if isinstance(at, _Eight) else dtype
+    return VectorType(dtype) if isinstance(at, _Vector8Type) else dtype
 
 
 def _found_at(array: Any, at: Any) -> Any:
@@ -261,11 +266,11 @@ def _pointer(context: Any, builder: Any, signed: Any, values: Any) -> Any:
     array_type, first_type, at_type = signed.args[:3]
     array = context.make_array(array_type)(context, builder, values[0])
     at = values[2]
-    if not isinstance(at_type, _Eight):
+    if not isinstance(at_type, _Vector8Type):
         at = context.cast(builder, at, at_type, types.int64)
     place = builder.add(context.cast(builder, values[1], first_type, types.int64), at)
     pointer = builder.gep(array.data, [place])
-    if isinstance(at_type, _Eight):
+    if isinstance(at_type, _Vector8Type):
         pointer = builder.bitcast(pointer, _vector(pointer.type.pointee).as_pointer())
     return pointer
 
@@ -296,7 +301,7 @@ put: Any = intrinsic(_put)
 """Let `array[first + at]` be this value."""
 
 
-@part
+@inlined
 def add(array, first, at, gain):  # type: ignore[no-untyped-def]
     """Add to `array[first + at]`."""
     put(array, first, at, take(array, first, at) + gain)
@@ -305,10 +310,10 @@ def add(array, first, at, gain):  # type: ignore[no-untyped-def]
 def _numbered(typing_context, begin, step, at):  # type: ignore[no-untyped-def]  # noqa: ARG001
     def generate(context: Any, builder: Any, signed: Any, values: Any) -> Any:
         begin, step, at = values
-        if not isinstance(signed.args[2], _Eight):
+        if not isinstance(signed.args[2], _Vector8Type):
             at = context.cast(builder, at, signed.args[2], types.uint64)
         first = builder.add(begin, builder.mul(at, step))
-        if not isinstance(signed.args[2], _Eight):
+        if not isinstance(signed.args[2], _Vector8Type):
             return first
         steps = builder.mul(_all(builder, step), _constant(ir.IntType(64), list(range(LANES))))
         return builder.add(_all(builder, first), steps)

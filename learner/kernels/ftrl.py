@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import quotient_part
+from headrace.ingest.runtime.numba_kernels import inlined_ieee_division
 from headrace.learner.intrinsics.simd import absolute, chosen, root, with_sign
 
 _ZERO = np.float32(0.0)
 
 
-class Constants(NamedTuple):
+class FtrlConstants(NamedTuple):
     """What the kernels need of the optimizer, in the rows' own precision."""
 
     inverse_alpha: np.float32
@@ -26,12 +26,12 @@ class Constants(NamedTuple):
     l2: np.float32
 
 
-def constants(alpha: float, beta: float, l1: float, l2: float) -> Constants:
+def constants(alpha: float, beta: float, l1: float, l2: float) -> FtrlConstants:
     """Return the constants of Algorithm 1, `alpha` inverted: a product is cheaper than a ratio."""
-    return Constants(np.float32(1.0 / alpha), np.float32(beta), np.float32(l1), np.float32(l2))
+    return FtrlConstants(np.float32(1.0 / alpha), np.float32(beta), np.float32(l1), np.float32(l2))
 
 
-@quotient_part
+@inlined_ieee_division
 def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
     """Return the weight of a coordinate, or of eight, given sqrt(n): exactly 0 where |z| <= l1.
 
@@ -42,7 +42,7 @@ def weight(z, root_n, ftrl):  # type: ignore[no-untyped-def]
     return chosen(shrunk > _ZERO, -with_sign(shrunk, z) / scale, _ZERO)
 
 
-@quotient_part
+@inlined_ieee_division
 def step(gradient, coordinate_weight, n, root_n, ftrl):  # type: ignore[no-untyped-def]
     """Return what z and n of a coordinate, or of eight, gain from one gradient. Compiled.
 

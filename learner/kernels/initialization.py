@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.intrinsics.simd import float_of, numbered
 from headrace.learner.kernels.row_ids import mix
 
@@ -19,13 +19,13 @@ _STEP = np.float32(2.0**-23)
 _ONE = np.float32(1.0)
 
 
-@part
+@inlined
 def origin(row_id, seed):  # type: ignore[no-untyped-def]
     """Return what all coordinates of a row begin from. Compiled."""
     return mix(row_id ^ (seed * _GOLDEN))
 
 
-@part
+@inlined
 def initial(begun, at, bound):  # type: ignore[no-untyped-def]
     """Return what coordinates of a row begin with, uniform in [-bound, bound). Compiled.
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import part, quotient_part
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8
-"""Of a negative that may turn out positive: see `slope_of`."""
+"""Of a negative that may turn out positive: see `gradient_of`."""
 
 
 _FARTHEST = 35.0
 """Sums are cut here: the probability is never 0 or 1, and its logarithm is finite."""
 
 
-@quotient_part
+@inlined_ieee_division
 def probability_of(total):  # type: ignore[no-untyped-def]
     """Return the probability of a click whose log-odds are `total`."""
     return 1.0 / (1.0 + math.exp(-min(max(total, -_FARTHEST), _FARTHEST)))
 
 
-@part
-def slope_of(kind, label, p):  # type: ignore[no-untyped-def]
+@inlined
+def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
     """Return the derivative of the loss of an example of weight 1 by the sum of the weights.
 
     A closed impression has its label: p - y. With `immediate` every click was first shown as a

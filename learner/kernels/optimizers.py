@@ -41,14 +41,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part, quotient_part
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
 from headrace.learner.intrinsics.simd import LANES, absolute, add, chosen, eight, root, take
 from headrace.learner.kernels.ftrl import step, weight
-from headrace.learner.spec import optimizers as spec
+from headrace.learner.spec import optimizer_spec as spec
 from headrace.pserver.intrinsics.row_view import row_of
 
 if TYPE_CHECKING:
-    from headrace.learner.spec.optimizers import Optimizer
+    from headrace.learner.spec.optimizer_spec import Optimizer
 
 _KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3, spec.COIN: 4}
 _SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()
@@ -56,7 +56,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _DAY_S = 86_400.0
 
 
-class Group(NamedTuple):
+class ParameterGroup(NamedTuple):
     """Parameters of a row that one optimizer steps, as kernels take it."""
 
     kind: int
@@ -74,9 +74,9 @@ class Group(NamedTuple):
     decay_per_s: float
 
 
-def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
+def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> ParameterGroup:
     """Return the group of so many coordinates that begins at this float of a row."""
-    return Group(
+    return ParameterGroup(
         _KINDS[optimizer.name],
         offset,
         coordinates,
@@ -92,7 +92,7 @@ def group_of(optimizer: Optimizer, offset: int, coordinates: int) -> Group:
     )
 
 
-@quotient_part
+@inlined_ieee_division
 def _bet(z, sizes, reward, group):  # type: ignore[no-untyped-def]
     """Return the weight of a coordinate of coin, or of eight. Compiled."""
     wealth = group.alpha + reward
@@ -101,7 +101,7 @@ def _bet(z, sizes, reward, group):  # type: ignore[no-untyped-def]
     return wealth * z / (group.beta * (group.beta + sizes))
 
 
-@part
+@inlined
 def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
     """Return what decay has left since a row was last seen, of what it had gained. Compiled."""
     if group.decay_per_s == 0.0 or last_seen_s == 0 or now_s <= last_seen_s:
@@ -109,7 +109,7 @@ def shrink_of(group, last_seen_s, now_s):  # type: ignore[no-untyped-def]
     return np.float32(math.exp(-group.decay_per_s * (now_s - last_seen_s)))
 
 
-@quotient_part
+@inlined_ieee_division
 def gained_at(row, group, shrink, at):  # type: ignore[no-untyped-def]
     """Return what coordinates of a row have gained. Compiled.
 
@@ -125,13 +125,13 @@ def gained_at(row, group, shrink, at):  # type: ignore[no-untyped-def]
     return take(row, first, at) * shrink
 
 
-@part
+@inlined
 def _gain(row, more, first, at, gain):  # type: ignore[no-untyped-def]
     add(row, first, at, gain)
     add(more, first, at, gain)
 
 
-@quotient_part
+@inlined_ieee_division
 def begin_step(row, more, group):  # type: ignore[no-untyped-def]
     """Count a step of a row where that is needed; return what `step_at` is to correct by.
 
@@ -147,7 +147,7 @@ def begin_step(row, more, group):  # type: ignore[no-untyped-def]
     return mean_part, np.float32(1.0 - math.pow(group.beta2, steps))
 
 
-@quotient_part
+@inlined_ieee_division
 def step_at(row, more, group, shrink, parts, at, gradient):  # type: ignore[no-untyped-def]
     """Add a step of coordinates of a row, in the view (`row`) and in what is pending (`more`).
 
@@ -177,7 +177,7 @@ def step_at(row, more, group, shrink, parts, at, gradient):  # type: ignore[no-u
         _step_adam(row, more, group, shrink, parts, first, second, at, gradient)
 
 
-@quotient_part
+@inlined_ieee_division
 def _step_coin(row, more, group, first, second, at, gradient):  # type: ignore[no-untyped-def]
     third = second + group.coordinates
     outcome = chosen(gradient < -group.beta, group.beta, -gradient)
@@ -188,7 +188,7 @@ def _step_coin(row, more, group, first, second, at, gradient):  # type: ignore[n
     _gain(row, more, first, at, outcome)
 
 
-@quotient_part
+@inlined_ieee_division
 def _step_adam(row, more, group, shrink, parts, first, second, at, gradient):  # type: ignore[no-untyped-def]
     mean_part, square_part = parts
     third = second + group.coordinates
@@ -203,7 +203,7 @@ def _step_adam(row, more, group, shrink, parts, first, second, at, gradient):  #
     _gain(row, more, first, at, moved + (shrink - _ONE) * w)
 
 
-@part
+@inlined
 def step_row(values, more, place, group, shrink, gradients):  # type: ignore[no-untyped-def]
     """Add one step to the row, in the view (`values`) and in what is pending (`more`). Compiled.
 

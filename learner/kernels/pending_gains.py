@@ -1,9 +1,9 @@
 """What the learner's rows gained and the parameter server has not yet acknowledged.
 
 The learner's view of a row is what its replica holds plus what is in flight plus what is pending.
-The pending part lies in the view's rows, beside what is seen, so that a kernel which learns adds to
-both in one walk, and in a list of the places touched, so that a push costs what it carries and not
-what the table holds.
+The pending inlined lies in the view's rows, beside what is seen, so that a kernel which learns adds
+to both in one walk, and in a list of the places touched, so that a push costs what it carries and
+not what the table holds.
 
 The view is kept by adding; float additions in another order round otherwise. So whenever the
 replica folds a row, `refresh` recomputes the view's row from the three parts: the view can never
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
-from headrace.learner.kernels.row_finding import bucket_at, shift_of
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
 from headrace.pserver.intrinsics.prefetch import prefetch, prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
-from headrace.pserver.rows.deltas import NEVER, Gains
+from headrace.pserver.rows.deltas import NEVER, RowDeltas
 from headrace.pserver.rows.table import AHEAD, RowTable, fetch, find
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ _PREFIX = "pending "
 """Of the names of what lies beside a view's rows: some are those of the rows' own."""
 
 
-class Gaining(NamedTuple):
-    """Pending gains, at the same places as the view's rows; all zeros of a row that has none."""
+class PendingColumns(NamedTuple):
+    """PendingGains gains, at the same places as the view's rows; all zeros of a row that has
+    none."""
 
     order: npt.NDArray[np.int64]  # (room or more,) places touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
@@ -63,7 +64,7 @@ def view_of(width: int) -> RowTable:
     return RowTable(width, beside={_PREFIX + name: kind for name, kind in beside.items()})
 
 
-@part
+@inlined
 def since(second):  # type: ignore[no-untyped-def]
     """Return the seconds from this one until `NEVER`: never 0, which says that nothing is pending.
 
@@ -85,7 +86,7 @@ def _refresh(view, folded, gaining, ids, view_places):  # type: ignore[no-untype
             _refresh_one(view, folded, gaining, place, view_places[i])
 
 
-@part
+@inlined
 def _refresh_one(view, folded, gaining, place, to):  # type: ignore[no-untyped-def]
     view.shows[to] = gaining.shows[to]
     view.clicks[to] = gaining.clicks[to]
@@ -162,7 +163,7 @@ def _take_out(view_ids, gaining, order, of_row, next_of, gains):  # type: ignore
     return left
 
 
-class Pending:
+class PendingGains:
     """The pending gains of a view's rows, taken out bucket by bucket."""
 
     def __init__(self, view: RowTable, shape: Shape) -> None:
@@ -175,7 +176,7 @@ class Pending:
     def __len__(self) -> int:
         return int(self.gaining.count[0])
 
-    def reserve(self) -> Gaining:
+    def reserve(self) -> PendingColumns:
         """Have room for the rows that the view has room for; return the columns as they are now.
 
         Whoever makes the view grow has to ask again: what was returned before may lie where the
@@ -189,10 +190,10 @@ class Pending:
             self.gaining = self._gaining(order, self.gaining.count)
         return self.gaining
 
-    def _gaining(self, order: Places, count: npt.NDArray[np.int64]) -> Gaining:
+    def _gaining(self, order: Places, count: npt.NDArray[np.int64]) -> PendingColumns:
         self._beside = beside = self._view.beside
         columns = {name.removeprefix(_PREFIX): column for name, column in beside.items()}
-        return Gaining(order=order, count=count, **columns)
+        return PendingColumns(order=order, count=count, **columns)
 
     def largest(self) -> float:
         """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
@@ -215,7 +216,7 @@ class Pending:
         """Return of which of the view's rows something is pending; shape (len(view),)."""
         return self.reserve().since[: len(self._view)] > 0
 
-    def take(self, buckets: Sequence[int]) -> dict[int, Gains]:
+    def take(self, buckets: Sequence[int]) -> dict[int, RowDeltas]:
         """Take out what these buckets' rows gained; every bucket asked for is in the answer.
 
         Rows are in the order in which they were first touched.
@@ -234,7 +235,9 @@ class Pending:
         gaining.count[0] = _take_out(ids, gaining, order, of_row, next_of, gains)
         return {bucket: gains.chosen(slice(begins[bucket], ends[bucket])) for bucket in taken}
 
-    def refresh(self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: Gains | None) -> None:
+    def refresh(
+        self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: RowDeltas | None
+    ) -> None:
         """Set the view's rows to folded + in flight + pending; `flying` is their bucket's."""
         places = self._view.find_or_add(ids)
         gaining = self.reserve()
@@ -244,7 +247,7 @@ class Pending:
             self._view.add(flying.chosen(np.isin(flying.ids, ids)))
 
 
-def _empty_gains(count: int, width: int) -> Gains:
+def _empty_gains(count: int, width: int) -> RowDeltas:
     shows, clicks, first_seen, last_seen = (np.empty(count, np.uint32) for _ in range(4))
     values = np.empty((count, width), np.float32)
-    return Gains(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)
+    return RowDeltas(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.intrinsics.simd_rows import add_two, raise_four
 from headrace.learner.kernels.pending_gains import since
 from headrace.pserver.rows.columns import counters_at
 
 
-@part
+@inlined
 def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[no-untyped-def]
     """Count an example in the row at `place`, in the view and in what is pending alike.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 _TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
 
@@ -12,7 +12,7 @@ _TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
 _TO_PRIME_B = np.uint64(0xC4CEB9FE1A85EC53)
 
 
-@part
+@inlined
 def mix(bits):  # type: ignore[no-untyped-def]
     """Return 64 bits in which every bit of the input tells (fmix64 of MurmurHash3). Compiled."""
     bits ^= bits >> np.uint64(33)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.intrinsics.simd import LANES, eight, put
 from headrace.learner.kernels.initialization import bound_of, initial, origin
-from headrace.learner.kernels.optimizers import Group, gained_at, group_of
+from headrace.learner.kernels.optimizers import ParameterGroup, gained_at, group_of
 from headrace.learner.kernels.row_ids import rare_id
-from headrace.learner.spec.optimizers import Optimizer, floats
+from headrace.learner.spec.optimizer_spec import Optimizer, floats
 from headrace.pserver.intrinsics.row_view import row_of
 
 if TYPE_CHECKING:
@@ -21,21 +21,21 @@ _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)
 
 
-class Parameters(NamedTuple):
+class RowParameters(NamedTuple):
     """Where in a row weight and vector lie, and what vectors begin with."""
 
-    weights: Group
-    vectors: Group
+    weights: ParameterGroup
+    vectors: ParameterGroup
     seed: np.uint64
     bound: float
     """Vectors begin uniformly within it."""
 
 
-def parameters_of(spec: ModelSpec) -> Parameters:
+def parameters_of(spec: ModelSpec) -> RowParameters:
     """Return the parameters of a spec's rows."""
     weights, structure = spec.optimizers.weights, spec.structure
     embeddings = spec.optimizers.embeddings or Optimizer()
-    return Parameters(
+    return RowParameters(
         group_of(weights, 0, 1),
         group_of(embeddings, floats(weights, 1), structure.dimensions),
         np.uint64(structure.seed),
@@ -43,7 +43,7 @@ def parameters_of(spec: ModelSpec) -> Parameters:
     )
 
 
-@part
+@inlined
 def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
     """Return the id of the row that is read for an input: of a stranger the rare one. Compiled."""
     if place >= 0:
@@ -53,7 +53,7 @@ def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
     return row_id
 
 
-@part
+@inlined
 def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-untyped-def]
     """Return coordinates of the vector of a row: what they began with, and what they gained.
 
@@ -66,7 +66,7 @@ def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-unty
     return value
 
 
-@part
+@inlined
 def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ignore[no-untyped-def]
     """Write the vector of a row, which may not exist (`place` -1), to `vector`. Compiled.
 
@@ -82,7 +82,7 @@ def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ign
         put(vector, 0, f, value_at(row, there, parameters, begun, shrink, f))
 
 
-@part
+@inlined
 def read_weight(values, parameters, place, shrink):  # type: ignore[no-untyped-def]
     """Return the weight of a row, 0 if there is none. Compiled."""
     if place < 0:

@@ -48,19 +48,19 @@ _REMEMBERED = 10_000
 """Batches held back, the last ones: one that is read again is passed over again."""
 
 
-def letter_of(examples: int, reason: str) -> str:
+def quarantine_letter(examples: int, reason: str) -> str:
     """Return what the dead letter of a batch held back says."""
     return f"batch of {examples} examples held back: {reason}"
 
 
-def held_by(letter: str) -> int:
+def quarantine_reason(letter: str) -> int:
     """Return how many examples a dead letter says were held back; 0 if it is about none."""
     found = re.match(r"batch of (\d+) examples held back: ", letter)
     return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuardLimits:
     """What a batch may do."""
 
     loss_ratio: float = 4.0
@@ -75,11 +75,11 @@ class Limits:
     """Of one float of a row between two pushes: squares of gradients of a million."""
 
 
-class Guard:
+class BatchGuard:
     """Judges batches, and remembers which are to be passed over."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: GuardLimits | None = None) -> None:
+        self.limits = limits or GuardLimits()
         self.careful = False
         """Whether gains are looked at after every batch, to find the one that broke them."""
         self._held: dict[tuple[str, int], str] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.replica.partial_replica import Anew, Lookup
+from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
 from headrace.pserver.replica.replica import Copied, Deleted, Folded, Stale
 from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
@@ -25,10 +25,10 @@ from headrace.pserver.rows.table import RowTable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.inputs.required_rows import AskedRows
-    from headrace.pserver.replica.partial_replica import Taken
+    from headrace.learner.inputs.required_rows import RequiredRows
+    from headrace.pserver.replica.partial_replica import EntryApplied
     from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.deltas import Gains, Header
+    from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
     from headrace.pserver.rows.table import Places
     from headrace.pserver.store import Shape, Store
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 _ENTRIES_A_POLL = 64
 
 
-class HotRows:
+class CachedReplica:
     """Some rows of a model, as of a version of each bucket."""
 
-    def __init__(self, store: Store, shape: Shape, asked: AskedRows, most_rows: int) -> None:
+    def __init__(self, store: Store, shape: Shape, asked: RequiredRows, most_rows: int) -> None:
         """most_rows: see learner.loop.row_prefetcher, which keeps to it."""
         self.shape, self.asked, self.most_rows = shape, asked, most_rows
         self.table = RowTable(shape.width)
-        self._lookup = Lookup(store, shape, self._watch)
+        self._lookup = PartialReplica(store, shape, self._watch)
         self._anew: set[int] = set()  # buckets whose rows here are of a history that broke
         self._own = False
         self._changes: list[Change] = []  # not yet returned
@@ -103,8 +103,8 @@ class HotRows:
         version: int,
         nonce: bytes,
         previous_nonce: bytes,
-        header: Header,
-        gains: Gains,
+        header: EntryHeader,
+        gains: RowDeltas,
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
@@ -119,8 +119,8 @@ class HotRows:
     def compact(self) -> None:
         """Nothing: rows go when there is no more room."""
 
-    def _watch(self, news: Taken | Anew) -> None:
-        if isinstance(news, Anew):
+    def _watch(self, news: EntryApplied | HistoryReset) -> None:
+        if isinstance(news, HistoryReset):
             self._anew.add(news.bucket)
             return
         bucket, version, header, content = news

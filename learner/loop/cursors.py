@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.store import Span
+from headrace.pserver.store import OffsetSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,15 +72,15 @@ class Cursors:
         """The first offset that some bucket still lacks."""
         return int(self._cursors[source].min())
 
-    def spans(self, bucket: int) -> tuple[Span, ...]:
+    def spans(self, bucket: int) -> tuple[OffsetSpan, ...]:
         """What a push of this bucket's pending gains covers; empty when nothing is pending."""
         return tuple(
-            Span(source, int(self._acknowledged[source][bucket]), int(cursors[bucket]))
+            OffsetSpan(source, int(self._acknowledged[source][bucket]), int(cursors[bucket]))
             for source, cursors in self._cursors.items()
             if cursors[bucket] > self._acknowledged[source][bucket]
         )
 
-    def acknowledge(self, bucket: int, spans: Sequence[Span]) -> None:
+    def acknowledge(self, bucket: int, spans: Sequence[OffsetSpan]) -> None:
         """The bucket has applied these spans."""
         for span in spans:
             if span.source in self._acknowledged:
@@ -113,7 +113,7 @@ class Cursors:
         self._drop_lost()
         return back
 
-    def undo(self, bucket: int, flying: Sequence[Span]) -> list[str]:
+    def undo(self, bucket: int, flying: Sequence[OffsetSpan]) -> list[str]:
         """Let go of what is pending, keeping what is under way to the bucket.
 
         Returns the sources whose examples are to be read again.

@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.examples.batch import Examples, unpack
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Reader, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    PartitionAssigned,
+    PartitionRevoked,
+    Reader,
+    Record,
+    Source,
+)
 from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
 
 if TYPE_CHECKING:
@@ -33,10 +40,10 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features.fields import FieldSet
     from headrace.learner.loop.cursors import Cursors
-    from headrace.pserver.store import Answer
+    from headrace.pserver.store import BucketAnswer
 
 
-class Batch(NamedTuple):
+class ExampleBatch(NamedTuple):
     """The examples of one message, and where it stands."""
 
     source: Source
@@ -47,16 +54,16 @@ class Batch(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Partition:
+class _PartitionQueue:
     name: str
-    batches: deque[Batch] = field(default_factory=deque)
+    batches: deque[ExampleBatch] = field(default_factory=deque)
     end: int | None = None
     """First offset not yet in Kafka, while all before it was delivered."""
     empty_since_ms: int = 0
     paused: bool = False
 
 
-class Intake:
+class ExampleQueue:
     """The partitions that are ours. Moves the cursors over what is learned or need not be."""
 
     def __init__(
@@ -74,7 +81,7 @@ class Intake:
         self._reader, self._cursors, self._fields = reader, cursors, fields
         self._accept_topic = accept_topic
         self._order_wait_ms, self._ahead_limit, self._now_ms = order_wait_ms, ahead_limit, now_ms
-        self._partitions: dict[Source, _Partition] = {}
+        self._partitions: dict[Source, _PartitionQueue] = {}
         self.unmarked: set[Source] = set()
         """Partitions gained whose marks have not been read yet: see `begin`."""
         self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
@@ -89,9 +96,9 @@ class Intake:
                     if (partition := self._partitions.get(source)) is not None:
                         partition.end = offset
                         self._reach_end(source)
-                case Gained(source):
+                case PartitionAssigned(source):
                     self.unmarked.add(source)
-                case Lost(source):
+                case PartitionRevoked(source):
                     self._lose(source)
         for source, partition in self._partitions.items():
             full = len(partition.batches) >= self._ahead_limit
@@ -101,7 +108,7 @@ class Intake:
                 self._reader.resume([source])
             partition.paused = full
 
-    def begin(self, answers: Sequence[Answer]) -> None:
+    def begin(self, answers: Sequence[BucketAnswer]) -> None:
         """Start the partitions gained, each at the lowest of its marks over all buckets.
 
         Raises TopicMadeAgain, MarkOutsideTopic.
@@ -114,7 +121,7 @@ class Intake:
             self._cursors.gained(
                 name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
             )
-            self._partitions[source] = _Partition(name, empty_since_ms=self._now_ms())
+            self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._now_ms())
             self._start(source)
         self.unmarked.clear()
 
@@ -142,7 +149,7 @@ class Intake:
         """Whether batches pile up."""
         return any(len(partition.batches) > 1 for partition in self._partitions.values())
 
-    def next(self) -> Batch | None:
+    def next(self) -> ExampleBatch | None:
         """The batch with the least event time, unless a partition that may have less is late."""
         now, chosen = self._now_ms(), None
         for partition in self._partitions.values():
@@ -155,15 +162,15 @@ class Intake:
                 return None
         return None if chosen is None else chosen[1].batches.popleft()
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: ExampleBatch) -> None:
         """Let the batch that `next` just returned wait; nothing else happened since."""
         self._partitions[batch.source].batches.appendleft(batch)
 
-    def active(self, batch: Batch) -> npt.NDArray[np.bool_]:
+    def active(self, batch: ExampleBatch) -> npt.NDArray[np.bool_]:
         """In which buckets the batch counts; shape (buckets,)."""
         return self._cursors.active(batch.name, batch.offset)
 
-    def learned(self, batch: Batch) -> None:
+    def learned(self, batch: ExampleBatch) -> None:
         """The batch is applied or pending in every bucket now."""
         self._advance(batch.source, batch.name, batch.offset + 1)
         self._reach_end(batch.source)
@@ -183,7 +190,7 @@ class Intake:
             return
         examples = unpack(record.value, self._fields)
         if len(examples):
-            batch = Batch(record.source, partition.name, record.offset, examples)
+            batch = ExampleBatch(record.source, partition.name, record.offset, examples)
             partition.batches.append(batch)
 
     def _reach_end(self, source: Source) -> None:
@@ -215,7 +222,7 @@ class Intake:
         self._reader.start({source: offset})
 
 
-def _check_learned_from(topic: str, identity: str, answers: Sequence[Answer]) -> None:
+def _check_learned_from(topic: str, identity: str, answers: Sequence[BucketAnswer]) -> None:
     """Raise TopicMadeAgain if the buckets have learned, but from another topic alone."""
     names = {name for answer in answers for name, mark in answer.marks.items() if mark}
     others = {_identity(name) for name in names}

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 _TEXT = re.compile(r"batch|([1-9]\d{0,8})(ms)?")
 
 
-class BadStaleness(ValueError):
+class BadPushInterval(ValueError):
     """The text is no such setting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Staleness:
+class PushInterval:
     """A bound, of one kind or of none."""
 
     examples: int | None = None
@@ -41,38 +41,38 @@ class Staleness:
         return "at ease" if self.interval_ms is None else f"every {self.interval_ms} ms"
 
 
-AT_EASE = Staleness()
+AT_EASE = PushInterval()
 """No bound."""
 
 
-def parse_staleness(text: str) -> Staleness:
+def parse_push_interval(text: str) -> PushInterval:
     """Return the setting of `batch`, `20000` (examples) or `50ms`; empty: no bound.
 
-    Raises BadStaleness.
+    Raises BadPushInterval.
     """
     if not text:
         return AT_EASE
     found = _TEXT.fullmatch(text)
     if found is None:
-        raise BadStaleness(
+        raise BadPushInterval(
             "expected batch, a number of examples such as 20000, or a time such as 50ms, "
             f"found {text!r}"
         )
     if text == "batch":
-        return Staleness(examples=1)
+        return PushInterval(examples=1)
     number, unit = found.groups()
-    return Staleness(interval_ms=int(number)) if unit else Staleness(examples=int(number))
+    return PushInterval(interval_ms=int(number)) if unit else PushInterval(examples=int(number))
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class LearnerPacing:
     """Times, sizes and counts that bound a learner."""
 
     push_interval_ms: int = 50
     """Between two pushes of a bucket: the learner's share of freshness."""
     backlog_interval_ms: int = 400
     """The same while batches pile up: longer, since a hot row then costs one addition a push."""
-    staleness: Staleness = AT_EASE
+    staleness: PushInterval = AT_EASE
     """Bounds what is learned between two pushes. A time is in the place of the two intervals."""
     log_bytes_limit: int = 64 << 20
     """Unfolded bytes of a bucket beyond which nothing is pushed until keepers made room: before

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
-from headrace.pserver.store import Answer, Push, Span
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import Pending
-    from headrace.learner.loop.cached_replica import HotRows
+    from headrace.learner.kernels.pending_gains import PendingGains
+    from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.cursors import Cursors
     from headrace.pserver.replica.replica import Replica
 
@@ -43,11 +43,11 @@ class Exchange(Protocol):
     def send(self, pushes: Sequence[Push]) -> None:
         """Begin. Nothing else is under way."""
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         """Return the answers in the order sent, or None while they are awaited."""
 
 
-class Progress:
+class LearningProgress:
     """How far a learner has come in time: what its entries say of their age."""
 
     def __init__(self) -> None:
@@ -68,10 +68,10 @@ class Progress:
         room = _MOST_CLICKS_TRACED - len(traced)
         traced += [(offset, int(appended)) for appended in append_ms[:room]]
 
-    def reached(self, spans: Sequence[Span]) -> list[Reached]:
+    def reached(self, spans: Sequence[OffsetSpan]) -> list[SourceReached]:
         """What an entry covering `spans` says; the clicks go into the first entry that asks."""
         return [
-            Reached(
+            SourceReached(
                 span.source,
                 span.start,
                 span.stop,
@@ -83,7 +83,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Tally:
+class PushTotals:
     """Pushes by what became of them, and what they carried."""
 
     applied: int = 0
@@ -94,10 +94,10 @@ class Tally:
     reread: int = 0
 
 
-class _Flight(NamedTuple):
+class _PushInFlight(NamedTuple):
     push: Push
-    gains: Gains
-    header: Header
+    gains: RowDeltas
+    header: EntryHeader
 
 
 class Pushes:
@@ -106,8 +106,8 @@ class Pushes:
     def __init__(
         self,
         exchange: Exchange,
-        replica: Replica | HotRows,
-        pending: Pending,
+        replica: Replica | CachedReplica,
+        pending: PendingGains,
         cursors: Cursors,
         *,
         retry_interval_ms: int,
@@ -118,19 +118,19 @@ class Pushes:
         self._pending, self._cursors = pending, cursors
         self._retry_interval_ms, self._now_ms = retry_interval_ms, now_ms
         self._draw_nonce = draw_nonce
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, _PushInFlight] = {}
         self._retry_at_ms: dict[int, int] = {}
         self._awaited: list[int] = []  # buckets whose answers the exchange will bring, in order
         self.log_bytes = np.zeros(replica.shape.buckets, np.int64)
         """Size of each bucket's log as last answered."""
-        self.tally = Tally()
+        self.tally = PushTotals()
 
     @property
     def awaited(self) -> bool:
         """Whether a round is under way."""
         return bool(self._awaited)
 
-    def flying(self, bucket: int) -> Gains | None:
+    def flying(self, bucket: int) -> RowDeltas | None:
         """What the bucket was sent and has not acknowledged."""
         flight = self._flights.get(bucket)
         return flight.gains if flight else None
@@ -146,7 +146,7 @@ class Pushes:
             self._cursors.spans(bucket) for bucket in range(self._replica.shape.buckets)
         )
 
-    def send(self, progress: Progress, before: Callable[[], None]) -> None:
+    def send(self, progress: LearningProgress, before: Callable[[], None]) -> None:
         """Begin a round with every bucket that has anything to say; nothing may be under way.
 
         `before` is called once it is clear that there is something, before anything leaves.
@@ -165,9 +165,9 @@ class Pushes:
             gains = taken[bucket]
             rows, width = gains.values.shape
             reached = progress.reached(covered)
-            header = Header(width, rows, progress.event_ms, progress.append_ms, reached)
+            header = EntryHeader(width, rows, progress.event_ms, progress.append_ms, reached)
             push = Push(bucket, covered, self._draw_nonce(), pack(header, gains))
-            self._flights[bucket] = _Flight(push, gains, header)
+            self._flights[bucket] = _PushInFlight(push, gains, header)
             self.tally.rows += rows
             self.tally.size_bytes += len(push.blob)
         self._round([*again, *spans])
@@ -211,7 +211,7 @@ class Pushes:
                 again.update(self._refused(flight, answer))
         return again
 
-    def _applied(self, flight: _Flight, answer: Answer) -> None:
+    def _applied(self, flight: _PushInFlight, answer: BucketAnswer) -> None:
         self.tally.applied += 1
         self._cursors.acknowledge(answer.bucket, flight.push.spans)
         if answer.nonce == flight.push.nonce:
@@ -226,7 +226,7 @@ class Pushes:
         # where the replica cannot fold it yet, it comes with the next poll like anybody's
         self._pending.refresh(self._replica.table, flight.gains.ids, None)
 
-    def _refused(self, flight: _Flight, answer: Answer) -> list[str]:
+    def _refused(self, flight: _PushInFlight, answer: BucketAnswer) -> list[str]:
         bucket = answer.bucket
         self.tally.refused += 1
         log.info(
@@ -238,7 +238,7 @@ class Pushes:
         sources = [span.source for span in flight.push.spans]
         return self._discard(bucket, answer, sources, flight.gains.ids)
 
-    def recheck(self, answer: Answer) -> list[str]:
+    def recheck(self, answer: BucketAnswer) -> list[str]:
         """Compare a bucket's marks, just read, with what is known; nothing of it is flying.
 
         Returns the sources to be read again. A push tells of the sources it names alone, and only
@@ -264,7 +264,11 @@ class Pushes:
         return again
 
     def _discard(
-        self, bucket: int, answer: Answer, sources: list[str] | None, flown: npt.NDArray[np.uint64]
+        self,
+        bucket: int,
+        answer: BucketAnswer,
+        sources: list[str] | None,
+        flown: npt.NDArray[np.uint64],
     ) -> list[str]:
         pending = self._pending.take([bucket])[bucket]
         back = self._cursors.discard(bucket, answer.marks, sources)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.kernels.pending_gains import Gaining, Pending
-    from headrace.learner.loop.cached_replica import HotRows
+    from headrace.learner.kernels.pending_gains import PendingColumns, PendingGains
+    from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.pushes import Pushes
     from headrace.pserver.replica.replica import Change
     from headrace.pserver.rows.table import RowTable
@@ -83,7 +83,7 @@ def _ahead(examples: Examples, begin: int) -> tuple[Encoded, npt.NDArray[np.int6
 
 
 @dataclass(slots=True)
-class Usage:
+class PrefetchUsage:
     """Running totals, for metrics."""
 
     hits: int = 0
@@ -95,14 +95,14 @@ class Usage:
     """Times that more rows had to be here than the bound allows."""
 
 
-class Bounded:
+class RowPrefetcher:
     """Keeps in a view the rows that batches need, and few others."""
 
     def __init__(
         self,
-        rows: HotRows,
+        rows: CachedReplica,
         view: RowTable,
-        pending: Pending,
+        pending: PendingGains,
         pushes: Pushes,
         follow: Callable[[Sequence[Change]], None],
         retry_interval_ms: int,
@@ -114,11 +114,11 @@ class Bounded:
         self._used = np.zeros(0, np.uint32)  # (room,) by place: the last batch that used it
         self._batch = 0
         self._lacked = False  # rows of the batch that came last
-        self.usage = Usage()
+        self.usage = PrefetchUsage()
         rows.asked.pull_with(self)
 
     @property
-    def gaining(self) -> Gaining:
+    def gaining(self) -> PendingColumns:
         """The columns of what is pending."""
         return self._pending.reserve()
 

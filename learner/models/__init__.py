@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.learner.errors import MissingTorch
 from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
-from headrace.learner.spec.optimizers import FTRL
+from headrace.learner.spec.optimizer_spec import FTRL
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.admission import Admissions
-    from headrace.learner.inputs.required_rows import AskedRows
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.inputs.admission import AdmissionCounts
+    from headrace.learner.inputs.required_rows import RequiredRows
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
 
-class Learning(Protocol):
+class TrainableModel(Protocol):
     """What the loop needs of a model."""
 
     def rows_needed(self, examples: Examples) -> int:
@@ -36,7 +36,7 @@ class Learning(Protocol):
     def learn(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
@@ -48,18 +48,18 @@ class Learning(Protocol):
         """
 
 
-class Model(Learning, Protocol):
+class Model(TrainableModel, Protocol):
     """A model of rows. One thread learns; any number may predict, each from a view of its own."""
 
     width: int
     """Floats a row."""
 
     @property
-    def asked_rows(self) -> AskedRows:
+    def asked_rows(self) -> RequiredRows:
         """Which rows `predict` reads."""
 
     @property
-    def admissions(self) -> Admissions:
+    def admissions(self) -> AdmissionCounts:
         """What was decided of ids without a row so far."""
 
     def predict(

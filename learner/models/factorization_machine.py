@@ -2,7 +2,7 @@
 
     y = w0 + sum_i w_i x_i + sum_{i < j} <v_i, v_j> x_i x_j        (Rendle 2010, eq. 1)
 
-The inputs are those of every model (learner.inputs.inputs): ids, numbers, items of bags,
+The inputs are those of every model (learner.inputs.example_inputs): ids, numbers, items of bags,
 statistics. A vector's value is what it began with (learner.kernels.initialization) plus what it
 gained. As with logistic regression, learning a stream in batches of any size gives the same rows,
 bit for bit; without dimensions it *is* logistic regression, with whichever optimizer the weights
@@ -20,15 +20,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.learner.kernels.row_values import parameters_of
-from headrace.learner.models.factorization_machine_kernels import Work, learn, predict
-from headrace.learner.models.row_model import ExampleByExample
+from headrace.learner.models.factorization_machine_kernels import (
+    FactorizationScratch,
+    learn,
+    predict,
+)
+from headrace.learner.models.row_model import SequentialModel
 
 if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Encoded
     from headrace.learner.spec.model_spec import ModelSpec
 
 
-class FactorizationMachine(ExampleByExample):
+class FactorizationMachine(SequentialModel):
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -42,7 +46,7 @@ class FactorizationMachine(ExampleByExample):
 
     def _work(self, encoded: Encoded) -> tuple[Any, ...]:
         inputs, dimensions = self._inputs.most_inputs(encoded), self._dimensions
-        work = Work(
+        work = FactorizationScratch(
             np.empty((inputs, dimensions), np.float32),
             np.empty(dimensions, np.float32),
             np.empty(dimensions, np.float32),

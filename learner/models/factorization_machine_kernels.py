@@ -2,7 +2,7 @@
 
 Rendle, "Factorization Machines", ICDM 2010. The sum of all pairs of inputs costs as much as the
 inputs alone (lemma 3.1); its derivative by a coordinate is eq. (4). The intercept is w0 of eq. (1):
-it has a weight, and takes part in no pair.
+it has a weight, and takes inlined in no pair.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
-from headrace.learner.inputs.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     begin_at,
     counts_of,
@@ -25,10 +25,10 @@ from headrace.learner.inputs.inputs import (
 )
 from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
 from headrace.learner.kernels.initialization import origin
-from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.loss import gradient_of, probability_of
 from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_finding import shift_of
+from headrace.learner.kernels.row_lookup import shift_of
 from headrace.learner.kernels.row_values import read_id, read_weight, value_at
 from headrace.pserver.intrinsics.row_view import row_of
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _ZERO = np.float32(0.0)
 
 
-class Work(NamedTuple):
+class FactorizationScratch(NamedTuple):
     """Working memory of one example, beside `Scratch`."""
 
     vectors: Floats  # (inputs, d) that the example is predicted from
@@ -48,7 +48,7 @@ class Work(NamedTuple):
     squares: Floats  # (d,) sum of the squares of the same
 
 
-@part
+@inlined
 def _add_input(row, there, begun, machine, shrink, x, work, vector, at):  # type: ignore[no-untyped-def]
     """Read coordinates of the vector of an input, and add them to the sums."""
     value = value_at(row, there, machine, begun, shrink, at)
@@ -58,7 +58,7 @@ def _add_input(row, there, begun, machine, shrink, x, work, vector, at):  # type
     add(work.squares, 0, at, part_of * part_of)
 
 
-@quotient_part
+@inlined_ieee_division
 def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click; leave the vectors and their sum in `work`."""
     ids, x, total, squares = scratch.ids[row], scratch.x[row], work.total, work.squares
@@ -88,14 +88,14 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
     return probability_of(linear + 0.5 * pairs)
 
 
-@part
+@inlined
 def _step_input(taken, more, group, shrink, parts, scaled, x, work, vector, at):  # type: ignore[no-untyped-def]
     """Step coordinates of the vector of an input."""
     gradient = scaled * (take(work.total, 0, at) - take(vector, 0, at) * x)
     step_at(taken, more, group, shrink, parts, at, gradient)
 
 
-@quotient_part
+@inlined_ieee_division
 def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):  # type: ignore[no-untyped-def]
     """Step and count the rows of one example, in the view and in what is pending alike."""
     values, more_values, seen = columns.values, gaining.values, columns.last_seen
@@ -165,7 +165,7 @@ def learn(  # type: ignore[no-untyped-def]
             scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
+            slope = gradient_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
     return examples
 

@@ -1,9 +1,9 @@
 """Logistic regression on the rows of ids, learned example by example, the model of most CTR teams.
 
-The inputs of an example (learner.inputs.inputs) are rows with one weight each; an item that is in a
-bag twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take the
-statistics, add up the weights, note the score, step, count. Example by example means exactly that:
-learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
+The inputs of an example (learner.inputs.example_inputs) are rows with one weight each; an item that
+is in a bag twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take
+the statistics, add up the weights, note the score, step, count. Example by example means exactly
+that: learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
 
 An id in a bucket that already has the example changes nothing there, but its weight counts in the
 sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.learner.kernels.ftrl import constants
 from headrace.learner.models.logistic_kernels import learn, predict
-from headrace.learner.models.row_model import ExampleByExample
+from headrace.learner.models.row_model import SequentialModel
 
 if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Encoded
     from headrace.learner.spec.model_spec import ModelSpec
 
 
-class LogisticRegression(ExampleByExample):
+class LogisticRegression(SequentialModel):
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
-from headrace.learner.inputs.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     begin_at,
     common_input,
@@ -21,15 +21,15 @@ from headrace.learner.inputs.inputs import (
 )
 from headrace.learner.intrinsics.simd_rows import add_two
 from headrace.learner.kernels.ftrl import step, weight
-from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.loss import gradient_of, probability_of
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_finding import shift_of
+from headrace.learner.kernels.row_lookup import shift_of
 from headrace.pserver.rows.columns import row_record
 
 _row_at = row_record("z", "n")
 
 
-@part
+@inlined
 def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def]
     """Leave z and n of inputs [begin, end), from the rows at `reads`."""
     rows, zs, squares = columns.shows, scratch.zs, scratch.squares
@@ -41,7 +41,7 @@ def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def
             zs[k], squares[k] = row.z, row.n
 
 
-@quotient_part
+@inlined_ieee_division
 def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click, from z and n; leave weights and sqrt(n).
 
@@ -62,7 +62,7 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
     return probability_of(total + other)
 
 
-@quotient_part
+@inlined_ieee_division
 def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
     """Leave what z and n of each input gain, in the place of what they were."""
     x, zs, squares = scratch.x[row], scratch.zs, scratch.squares
@@ -72,7 +72,7 @@ def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
         zs[k], squares[k] = step(slope * x[k], weights[k], squares[k], roots[k], ftrl)
 
 
-@part
+@inlined
 def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Add what inputs [begin, end) gained to their rows, and count the example in these."""
     seen, pending = columns.values, gaining.values
@@ -87,7 +87,7 @@ def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: igno
             count_row(columns, gaining, place, shows, clicks, second)
 
 
-@part
+@inlined
 def _take_common(columns, gaining, features, scratch):  # type: ignore[no-untyped-def]
     """Take out the rows that are inputs of every example, while a batch is learned.
 
@@ -102,7 +102,7 @@ def _take_common(columns, gaining, features, scratch):  # type: ignore[no-untype
             common[2 + i, at] = gaining.values[place, i] if place >= 0 else np.float32(0.0)
 
 
-@part
+@inlined
 def _gather_common(scratch, begin, end):  # type: ignore[no-untyped-def]
     zs, squares, z, n = scratch.zs, scratch.squares, scratch.common[0], scratch.common[1]
     for i in range(begin, end):
@@ -110,7 +110,7 @@ def _gather_common(scratch, begin, end):  # type: ignore[no-untyped-def]
         zs[k], squares[k] = z[k], n[k]
 
 
-@part
+@inlined
 def _scatter_common(scratch, begin, end):  # type: ignore[no-untyped-def]
     zs, squares, live, common = scratch.zs, scratch.squares, scratch.live[0], scratch.common
     z, n, more_z, more_n = common[0], common[1], common[2], common[3]
@@ -124,7 +124,7 @@ def _scatter_common(scratch, begin, end):  # type: ignore[no-untyped-def]
         more_n[k] += n_gain
 
 
-@part
+@inlined
 def _put_common(columns, gaining, features, labelled, begin, end, scratch):  # type: ignore[no-untyped-def]
     """Put them back, with examples [begin, end) counted."""
     if end <= begin:
@@ -197,7 +197,7 @@ def learn(  # type: ignore[no-untyped-def]
             scores[i] = p
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            slope = slope_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
+            slope = gradient_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
             _step(ftrl, slope, scratch, row, count)
             counted = counts_of(labelled, i)
             _scatter_common(scratch, 0, 1)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import Settled, read_only
-from headrace.learner.calibration.isotonic import Isotonic
-from headrace.learner.calibration.platt import Calibrated
-from headrace.learner.inputs.inputs import BLOCK
-from headrace.learner.inputs.preparation import InputRows
-from headrace.learner.inputs.required_rows import AskedRows
+from headrace.ingest.runtime.numba_kernels import CachedDispatch, read_only
+from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.calibration.platt import PlattScaling
+from headrace.learner.inputs.example_inputs import BLOCK
+from headrace.learner.inputs.preparation import InputPreparation
+from headrace.learner.inputs.required_rows import RequiredRows
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec.calibration import ISOTONIC
+from headrace.learner.spec.calibration_spec import ISOTONIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.admission import Admissions
-    from headrace.learner.inputs.inputs import Labelled
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.inputs.admission import AdmissionCounts
+    from headrace.learner.inputs.example_inputs import LabelledColumns
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
 
-class ModelOfRows(ABC):
+class RowModel(ABC):
     """A model whose inputs are those of its spec. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -45,28 +45,28 @@ class ModelOfRows(ABC):
         Raises ValueError if it is not told.
         """
         self.width = spec.width
-        self._inputs = InputRows(spec, buckets)
+        self._inputs = InputPreparation(spec, buckets)
         self._name, self._optimizer = spec.name, spec.optimizer
         window_ms = spec.fields.label.window_ms
-        self._calibrated: Calibrated | None = None
+        self._calibrated: PlattScaling | None = None
         if spec.calibration is not None:
-            kind = Isotonic if spec.calibration.kind == ISOTONIC else Calibrated
+            kind = IsotonicScaling if spec.calibration.kind == ISOTONIC else PlattScaling
             self._calibrated = kind(spec.calibration, window_ms)
 
     @property
-    def admissions(self) -> Admissions:
+    def admissions(self) -> AdmissionCounts:
         """What was decided of ids without a row so far."""
         return self._inputs.admissions
 
     @property
-    def asked_rows(self) -> AskedRows:
+    def asked_rows(self) -> RequiredRows:
         """Which rows `predict` reads."""
         return self._asked_rows(np.zeros(0, np.uint64))
 
-    def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> AskedRows:
+    def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> RequiredRows:
         if self._calibrated is not None:
             layers = np.concatenate((layers, self._calibrated.ids))
-        return AskedRows(self._inputs, layers)
+        return RequiredRows(self._inputs, layers)
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
@@ -99,7 +99,7 @@ class ModelOfRows(ABC):
     def learn(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
@@ -130,10 +130,10 @@ class ModelOfRows(ABC):
     def _learn_all(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
-        labelled: Labelled,
+        labelled: LabelledColumns,
     ) -> npt.NDArray[np.float64]:
         """Return the score of every example, before calibration, made before learning it."""
 
@@ -144,7 +144,7 @@ class ModelOfRows(ABC):
             self._calibrated.forget()
 
 
-class ExampleByExample(ModelOfRows):
+class SequentialModel(RowModel):
     """A model that two compiled kernels make, each walking a batch example by example."""
 
     def __init__(
@@ -156,7 +156,7 @@ class ExampleByExample(ModelOfRows):
         predict: Callable[..., None],
     ) -> None:
         super().__init__(spec, buckets)
-        self._constants, self._learn, self._predict = constants, learn, Settled(predict)
+        self._constants, self._learn, self._predict = constants, learn, CachedDispatch(predict)
 
     @abstractmethod
     def _work(self, encoded: Encoded) -> tuple[Any, ...]:
@@ -185,10 +185,10 @@ class ExampleByExample(ModelOfRows):
     def _learn_all(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
-        labelled: Labelled,
+        labelled: LabelledColumns,
     ) -> npt.NDArray[np.float64]:
         """Learn example by example, and stop for rows of statistics where there is a need."""
         inputs, scores = self._inputs, np.empty(len(examples))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.pserver.rows.table import RowTable
 
 
-class Rounds(Protocol):
+class SyncGroup(Protocol):
     """Where learners step together: each round of each needs all of them."""
 
     busy: bool

@@ -38,22 +38,22 @@ import numpy as np
 
 from headrace.ingest.runtime.numba_kernels import kernel, read_only
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs.inputs import find_asked
-from headrace.learner.spec.optimizers import ADAGRAD, COIN, FTRL
+from headrace.learner.inputs.example_inputs import find_asked
+from headrace.learner.spec.optimizer_spec import ADAGRAD, COIN, FTRL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.preparation import InputRows
-    from headrace.learner.spec.optimizers import Optimizer
+    from headrace.learner.inputs.preparation import InputPreparation
+    from headrace.learner.spec.optimizer_spec import Optimizer
     from headrace.pserver.rows.table import RowTable
 
 _SEEN = 1
 """Where in a row n lies, or the sum of sizes: behind w or z, in rows of whatever width."""
 
 
-class Rates(NamedTuple):
+class UncertaintyRates(NamedTuple):
     """alpha_i = alpha / (added + sqrt(share seen_i + ahead))."""
 
     alpha: float
@@ -62,20 +62,20 @@ class Rates(NamedTuple):
     ahead: float
 
 
-def rates_of(optimizer: Optimizer, model: str) -> Rates:
+def rates_of(optimizer: Optimizer, model: str) -> UncertaintyRates:
     """Return the rates of a model's weights. Raises NoUncertainty."""
     if optimizer.name == FTRL:
-        return Rates(optimizer.alpha, optimizer.beta, 1.0, 0.0)
+        return UncertaintyRates(optimizer.alpha, optimizer.beta, 1.0, 0.0)
     if optimizer.name == COIN:
-        return Rates(optimizer.alpha, optimizer.beta, 0.5, 0.0)
+        return UncertaintyRates(optimizer.alpha, optimizer.beta, 0.5, 0.0)
     if optimizer.name == ADAGRAD:
-        return Rates(optimizer.alpha, optimizer.epsilon, 1.0, 1.0)
+        return UncertaintyRates(optimizer.alpha, optimizer.epsilon, 1.0, 1.0)
     raise NoUncertainty(model, optimizer.name)
 
 
 def uncertainty(
-    rates: Rates,
-    inputs: InputRows,
+    rates: UncertaintyRates,
+    inputs: InputPreparation,
     view: RowTable,
     features: Encoded,
     event_ms: npt.NDArray[np.int64],

@@ -27,18 +27,19 @@ from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.ingest.runtime.clock import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.models import open_model
-from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.compatibility import check_compatible, check_copy
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import sub_hashes_for
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
 from headrace.pserver.snapshots.restore import restore
-from headrace.pserver.snapshots.write import Facts, write_snapshot
+from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.storage import Shelf
-    from headrace.pserver.snapshots.write import Progress
-    from headrace.pserver.store import Answer, Push
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.writer import SnapshotProgress
+    from headrace.pserver.store import BucketAnswer, Push
 
 log = logging.getLogger(__name__)
 
 BEGINNING = "beginning"
 """In the place of a snapshot's name: from no rows at all."""
-_PACE = Pace(
+_PACE = LearnerPacing(
     push_interval_ms=200,
     order_wait_ms=10_000,  # all of it is in Kafka: a partition that is late is worth waiting for
     log_bytes_limit=1 << 62,  # the keeper runs between two steps: waiting for it would be for ever
@@ -85,7 +86,7 @@ class RebuildSettings:
     """For a model that begins with nothing."""
 
 
-class Replayed(NamedTuple):
+class RebuildProgress(NamedTuple):
     """How far the replay has come."""
 
     batches: int
@@ -94,11 +95,15 @@ class Replayed(NamedTuple):
     examples: int
 
 
-class Rebuilding:
+class Rebuilder:
     """What is about to be rebuilt: found and checked, nothing done yet."""
 
     def __init__(
-        self, settings: RebuildSettings, kafka: KafkaSettings, spec: ModelSpec, shelf: Shelf
+        self,
+        settings: RebuildSettings,
+        kafka: KafkaSettings,
+        spec: ModelSpec,
+        shelf: SnapshotStorage,
     ) -> None:
         """Choose where to begin and end. Raises what an operator has to read."""
         self.settings, self.spec, self.shelf = settings, spec, shelf
@@ -117,7 +122,9 @@ class Rebuilding:
             self.reader.close()
             raise
 
-    def replayed(self, answers: Sequence[Answer | Unreachable], examples: int) -> Replayed:
+    def replayed(
+        self, answers: Sequence[BucketAnswer | Unreachable], examples: int
+    ) -> RebuildProgress:
         """Return how far buckets that stand like this have come."""
         of = done = 0
         for name, source in self._sources.items():
@@ -125,7 +132,7 @@ class Rebuilding:
             marks = [each.marks.get(name, 0) for each in answers if not isinstance(each, Exception)]
             of += max(0, stop - first)
             done += max(0, min(marks, default=first) - first)
-        return Replayed(done, of, examples)
+        return RebuildProgress(done, of, examples)
 
     @staticmethod
     def _mark(manifest: Manifest | None, name: str) -> int:
@@ -140,7 +147,7 @@ class Rebuilding:
         if start is not None:
             manifest = find_snapshot(self.shelf, self.spec.name, start)
             if manifest.model == self.spec.name:
-                check_agreement(self.spec, manifest.shape)
+                check_compatible(self.spec, manifest.shape)
             else:
                 where = f"snapshot {start}"
                 check_copy(self.spec, parse_spec(manifest.spec, where), where)
@@ -190,13 +197,13 @@ class Rebuilding:
 
 
 def rebuild(
-    rebuilding: Rebuilding,
+    rebuilding: Rebuilder,
     headrace: str,
     *,
     stop: threading.Event,
-    tell_restored: Callable[[Progress], None],
-    tell_replayed: Callable[[Replayed], None],
-    tell_written: Callable[[Progress], None],
+    tell_restored: Callable[[SnapshotProgress], None],
+    tell_replayed: Callable[[RebuildProgress], None],
+    tell_written: Callable[[SnapshotProgress], None],
 ) -> Manifest | None:
     """Replay, and write the model as a snapshot; None if told to stop before.
 
@@ -217,7 +224,7 @@ def rebuild(
             return None
     if not _replay(rebuilding, store, shape, stop, tell_replayed):
         return None
-    facts = Facts(
+    facts = SnapshotFacts(
         headrace=headrace,
         sub_hashes=sub_hashes_for(settings.buckets) if manifest is None else manifest.sub_hashes,
         as_of_ms=settings.as_of_ms,
@@ -234,11 +241,11 @@ def rebuild(
 
 
 def _replay(
-    rebuilding: Rebuilding,
+    rebuilding: Rebuilder,
     store: MemoryStore,
     shape: Shape,
     stop: threading.Event,
-    tell: Callable[[Replayed], None],
+    tell: Callable[[RebuildProgress], None],
 ) -> bool:
     """Learn up to the bounds; return whether that was possible before told to stop."""
     spec = rebuilding.spec
@@ -250,7 +257,7 @@ def _replay(
         scores=_Nobody(),
         score_topic=scores_topic(spec.name),
         store=store,
-        exchange=_DirectExchange(store),
+        exchange=_InProcessExchange(store),
         replica=replica,
         model=open_model(spec, shape.buckets),
         fields=spec.fields,
@@ -263,7 +270,7 @@ def _replay(
         store,
         shape,
         name="rebuild",
-        keeping=Keeping(
+        keeping=FoldPolicy(
             keep_bytes=_KEEP_BYTES,
             expiry=replace(spec.expiry, interval_ms=_EXPIRE_EVERY_MS),
         ),
@@ -287,17 +294,17 @@ def _replay(
     return False
 
 
-class _DirectExchange:
+class _InProcessExchange:
     """Pushes at once: the store is in this process."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._answers: list[Answer | Unreachable] | None = None
+        self._answers: list[BucketAnswer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
         self._answers = self._store.push(pushes)
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         answers, self._answers = self._answers, None
         return answers
 

@@ -18,20 +18,20 @@ from headrace.ingest.kafka import KafkaReader
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.topics import examples_topic
 from headrace.learner.errors import RecoveryRefused, WrongExamples
-from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.compatibility import check_compatible, check_copy
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.spec.warm_start import check_larger, first_after
 from headrace.pserver.errors import MissingModel
 from headrace.pserver.snapshots.catalog import find_snapshot
-from headrace.pserver.snapshots.errors import DamagedSnapshot
 from headrace.pserver.snapshots.restore import (
-    Change,
+    ShapeChange,
     check_buckets,
     fill_with_nothing,
     restore,
     whole_shape,
 )
-from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
+from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.settings import KafkaSettings
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.spec.warm_start import Beginning, Kept
+    from headrace.learner.spec.warm_start import KeptRows, StartOffsets
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.restore import Restored
-    from headrace.pserver.snapshots.storage import Shelf
-    from headrace.pserver.snapshots.write import Progress
+    from headrace.pserver.snapshots.restore import RestoreResult
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots.writer import SnapshotProgress
     from headrace.pserver.store import Store
 
 
@@ -65,12 +65,12 @@ class RestoreSettings:
     """Whether nothing is verified."""
 
 
-class Wanted(NamedTuple):
+class RestorePlan(NamedTuple):
     """A snapshot, and the spec that it is to be restored as."""
 
     manifest: Manifest
     spec: ModelSpec
-    warm: Kept | None = None
+    warm: KeptRows | None = None
     """What a larger model keeps of it; None: it is the same model, perhaps renamed."""
 
     @property
@@ -81,27 +81,29 @@ class Wanted(NamedTuple):
         return known or manifest.as_of_ms or manifest.begun_ms
 
 
-def choose(shelf: Shelf, spec: ModelSpec, settings: RestoreSettings) -> Wanted:
+def choose(shelf: SnapshotStorage, spec: ModelSpec, settings: RestoreSettings) -> RestorePlan:
     """Return the snapshot that is meant. `spec`: of the model it was taken from.
 
     Raises NoSnapshot, DamagedSnapshot, WrongModel naming what differs, SpecError, RecoveryRefused.
     """
     manifest = find_snapshot(shelf, spec.name, settings.name)
-    check_agreement(spec, manifest.shape)
+    check_compatible(spec, manifest.shape)
     if settings.copy is None:
-        return Wanted(manifest, spec)
+        return RestorePlan(manifest, spec)
     copy = load_spec(settings.copy)
     if copy.name == spec.name:
         raise RecoveryRefused(f'--as: expected a spec of another name than "{spec.name}"')
     where = f"snapshot {manifest.name}"
     original = parse_spec(manifest.spec, where)
     if settings.warm:
-        return Wanted(manifest, copy, check_larger(copy, original, where))
+        return RestorePlan(manifest, copy, check_larger(copy, original, where))
     check_copy(copy, original, where)
-    return Wanted(manifest, copy)
+    return RestorePlan(manifest, copy)
 
 
-def examples_after(kafka: KafkaSettings, wanted: Wanted) -> tuple[Beginning, dict[str, int]]:
+def examples_after(
+    kafka: KafkaSettings, wanted: RestorePlan
+) -> tuple[StartOffsets, dict[str, int]]:
     """Return where in its own examples a larger model goes on from a snapshot, and as marks.
 
     Raises StreamError's kinds, WrongExamples.
@@ -119,15 +121,15 @@ def examples_after(kafka: KafkaSettings, wanted: Wanted) -> tuple[Beginning, dic
 
 def restore_model(
     store: Store,
-    shelf: Shelf,
-    wanted: Wanted,
+    shelf: SnapshotStorage,
+    wanted: RestorePlan,
     settings: RestoreSettings,
     *,
     marks: Mapping[str, int] | None = None,
     stop: threading.Event,
-    tell_verified: Callable[[Progress], None],
-    tell_restored: Callable[[Progress], None],
-) -> Restored | None:
+    tell_verified: Callable[[SnapshotProgress], None],
+    tell_restored: Callable[[SnapshotProgress], None],
+) -> RestoreResult | None:
     """Verify, then fill what is missing; None if told to stop before anything was written.
 
     `store` is of the model `wanted.spec`. marks: of a larger model, which else begins where its
@@ -136,7 +138,7 @@ def restore_model(
     manifest, spec, kept = wanted
     there = whole_shape(store)
     if there is not None:
-        check_agreement(spec, there)
+        check_compatible(spec, there)
         shape = there
     elif spec.name == manifest.model:
         shape = manifest.shape
@@ -159,7 +161,7 @@ def restore_model(
         manifest,
         shape,
         trusting=settings.trusting,
-        change=None if kept is None else Change(kept.rows, marks or {}),
+        change=None if kept is None else ShapeChange(kept.rows, marks or {}),
         stop=stop,
         tell=tell_restored,
     )
@@ -173,7 +175,7 @@ def restore_empty(store: Store, spec: ModelSpec, buckets: int | None) -> list[in
     """
     there = whole_shape(store)
     if there is not None:
-        check_agreement(spec, there)
+        check_compatible(spec, there)
     shape = None
     if buckets is not None:
         shape = there or Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.ingest.features.spec_text import one_of
-from headrace.learner.spec.optimizers import ADAGRAD, DENSE, EMBEDDINGS, SGD
+from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
 from headrace.learner.spec.tables import only, real, shown, whole
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet
     from headrace.ingest.features.spec_text import SpecText
-    from headrace.learner.spec.optimizers import Optimizer
+    from headrace.learner.spec.optimizer_spec import Optimizer
     from headrace.learner.spec.tables import Table
 
 LOGISTIC_REGRESSION = "logistic_regression"

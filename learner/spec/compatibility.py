@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Shape
 
 
-def check_agreement(spec: ModelSpec, shape: Shape) -> None:
+def check_compatible(spec: ModelSpec, shape: Shape) -> None:
     """Return if the store's model is the one that `spec` declares.
 
     Raises WrongModel naming the difference: `-` as the parameter server has it, `+` as here.

@@ -1,12 +1,12 @@
 """The model spec as a whole: what joiner, learners, parameter server and servers must agree on.
 
 One TOML file. `ingest.features.fields` reads what makes an example (`[fields.*]`, `[label]`,
-`[examples]`), `learner.spec.architecture` what model it is (`[model]`), `learner.spec.optimizers`
-how it is stepped (`[optimizer]`), `learner.spec.growth` how far it may grow (`[admission]`,
-`[expiry]`), `learner.calibration.platt` what becomes of its answers (`[calibration]`), this file
-`[statistics.*]` and the whole. The fingerprint is of what was read, not of the text, so a comment
-may change and a default may be written out. Whatever is not known is refused, naming the line: a
-misspelt key would else be a default in silence.
+`[examples]`), `learner.spec.architecture` what model it is (`[model]`),
+`learner.spec.optimizer_spec` how it is stepped (`[optimizer]`), `learner.spec.growth` how far it
+may grow (`[admission]`, `[expiry]`), `learner.calibration.platt` what becomes of its answers
+(`[calibration]`), this file `[statistics.*]` and the whole. The fingerprint is of what was read,
+not of the text, so a comment may change and a default may be written out. Whatever is not known is
+refused, naming the line: a misspelt key would else be a default in silence.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ from headrace.learner.spec.architecture import (
     check_synchronous,
     parse_model,
 )
-from headrace.learner.spec.calibration import Calibration, parse_calibration
+from headrace.learner.spec.calibration_spec import Calibration, parse_calibration
 from headrace.learner.spec.growth import Admission, parse_admission, parse_expiry
-from headrace.learner.spec.optimizers import (
+from headrace.learner.spec.optimizer_spec import (
     Optimizer,
     Optimizers,
     check_coin,
     floats,
     parse_optimizers,
 )
-from headrace.learner.spec.statistics import KINDS, Crossing, Program, Reading, program
+from headrace.learner.spec.statistics_spec import (
+    KINDS,
+    CrossRead,
+    StatisticRead,
+    StatisticsProgram,
+    program,
+)
 from headrace.learner.spec.tables import only, real, shown, table_of
 from headrace.pserver.keeper.expiry import Expiry
 
@@ -111,13 +117,13 @@ class ModelSpec:
         return self.optimizers.weights
 
     @property
-    def program(self) -> Program:
+    def program(self) -> StatisticsProgram:
         """The statistics, as kernels take them."""
         column = {each.name: i for i, each in enumerate(self.fields.singles)}
         read = [each for each in self.statistics if each.kind]
         level = {each.name: i for i, each in enumerate(read)}
         readings = [
-            Reading(
+            StatisticRead(
                 KINDS[each.kind],
                 column[each.of],
                 each.prior_clicks,
@@ -127,7 +133,7 @@ class ModelSpec:
             for each in read
         ]
         crossings = [
-            Crossing(
+            CrossRead(
                 each.number,
                 tuple(
                     level[part] if part in level else -1 - column[part]

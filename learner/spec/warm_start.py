@@ -21,9 +21,9 @@ import numpy as np
 
 from headrace.ingest.examples.batch import unpack
 from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.compatibility import difference
-from headrace.learner.spec.optimizers import DENSE
+from headrace.learner.spec.optimizer_spec import DENSE
 from headrace.pserver.errors import WrongModel
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FREE_TO_DIFFER = (*FREE_TO_DIFFER, "layers", "cross_layers", "module")
 """Of a structure: rows but those of layers mean the same whatever they are."""
 
 
-class Kept(NamedTuple):
+class KeptRows(NamedTuple):
     """Which rows a larger model begins with."""
 
     layers: bool
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
         return kept
 
 
-class Beginning(NamedTuple):
+class StartOffsets(NamedTuple):
     """Where in its examples a larger model begins."""
 
     offsets: dict[Source, int]
@@ -68,7 +68,7 @@ class Beginning(NamedTuple):
     """Partitions that hold nothing after the time yet: it begins at their end."""
 
 
-def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> Kept:
+def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows:
     """Return what `larger` can begin with of the rows of `original`.
 
     `where` says where the original's spec was found. Raises WrongModel naming all that differs and
@@ -106,10 +106,10 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> Kept:
         for key in ("layers", "cross_layers", "module")
     )
     goes_on = same or DENSE not in original.structure.groups
-    return Kept(same, goes_on and larger.calibration == original.calibration, tuple(new))
+    return KeptRows(same, goes_on and larger.calibration == original.calibration, tuple(new))
 
 
-def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> Beginning:
+def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> StartOffsets:
     """Return, of each partition, the first batch with an example appended after that time.
 
     records: all that a topic of examples holds. To a batch exactly: of one that holds examples from
@@ -127,7 +127,7 @@ def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> Begi
         else:
             offsets[record.source] = record.offset + 1
             waiting.add(record.source)
-    return Beginning(offsets, tuple(sorted(waiting)))
+    return StartOffsets(offsets, tuple(sorted(waiting)))
 
 
 def _structures(larger: ModelSpec, original: ModelSpec) -> list[tuple[str, object, object]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from headrace.learner.validation.progressive import Progressive, progressive
+from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredImpressions:
     """Impressions with a score and an outcome, in columns of n."""
 
     labels: Labels
@@ -42,9 +42,9 @@ class Scored:
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
-    def only(self, chosen: Chosen) -> Scored:
+    def only(self, chosen: Chosen) -> ScoredImpressions:
         """Return those chosen."""
-        return Scored(
+        return ScoredImpressions(
             self.labels[chosen],
             self.scores[chosen],
             self.event_ms[chosen],
@@ -52,7 +52,7 @@ class Scored:
             None if self.weights is None else self.weights[chosen],
         )
 
-    def figures(self) -> Progressive:
+    def figures(self) -> ProgressiveValidation:
         """Return the five figures."""
         return progressive(self.labels, self.scores, self.requests, self.weights)
 
@@ -73,15 +73,15 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ImpressionGroup:
     """Impressions that have something in common, and how good their scores are."""
 
     name: str
     impressions: int
-    figures: Progressive
+    figures: ProgressiveValidation
 
 
-def by_decile(scored: Scored, bands: int = 10) -> list[Band]:
+def by_decile(scored: ScoredImpressions, bands: int = 10) -> list[Band]:
     """Return ten bands of equally many impressions (by weight), from the lowest scores up.
 
     Equal scores are never parted, so there may be fewer bands.
@@ -129,7 +129,7 @@ def calibration_error(bands: list[Band]) -> float:
     return apart / whole if whole else float("nan")
 
 
-def by_slice(scored: Scored, values: pa.Array, most: int = 20) -> list[Part]:
+def by_slice(scored: ScoredImpressions, values: pa.Array, most: int = 20) -> list[ImpressionGroup]:
     """Return the figures of the most frequent values of a raw field; values: (n,) strings.
 
     What has no value is named "": a value that producers send is never that.
@@ -140,11 +140,13 @@ def by_slice(scored: Scored, values: pa.Array, most: int = 20) -> list[Part]:
     found = []
     for code in np.argsort(-counts, kind="stable")[:most].tolist():
         mine = scored.only(np.flatnonzero(indices == code))
-        found.append(Part(names[code], len(mine), mine.figures()))
+        found.append(ImpressionGroup(names[code], len(mine), mine.figures()))
     return found
 
 
-def by_window(scored: Scored, length_ms: int, step_ms: int) -> list[tuple[int, Part]]:
+def by_window(
+    scored: ScoredImpressions, length_ms: int, step_ms: int
+) -> list[tuple[int, ImpressionGroup]]:
     """Return the figures of windows of event time, each `step_ms` after the one before.
 
     The first begins with the first impression, the last holds the last. Each comes with its begin,
@@ -157,7 +159,7 @@ def by_window(scored: Scored, length_ms: int, step_ms: int) -> list[tuple[int, P
     for begin_ms in _begins(int(times[0]), int(times[-1]), length_ms, step_ms):
         begin, end = np.searchsorted(times, (begin_ms, begin_ms + length_ms))
         mine = scored.only(order[begin:end])
-        found.append((begin_ms, Part("", len(mine), mine.figures())))
+        found.append((begin_ms, ImpressionGroup("", len(mine), mine.figures())))
     return found
 
 

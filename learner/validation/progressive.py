@@ -28,7 +28,7 @@ _LEAST = 1e-15
 
 
 @dataclass(frozen=True, slots=True)
-class Progressive:
+class ProgressiveValidation:
     """The five figures of a stream of scores."""
 
     auc: float
@@ -48,14 +48,14 @@ def progressive(
     scores: Floats,
     requests: npt.NDArray[np.int64] | None = None,
     weights: Floats | None = None,
-) -> Progressive:
+) -> ProgressiveValidation:
     """Return the five figures of n impressions.
 
     labels: (n,) 1 if clicked; scores: (n,) probabilities; requests: (n,) a number equal for the
     impressions of one request, or None if there are no requests; weights: (n,) or None if each
     impression counts once.
     """
-    return Progressive(
+    return ProgressiveValidation(
         auc(labels, scores, weights),
         np.nan if requests is None else request_auc(labels, scores, requests, weights),
         log_loss(labels, scores, weights),

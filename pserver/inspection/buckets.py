@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.pserver.errors import CorruptEntry, Refused, StoreError, Unreachable
+from headrace.pserver.errors import AccessRefused, CorruptEntry, StoreError, Unreachable
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.rows.deltas import Gains, unpack_entry
-from headrace.pserver.store import OWN_FIELDS, Polled
+from headrace.pserver.rows.deltas import RowDeltas, unpack_entry
+from headrace.pserver.store import OWN_FIELDS, PollResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 _MEASURED = 16
 """Sub-hashes of a bucket whose memory is asked for. Ids are hashes, so that all are alike."""
@@ -35,7 +35,7 @@ _CALLS_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBucket:
+class BucketSurvey:
     """One bucket. The figures of one that is not `there` are zero."""
 
     bucket: int
@@ -73,16 +73,18 @@ class FoundBucket:
         return not (self.missing or self.trouble)
 
 
-def survey_buckets(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
+def survey_buckets(
+    store: RedisStore, buckets: Sequence[int], sub_hashes: int
+) -> list[BucketSurvey]:
     """Look at these buckets, some at a time. Raises nothing for a node or bucket that is away."""
-    found: list[FoundBucket] = []
+    found: list[BucketSurvey] = []
     a_round = max(1, _CALLS_AT_ONCE // sub_hashes)
     for start in range(0, len(buckets), a_round):
         found += _survey_round(store, buckets[start : start + a_round], sub_hashes)
     return found
 
 
-def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[FoundBucket]:
+def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) -> list[BucketSurvey]:
     calls: list[Call] = []
     for bucket in buckets:
         marks, log = store.key(bucket, "marks"), store.key(bucket, "log")
@@ -95,7 +97,7 @@ def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) ->
     found = []
     for place, bucket in enumerate(buckets):
         head, clock, log, *lengths = replies[place * size : (place + 1) * size]
-        looked = _headed(FoundBucket(bucket, store.node_of(bucket)), head, clock)
+        looked = _headed(BucketSurvey(bucket, store.node_of(bucket)), head, clock)
         if looked.there:
             sample = _sample(lengths)
             keys = [store.key(bucket, f"rows:{n}") for n in sample]
@@ -119,7 +121,7 @@ def _sample(lengths: Sequence[Any]) -> list[int]:
     return full[:: -(-len(full) // _MEASURED)] if full else []
 
 
-def _headed(found: FoundBucket, head: Any, clock: Any) -> FoundBucket:
+def _headed(found: BucketSurvey, head: Any, clock: Any) -> BucketSurvey:
     """Add what the marks say."""
     for reply in (head, clock):
         if isinstance(reply, StoreError):
@@ -142,19 +144,19 @@ def _headed(found: FoundBucket, head: Any, clock: Any) -> FoundBucket:
 
 
 def _sized(
-    found: FoundBucket,
+    found: BucketSurvey,
     lengths: Sequence[Any],
     sample: Sequence[Any],
     memory: Sequence[Any],
     log: Any,
-) -> FoundBucket:
+) -> BucketSurvey:
     """Add counts and memory: of all sub-hashes, of a sample of them, of what that takes."""
     for reply in (*lengths, *memory, log):
         if isinstance(reply, Unreachable):
             return replace(found, trouble=str(reply))
     rows, sampled = sum(map(int, lengths)), sum(map(int, sample))
     found = replace(found, rows=rows, rows_of_fullest=max(map(int, lengths)))
-    if any(isinstance(reply, Refused) for reply in (*memory, log)):
+    if any(isinstance(reply, AccessRefused) for reply in (*memory, log)):
         return found
     sampled_bytes = sum(size or 0 for size in memory)  # None for one that is gone by now
     return replace(
@@ -164,7 +166,7 @@ def _sized(
     )
 
 
-def _dated(store: RedisStore, found: Sequence[FoundBucket]) -> list[FoundBucket]:
+def _dated(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurvey]:
     """Add from when the newest event in the logs is."""
     calls = []
     for each in found:
@@ -190,7 +192,7 @@ MOST_BYTES = 64 << 20
 _ENTRIES_A_POLL = 64
 
 
-def count_in_logs(store: RedisStore, found: Sequence[FoundBucket]) -> list[FoundBucket]:
+def count_in_logs(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurvey]:
     """Fill in `rows_in_log`, where the logs are small enough. Needs the model's shape."""
     there = [each for each in found if each.there]
     if sum(each.log_bytes for each in there) > MOST_BYTES:
@@ -209,18 +211,18 @@ def count_in_logs(store: RedisStore, found: Sequence[FoundBucket]) -> list[Found
 
 
 def _ids_in_logs(
-    store: RedisStore, found: Sequence[FoundBucket]
+    store: RedisStore, found: Sequence[BucketSurvey]
 ) -> dict[int, npt.NDArray[np.uint64]]:
     ids: dict[int, list[npt.NDArray[np.uint64]]] = {each.bucket: [] for each in found}
     goals = {each.bucket: each.version for each in found}
     after = {each.bucket: each.trimmed for each in found if each.version > each.trimmed}
     while after:
         for answer in store.poll(after, _ENTRIES_A_POLL):
-            if not isinstance(answer, Polled):
+            if not isinstance(answer, PollResult):
                 raise answer
             for entry in answer.entries:
                 content = unpack_entry(entry.blob)[1]
-                if isinstance(content, Gains):
+                if isinstance(content, RowDeltas):
                     ids[answer.bucket].append(content.ids)
                 after[answer.bucket] = entry.version
             if not answer.entries or after[answer.bucket] >= goals[answer.bucket]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.pserver.errors import Refused, StoreError, Unreachable
+from headrace.pserver.errors import AccessRefused, StoreError, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.pserver.redis_backend.cluster_client import Nodes, Place
+    from headrace.pserver.redis_backend.cluster_client import ClusterClient, Place
 
 SETTINGS = (
     *("maxmemory", "maxmemory-policy", "appendonly", "save", "stop-writes-on-bgsave-error"),
@@ -25,7 +25,7 @@ SETTINGS = (
 """That matter to headrace, by the names that redis.conf has for them."""
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """One server as the others know it: a line of CLUSTER NODES."""
 
     place: Place
@@ -45,10 +45,10 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundNode:
+class NodeSurvey:
     """One server, as the others know it and as it says of itself."""
 
-    member: Member
+    member: ClusterMember
     trouble: str | None = None
     """Why it did not answer; the rest is then empty."""
     info: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class FoundNode:
         return self.info.get("cluster_enabled") == "1"
 
 
-def survey_nodes(nodes: Nodes, now_ms: Callable[[], float]) -> list[FoundNode]:
+def survey_nodes(nodes: ClusterClient, now_ms: Callable[[], float]) -> list[NodeSurvey]:
     """Ask every server, replicas too. Raises Unreachable if none of those known answers."""
     return [_survey(nodes, member, now_ms) for member in _members(nodes)]
 
@@ -93,7 +93,7 @@ def parse_info(text: str) -> dict[str, str]:
     return {name: value.strip() for name, colon, value in pairs if colon}
 
 
-def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[Member]:
+def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[ClusterMember]:
     """Return the lines of CLUSTER NODES, primaries first.
 
     `places` says by identity where clients are to go, as CLUSTER SLOTS does; what it lacks is where
@@ -109,7 +109,7 @@ def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[
         slots = [each for each in rest[4:] if not each.startswith("[")]
         above = "" if primary == "-" or primary not in found else "{}:{}".format(*found[primary])
         members.append(
-            Member(
+            ClusterMember(
                 found[identity],
                 identity,
                 frozenset(flags.split(",")) - {"myself"},
@@ -126,13 +126,13 @@ def _width(slots: str) -> int:
     return int(last or first) - int(first) + 1
 
 
-def _members(nodes: Nodes) -> list[Member]:
+def _members(nodes: ClusterClient) -> list[ClusterMember]:
     trouble: Unreachable | None = None
     for place in nodes.known():
         try:
             info = parse_info(nodes.ask(place, "INFO").decode())
             if info.get("cluster_enabled") != "1":
-                return [Member(place), *_replicas(info, place)]
+                return [ClusterMember(place), *_replicas(info, place)]
             places: dict[str, Place] = {}
             for _, _, *holders in nodes.ask(place, "CLUSTER", "SLOTS"):
                 for host, port, identity, *_ in holders:
@@ -144,17 +144,17 @@ def _members(nodes: Nodes) -> list[Member]:
     raise trouble
 
 
-def _replicas(info: Mapping[str, str], primary: Place) -> list[Member]:
+def _replicas(info: Mapping[str, str], primary: Place) -> list[ClusterMember]:
     """Return the replicas of one server, as its INFO lists them."""
     found = []
     for number in range(int(info.get("connected_slaves", "0"))):
         said = dict(pair.split("=", 1) for pair in info[f"slave{number}"].split(","))
         place = said["ip"], int(said["port"])
-        found.append(Member(place, "", frozenset({"slave"}), "{}:{}".format(*primary)))
+        found.append(ClusterMember(place, "", frozenset({"slave"}), "{}:{}".format(*primary)))
     return found
 
 
-def _survey(nodes: Nodes, member: Member, now_ms: Callable[[], float]) -> FoundNode:
+def _survey(nodes: ClusterClient, member: ClusterMember, now_ms: Callable[[], float]) -> NodeSurvey:
     place = member.place
     try:
         info = parse_info(nodes.ask(place, "INFO").decode())
@@ -164,7 +164,7 @@ def _survey(nodes: Nodes, member: Member, now_ms: Callable[[], float]) -> FoundN
         seconds, microseconds = map(int, nodes.ask(place, "TIME"))
         after_ms = now_ms()
         clock_ms = seconds * 1000 + microseconds / 1000
-        return FoundNode(
+        return NodeSurvey(
             member,
             info=info,
             settings=_settings(nodes, place),
@@ -173,10 +173,10 @@ def _survey(nodes: Nodes, member: Member, now_ms: Callable[[], float]) -> FoundN
             unsure_ms=(after_ms - before_ms) / 2,
         )
     except StoreError as error:
-        return FoundNode(member, trouble=str(error))
+        return NodeSurvey(member, trouble=str(error))
 
 
-def _settings(nodes: Nodes, place: Place) -> dict[str, str] | None:
+def _settings(nodes: ClusterClient, place: Place) -> dict[str, str] | None:
     try:
         flat = [word.decode() for word in nodes.ask(place, "CONFIG", "GET", *SETTINGS)]
     except Unreachable:
@@ -186,10 +186,10 @@ def _settings(nodes: Nodes, place: Place) -> dict[str, str] | None:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _functions(nodes: Nodes, place: Place) -> int | None:
+def _functions(nodes: ClusterClient, place: Place) -> int | None:
     try:
         return int(nodes.ask(place, "FCALL_RO", "headrace_version", 0))
-    except Refused:
+    except AccessRefused:
         return None
     except Unreachable:
         raise

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.inspection.buckets import FoundBucket, survey_buckets
-from headrace.pserver.inspection.nodes import FoundNode, survey_nodes
+from headrace.pserver.inspection.buckets import BucketSurvey, survey_buckets
+from headrace.pserver.inspection.nodes import NodeSurvey, survey_nodes
 from headrace.pserver.redis_backend.cluster_client import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.pserver.redis_backend.cluster_client import Nodes
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.cluster_client import ClusterClient
+    from headrace.pserver.redis_backend.redis_store import RedisStore
     from headrace.pserver.store import Shape
 
 _SCANNED_AT_ONCE = 1_000
@@ -33,8 +33,8 @@ class Survey:
     model: str
     at_ms: float
     """By our clock."""
-    nodes: Sequence[FoundNode]
-    buckets: Sequence[FoundBucket]
+    nodes: Sequence[NodeSurvey]
+    buckets: Sequence[BucketSurvey]
     shape: Shape | None
     """None: see `trouble`."""
     trouble: StoreError | None = None
@@ -57,7 +57,7 @@ def survey(
     return Survey(model, at_ms, nodes, found, shape)
 
 
-def drop_leftovers(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> None:
+def drop_leftovers(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> None:
     """Remove what keys there are of a model's buckets, for a model whose shape is lost or gone.
 
     Raises Unreachable.
@@ -70,7 +70,7 @@ def drop_leftovers(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> None
                     raise reply
 
 
-def _guess(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> tuple[int, int]:
+def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> tuple[int, int]:
     """Return how many buckets and sub-hashes a model seems to have, from the keys that are there.
 
     Both are powers of two and filled evenly, so that a part of the keys tells unless it is tiny.
@@ -86,7 +86,7 @@ def _guess(nodes: Nodes, model: str, found: Sequence[FoundNode]) -> tuple[int, i
     return _power_of_two_above(buckets), max(1, _power_of_two_above(subs))
 
 
-def _scan(nodes: Nodes, node: FoundNode, pattern: str) -> Iterator[bytes]:
+def _scan(nodes: ClusterClient, node: NodeSurvey, pattern: str) -> Iterator[bytes]:
     place, cursor = node.member.place, b"0"
     while True:
         try:

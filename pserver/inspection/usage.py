@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.pserver.inspection.survey import Survey
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 WATCH_S = 3.0
 """Servers count idle time in whole seconds; who follows a log asks several times in each."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class FoldPolicy:
     """When to fold and trim, and how buckets are shared."""
 
     keep_ms: int = 60_000
@@ -37,7 +37,7 @@ class Keeping:
     """Which rows are deleted."""
 
 
-class Held(NamedTuple):
+class PendingEntry(NamedTuple):
     """What a keeper remembers of an entry that is still in the log."""
 
     version: int
@@ -48,7 +48,9 @@ class Held(NamedTuple):
     """Rows that it was the first to touch since they were written."""
 
 
-def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping) -> int:
+def entries_to_fold(
+    entries: Sequence[PendingEntry], size_bytes: int, now_ms: int, keeping: FoldPolicy
+) -> int:
     """Return how many of the oldest entries, of that size in all, are to be folded and trimmed now.
 
     None until the oldest is too old or all are too large; then so many that an eighth of the time
@@ -76,7 +78,7 @@ def due(entries: Sequence[Held], size_bytes: int, now_ms: int, keeping: Keeping)
 
 
 @dataclass(slots=True)
-class Tenure:
+class BucketLease:
     """One holding of one bucket."""
 
     token: str
@@ -87,7 +89,7 @@ class Tenure:
     """Whether `entries` is the whole log up to the replica's position."""
     trimmed: int = 0
     """The version before the first of `entries`: their rows are all that this holding writes."""
-    entries: deque[Held] = field(default_factory=deque)
+    entries: deque[PendingEntry] = field(default_factory=deque)
     size_bytes: int = 0
     """Of all entries."""
     count: int = 0

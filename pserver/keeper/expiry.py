@@ -2,7 +2,7 @@
 
 Time is event time, as the rows tell it: the newest `last_seen` of a bucket is its present. So a
 stream that stands still expires nothing, and a replay of history expires what the stream did then.
-Rows that were never seen, as those of dense layers, have no age: they stay, and do not count.
+FoldedRows that were never seen, as those of dense layers, have no age: they stay, and do not count.
 
 Above the cap a sixteenth of it goes at once, so that it is not reached again by the next row.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape
 
 ROWS_AN_ENTRY = 1 << 16
@@ -41,7 +41,7 @@ class Expiry:
         return self.after_s > 0 or self.most_rows > 0
 
 
-def doomed(
+def expired(
     last_seen: npt.NDArray[np.uint32], after_s: int, most_rows: int
 ) -> npt.NDArray[np.int64]:
     """Return the indexes of rows of one bucket that are to be deleted, ascending.
@@ -64,8 +64,8 @@ def doomed(
     return seen[goes]
 
 
-def doomed_rows(
-    rows: Rows, shape: Shape, expiry: Expiry
+def expired_rows(
+    rows: FoldedRows, shape: Shape, expiry: Expiry
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
     """Yield bucket and indexes into `rows`, ascending by id, of what is to be deleted there."""
     buckets = shape.bucket_of(rows.ids).astype(np.uint16)
@@ -74,6 +74,6 @@ def doomed_rows(
     most_rows = expiry.most_rows and max(1, expiry.most_rows // shape.buckets)
     for bucket in range(shape.buckets):
         here = order[starts[bucket] : starts[bucket + 1]]
-        going = here[doomed(rows.last_seen[here], expiry.after_s, most_rows)][:ROWS_AN_ENTRY]
+        going = here[expired(rows.last_seen[here], expiry.after_s, most_rows)][:ROWS_AN_ENTRY]
         if going.shape[0]:
             yield bucket, going[np.argsort(rows.ids[going])]

@@ -28,11 +28,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from headrace.pserver.errors import LostLease, Unreachable
-from headrace.pserver.keeper.bucket_lease import Held, Keeping, Tenure, due
-from headrace.pserver.keeper.expiry import doomed_rows
+from headrace.pserver.keeper.bucket_lease import (
+    BucketLease,
+    FoldPolicy,
+    PendingEntry,
+    entries_to_fold,
+)
+from headrace.pserver.keeper.expiry import expired_rows
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica, Stale
-from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, Header, pack, unpack_entry
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
 from headrace.pserver.store import Delete, Fold, Trim
 
 if TYPE_CHECKING:
@@ -40,10 +45,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.replica.log_chain import Position
+    from headrace.pserver.replica.log_chain import LogPosition
     from headrace.pserver.store import Shape, Store
 
-__all__ = ["Held", "Keeper", "Keeping", "due"]
+__all__ = ["FoldPolicy", "Keeper", "PendingEntry", "entries_to_fold"]
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +66,7 @@ class Keeper:
         shape: Shape,
         *,
         name: str,
-        keeping: Keeping,
+        keeping: FoldPolicy,
         now_ms: Callable[[], int],
         draw_nonce: Callable[[], bytes],
         metrics: KeeperMetrics | None = None,
@@ -71,7 +76,7 @@ class Keeper:
         self._keeping, self._now_ms, self._draw_nonce = keeping, now_ms, draw_nonce
         self._metrics = metrics or KeeperMetrics(shape.model)
         self.replica = Replica(store, shape, buckets=())
-        self._tenures: dict[int, Tenure] = {}
+        self._tenures: dict[int, BucketLease] = {}
         self._untended = deque(range(shape.buckets))  # in the order in which to claim them
         # keepers that start together begin at different buckets
         self._untended.rotate(int.from_bytes(draw_nonce()[:4], "little"))
@@ -91,9 +96,9 @@ class Keeper:
         1. lease   renew what is held, claim what nobody holds
         2. follow  the logs of what is held; remember which rows their entries touch first
         3. stock   read the whole log of a bucket that was taken over, or copied anew
-        4. fold    write the rows of entries that are due, until others have waited long enough
-        5. trim    remove the entries whose rows are written
-        6. expire  have rows deleted that are too old or too many
+        4. fold    write the rows of entries that are entries_to_fold, until others have waited long
+        enough 5. trim    remove the entries whose rows are written 6. expire  have rows deleted
+        that are too old or too many
 
         Raises MissingBucket and what else the store raises beyond Unreachable and LostLease.
         """
@@ -149,7 +154,7 @@ class Keeper:
             except Unreachable:
                 taken = False
             if taken:
-                self._tenures[bucket] = Tenure(self._token, now)
+                self._tenures[bucket] = BucketLease(self._token, now)
             else:
                 self._untended.append(bucket)
         self._token = self._draw_token()
@@ -182,7 +187,7 @@ class Keeper:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
         first = places[~self._since[places]]
         self._since[first] = True
-        held = Held(version, size_bytes, self._now_ms(), first)
+        held = PendingEntry(version, size_bytes, self._now_ms(), first)
         tenure = self._tenures[bucket]
         tenure.entries.append(held)
         tenure.size_bytes += size_bytes
@@ -206,7 +211,7 @@ class Keeper:
         except Unreachable:
             log.info("the lease of bucket %d ends by itself", bucket)
 
-    def _stock(self, bucket: int, tenure: Tenure) -> bool:
+    def _stock(self, bucket: int, tenure: BucketLease) -> bool:
         """Remember the whole log up to the replica's position; return whether that was possible."""
         goal, last = self.replica.position(bucket).version, 0
         while not tenure.stocked:
@@ -232,11 +237,13 @@ class Keeper:
             self._forget(bucket)
         return tenure.stocked
 
-    def _begin(self, tenure: Tenure) -> None:
-        """Take the rows to be written out of the entries that are due."""
+    def _begin(self, tenure: BucketLease) -> None:
+        """Take the rows to be written out of the entries that are entries_to_fold."""
         if tenure.count:
             return
-        tenure.count = due(tenure.entries, tenure.size_bytes, self._now_ms(), self._keeping)
+        tenure.count = entries_to_fold(
+            tenure.entries, tenure.size_bytes, self._now_ms(), self._keeping
+        )
         places = [tenure.unwritten]
         for index in range(tenure.count):
             entry = tenure.entries[index]
@@ -301,7 +308,7 @@ class Keeper:
         self._expire_at_ms = now + expiry.interval_ms
         rows = self.replica.table.everything()
         deletes, counts = [], []
-        for bucket, going in doomed_rows(rows, self._shape, expiry):
+        for bucket, going in expired_rows(rows, self._shape, expiry):
             tenure = self._tenures.get(bucket)
             if tenure is None or not tenure.stocked:
                 continue
@@ -341,9 +348,9 @@ class Keeper:
         self._let_go(bucket)
 
 
-def _deleting(position: Position, deletions: Deletions) -> bytes:
+def _deleting(position: LogPosition, deletions: Deletions) -> bytes:
     """Return an entry that deletes, and repeats how far the bucket has come: it may be the last."""
     rows = deletions.ids.shape[0]
     reached = [replace(each, clicks=[]) for each in position.reached.values()]
-    header = Header(0, rows, position.event_ms, position.append_ms, reached, DELETING_FORMAT)
+    header = EntryHeader(0, rows, position.event_ms, position.append_ms, reached, DELETING_FORMAT)
     return pack(header, deletions)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class KeeperSettings:
     """0: no metrics are served."""
     idle_s: float = 0.1
     """Rest when there was nothing to do: short against the time that the log is kept."""
-    keeping: Keeping = field(default_factory=Keeping)
+    keeping: FoldPolicy = field(default_factory=FoldPolicy)
 
 
 def run_keeper(

@@ -20,7 +20,7 @@ _LOOK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class AclRole:
     """A kind of process."""
 
     name: str
@@ -30,10 +30,12 @@ class Role:
 
 
 ROLES = (
-    Role("server", "headrace serving run, headrace pserver snapshot", (*_CONNECT, *_READ), False),
-    Role("learner", "headrace learner run", (*_CONNECT, *_READ, *_WRITE)),
-    Role("keeper", "headrace pserver keep", (*_CONNECT, *_READ, *_WRITE, *_KEEP)),
-    Role(
+    AclRole(
+        "server", "headrace serving run, headrace pserver snapshot", (*_CONNECT, *_READ), False
+    ),
+    AclRole("learner", "headrace learner run", (*_CONNECT, *_READ, *_WRITE)),
+    AclRole("keeper", "headrace pserver keep", (*_CONNECT, *_READ, *_WRITE, *_KEEP)),
+    AclRole(
         "operator",
         "headrace pserver init, inspect, doctor, restore, drop; and all the others",
         (*_CONNECT, *_READ, *_WRITE, *_KEEP, *_MAKE, *_LOOK),
@@ -41,7 +43,7 @@ ROLES = (
 )
 
 
-def rule(role: Role, model: str, user: str, password: str = "PASSWORD") -> str:  # noqa: S107
+def rule(role: AclRole, model: str, user: str, password: str = "PASSWORD") -> str:  # noqa: S107
     """Return the ACL SETUSER command that makes a user with just the rights of a role."""
     access = "~" if role.writes else "%R~"
     # {model}:shape, and {model:bucket}:marks, log, rows:n

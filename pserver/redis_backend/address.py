@@ -37,7 +37,7 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class RedisAddress:
     """What a store's URL says."""
 
     hosts: tuple[tuple[str, int], ...]
@@ -59,7 +59,7 @@ class Address:
         return ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> RedisAddress:
     """Return what `url` says. Raises StoreError, without the password, if it is not such a URL."""
     try:
         parts = urlsplit(url)
@@ -79,7 +79,7 @@ def parse_address(url: str) -> Address:
     if len(hosts) > 1 and not cluster:
         raise _bad("one host, or redis+cluster://", places)
     tls = parts.scheme.startswith("rediss")
-    return Address(
+    return RedisAddress(
         hosts,
         cluster,
         tls=tls,
@@ -149,7 +149,7 @@ def _bad(expected: str, found: str) -> StoreError:
     return StoreError(f"{SETTING}: expected {expected}, found {found}")
 
 
-def connection_options(address: Address) -> dict[str, Any]:
+def connection_options(address: RedisAddress) -> dict[str, Any]:
     """Return all but host, port and limits. Raises StoreError if a file of TLS is not there."""
     options: dict[str, Any] = {
         "connection_class": redis.SSLConnection if address.tls else redis.Connection,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from redis.connection import Connection
 
-    from headrace.pserver.redis_backend.address import Address
+    from headrace.pserver.redis_backend.address import RedisAddress
 
 LIBRARY_VERSION = 2
 """Of functions.lua. A node with an older one gets this one; with a newer one we stop."""
@@ -50,7 +50,7 @@ _LOOK_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitLimits:
     """How long to wait for a server."""
 
     connect_timeout_ms: int = 2_000
@@ -86,7 +86,7 @@ Place = tuple[str, int]
 class _Node:
     """One server: its connections, and whether it answers."""
 
-    def __init__(self, place: Place, address: Address, waiting: Waiting) -> None:
+    def __init__(self, place: Place, address: RedisAddress, waiting: WaitLimits) -> None:
         self.name = f"{place[0]}:{place[1]}"
         self._options: dict[str, Any] = {
             "host": place[0],
@@ -152,10 +152,12 @@ class _Node:
         self._pool.disconnect()
 
 
-class Nodes:
+class ClusterClient:
     """All nodes of one store, found from its address. Safe for use from several threads."""
 
-    def __init__(self, address: Address, waiting: Waiting, *, read_only: bool = False) -> None:
+    def __init__(
+        self, address: RedisAddress, waiting: WaitLimits, *, read_only: bool = False
+    ) -> None:
         """Connect; unless all we do is read, see that every node has the functions.
 
         Raises StoreError.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.pserver.redis_backend.cluster_client import Nodes
+    from headrace.pserver.redis_backend.cluster_client import ClusterClient
 
 
 def _framed(word: str) -> str:
@@ -33,7 +33,7 @@ _TEXTS = [str(number) for number in range(MOST_SUB_HASHES)]
 _FRAMED = [_framed(text) for text in _TEXTS]
 
 
-class Scattered(NamedTuple):
+class RowsByNode(NamedTuple):
     """Rows of one bucket, for its sub-hashes."""
 
     subs: npt.NDArray[np.int64]
@@ -46,10 +46,10 @@ class Scattered(NamedTuple):
     """How many these are."""
 
 
-class Calls:
+class RedisCommands:
     """Makes and sends the calls of one model. Safe for use from several threads."""
 
-    def __init__(self, nodes: Nodes, model: str) -> None:
+    def __init__(self, nodes: ClusterClient, model: str) -> None:
         if not model or set(model) & set("{}:"):
             raise ValueError(f"expected a model's name without braces and colons, found {model!r}")
         self.nodes = nodes
@@ -72,7 +72,7 @@ class Calls:
         name: str,
         bucket: int,
         arguments: Sequence[bytes | str | int],
-        words: Scattered,
+        words: RowsByNode,
         command: str = "FCALL",
     ) -> Call:
         """Return the call of a function about rows in many sub-hashes.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from redis import exceptions
 
 from headrace.pserver.errors import (
+    AccessRefused,
     BucketExists,
     LostLease,
     MissingBucket,
     OutOfMemory,
-    Refused,
     StoreError,
     Unreachable,
 )
@@ -52,7 +52,7 @@ def translated(error: Exception, node: str) -> StoreError:
     if isinstance(error, refused) or word in _NEVER:
         denied = isinstance(error, exceptions.NoPermissionError) or word == "NOPERM"
         granted = "; `headrace pserver acl` prints what to grant" if denied else ""
-        return Refused(f"{SETTING}: {text}{granted}")
+        return AccessRefused(f"{SETTING}: {text}{granted}")
     later = (
         exceptions.ClusterDownError,
         exceptions.AskError,

@@ -1,4 +1,4 @@
-"""Making a model on the servers, filling what was lost of it, and removing it.
+"""ModelLifecycle a model on the servers, filling what was lost of it, and removing it.
 
 `create` writes the shape first, unfinished, then every bucket, and then that it is finished: so a
 bucket that is missing later was lost, and is not made again as if it had never been there.
@@ -19,14 +19,14 @@ import numpy as np
 from headrace.pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
 from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.commands import names_of_all
-from headrace.pserver.redis_backend.row_io import Layout, written
+from headrace.pserver.redis_backend.row_io import BucketLayout, written
 from headrace.pserver.rows.row_codec import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.pserver.redis_backend.commands import Calls
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.redis_backend.commands import RedisCommands
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape
 
 FORMAT = 1
@@ -35,7 +35,7 @@ _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 
 
-class Kept(msgspec.Struct):
+class StoredShape(msgspec.Struct):
     """What {model}:shape holds."""
 
     format: int
@@ -47,16 +47,16 @@ class Kept(msgspec.Struct):
     complete: bool
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BucketLayout:
         """How the rows lie."""
-        return Layout(self.buckets, self.sub_hashes, self.width)
+        return BucketLayout(self.buckets, self.sub_hashes, self.width)
 
 
-class Making:
+class ModelLifecycle:
     """Makes, fills and removes one model."""
 
     def __init__(
-        self, calls: Calls, sub_hashes: int | None, draw_nonce: Callable[[], bytes]
+        self, calls: RedisCommands, sub_hashes: int | None, draw_nonce: Callable[[], bytes]
     ) -> None:
         """`sub_hashes` of each bucket of a model that is to be made, None: what suits it."""
         wanted = 1 if sub_hashes is None else sub_hashes
@@ -66,21 +66,21 @@ class Making:
             )
         self._calls, self._sub_hashes, self._draw_nonce = calls, sub_hashes, draw_nonce
 
-    def read(self) -> Kept | None:
+    def read(self) -> StoredShape | None:
         """Return what is kept of the model's shape, finished or not."""
         key = self._calls.shape_key
         found = self._calls.one(key, "GET", key)
         if found is None:
             return None
         try:
-            kept = msgspec.json.decode(found, type=Kept)
+            kept = msgspec.json.decode(found, type=StoredShape)
         except msgspec.DecodeError as error:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
         if kept.format != FORMAT:
             raise StoreError(f"{key.decode()}: expected format {FORMAT}, found {kept.format}")
         return kept
 
-    def whole(self) -> Kept:
+    def whole(self) -> StoredShape:
         """Return the shape of a finished model. Raises MissingModel."""
         kept = self.read()
         if kept is None or not kept.complete:
@@ -108,7 +108,7 @@ class Making:
             self._calls.all(makes)
         self.finish()
 
-    def begin(self, shape: Shape) -> Kept:
+    def begin(self, shape: Shape) -> StoredShape:
         """See Store.begin."""
         if shape.model != self._calls.model:
             raise ValueError(f"expected the shape of {self._calls.model!r}, found {shape.model!r}")
@@ -118,7 +118,7 @@ class Making:
             del fields["model"]
             sub_hashes = self._sub_hashes or self._survivors(shape.buckets)
             sub_hashes = sub_hashes or sub_hashes_for(shape.buckets)
-            kept = Kept(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
+            kept = StoredShape(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
             key = self._calls.shape_key
             self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
             kept = self._begun()  # of whoever was first
@@ -154,7 +154,7 @@ class Making:
         return self._missing(self._begun().buckets)
 
     def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store.load."""
         layout, token = self._begun().layout, self._draw_nonce().hex()
@@ -171,7 +171,7 @@ class Making:
         arguments = (token, version, self._draw_nonce(), *pairs)
         self._calls.all([self._calls.function("load_end", bucket, ("marks",), arguments)])
 
-    def finish(self) -> Kept:
+    def finish(self) -> StoredShape:
         """See Store.finish."""
         kept = self._begun()
         if missing := self._missing(kept.buckets):
@@ -202,7 +202,7 @@ class Making:
             "its shard came back empty; `headrace pserver restore`"
         )
 
-    def _begun(self) -> Kept:
+    def _begun(self) -> StoredShape:
         kept = self.read()
         if kept is None:
             raise MissingModel(

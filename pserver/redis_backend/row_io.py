@@ -1,4 +1,5 @@
-"""Rows on the wire: to a function that writes them by the thousand, and back from their sub-hashes.
+"""FoldedRows on the wire: to a function that writes them by the thousand, and back from their
+sub-hashes.
 
 A bucket's rows lie in sub-hashes, small enough that a server keeps each as one flat piece of memory
 (see pserver.rows.row_codec). Many are read with one pipeline; one that has grown large is scanned.
@@ -21,22 +22,28 @@ import numpy as np
 
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.commands import Scattered, checked
-from headrace.pserver.rows.row_codec import Rows, StoredRows, pack_rows, sub_hash_of, unpack_rows
+from headrace.pserver.redis_backend.commands import RowsByNode, checked
+from headrace.pserver.rows.row_codec import (
+    FoldedRows,
+    StoredRows,
+    pack_rows,
+    sub_hash_of,
+    unpack_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from headrace.pserver.redis_backend.commands import Calls
+    from headrace.pserver.redis_backend.commands import RedisCommands
     from headrace.pserver.rows.row_codec import StoredRows
 
 _ROWS_A_CHUNK = 16_384
 """Read in one go: a few MB, so that neither side holds its breath for long."""
 
 
-class Layout(NamedTuple):
+class BucketLayout(NamedTuple):
     """How a model's rows lie in its buckets."""
 
     buckets: int
@@ -45,7 +52,9 @@ class Layout(NamedTuple):
     width: int
 
 
-def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layout) -> Scattered:
+def written(
+    version: int, rows: FoldedRows, gone: npt.NDArray[np.uint64], layout: BucketLayout
+) -> RowsByNode:
     """Return the words that write `rows`, folded up to `version`, and remove the rows `gone`."""
     place = sub_hash_of(rows.ids, layout.buckets, layout.sub_hashes)
     if (place[1:] < place[:-1]).any():
@@ -60,10 +69,10 @@ def written(version: int, rows: Rows, gone: npt.NDArray[np.uint64], layout: Layo
     ids, blobs = pack_rows(version, rows)
     tail = _framed_rows(ids, blobs) + framed_ids(gone)
     words = 2 * ids.shape[0] + gone.shape[0]
-    return Scattered(subs, counts, tail, words)
+    return RowsByNode(subs, counts, tail, words)
 
 
-def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRows]:
+def read_bucket(calls: RedisCommands, bucket: int, layout: BucketLayout) -> Iterator[StoredRows]:
     """Yield all rows of a bucket in chunks. Raises Unreachable."""
     keys = [calls.key(bucket, f"rows:{n}") for n in range(layout.sub_hashes)]
     trimmed = _Trimmed(calls, bucket)
@@ -85,7 +94,7 @@ def read_bucket(calls: Calls, bucket: int, layout: Layout) -> Iterator[StoredRow
 
 
 def find_rows(
-    calls: Calls, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: Layout
+    calls: RedisCommands, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: BucketLayout
 ) -> list[StoredRows | Unreachable]:
     """Return the rows of these ids that there are, for each bucket in the order of `wanted`."""
     asked: list[Call] = []
@@ -124,7 +133,7 @@ class _Trimmed:
     is read from one server, before or after a failover.
     """
 
-    def __init__(self, calls: Calls, bucket: int) -> None:
+    def __init__(self, calls: RedisCommands, bucket: int) -> None:
         self._calls = calls
         marks = calls.key(bucket, "marks")
         self._call = Call(marks, ("HMGET", marks, "trimmed"))
@@ -177,7 +186,7 @@ _ROWS_A_CALL = 1000
 """Some milliseconds of the server's time: others wait no longer than that."""
 
 
-class Seen(NamedTuple):
+class RowsSeen(NamedTuple):
     """What one bucket's calls answered."""
 
     rows: StoredRows
@@ -187,21 +196,21 @@ class Seen(NamedTuple):
     """As XRANGE answers them."""
 
 
-class _Asked(NamedTuple):
+class _RowRequest(NamedTuple):
     bucket: int
     names: list[bytes]
     """Of the rows, in the order of the answer."""
 
 
 def look_rows(
-    calls: Calls,
+    calls: RedisCommands,
     wanted: Mapping[int, npt.NDArray[np.uint64]],
     after: Mapping[int, int],
     limit: int,
-    layout: Layout,
-) -> list[Seen | Unreachable]:
+    layout: BucketLayout,
+) -> list[RowsSeen | Unreachable]:
     """Return what each bucket answered, in the order of `wanted`. Raises MissingBucket."""
-    asked: list[_Asked] = []
+    asked: list[_RowRequest] = []
     sent: list[Call] = []
     for bucket, unsorted in wanted.items():
         ids = unsorted
@@ -214,10 +223,10 @@ def look_rows(
             some = ids[start : start + _ROWS_A_CALL]
             subs, counts = _runs(place[start : start + _ROWS_A_CALL])
             last = start + _ROWS_A_CALL >= ids.shape[0]
-            words = Scattered(subs, counts, framed_ids(some), some.shape[0])
+            words = RowsByNode(subs, counts, framed_ids(some), some.shape[0])
             arguments = (first, limit if last else 0)
             sent.append(calls.scattered("look", bucket, arguments, words, "FCALL_RO"))
-            asked.append(_Asked(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
+            asked.append(_RowRequest(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
     parts: dict[int, list[Any]] = {bucket: [] for bucket in wanted}
     names: dict[int, list[bytes]] = {bucket: [] for bucket in wanted}
     for one, reply in zip(asked, map(checked, calls.nodes.run(sent)), strict=True):
@@ -236,7 +245,7 @@ def _runs(
     return ascending[stops - 1], np.diff(stops, prepend=0)
 
 
-def _seen(replies: list[Any], names: list[bytes], width: int) -> Seen | Unreachable:
+def _seen(replies: list[Any], names: list[bytes], width: int) -> RowsSeen | Unreachable:
     blobs: list[bytes | None] = []
     for reply in replies:
         if isinstance(reply, Unreachable):
@@ -247,4 +256,4 @@ def _seen(replies: list[Any], names: list[bytes], width: int) -> Seen | Unreacha
         names, blobs = [names[index] for index in there], [blobs[index] for index in there]
     version, nonce = replies[-1][:2]
     rows = unpack_rows(names, blobs, width)  # type: ignore[arg-type]
-    return Seen(rows, (version, nonce, replies[0][2]), replies[-1][3])
+    return RowsSeen(rows, (version, nonce, replies[0][2]), replies[-1][3])

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.rows.deltas import Gains, Reached, unpack_entry
+from headrace.pserver.rows.deltas import RowDeltas, SourceReached, unpack_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.pserver.rows.deltas import Deletions, Header
-    from headrace.pserver.store import Entry, Polled
+    from headrace.pserver.rows.deltas import Deletions, EntryHeader
+    from headrace.pserver.store import Entry, PollResult
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """How far a replica has come with one bucket."""
 
     version: int
@@ -30,7 +30,7 @@ class Position:
     """Greatest event time that the bucket's rows have learned from; 0 if none is known."""
     append_ms: int
     """Greatest append time of the events that the bucket's rows have learned from; 0 likewise."""
-    reached: Mapping[str, Reached]
+    reached: Mapping[str, SourceReached]
     """Source -> the last that an entry said of it. Only what the log still held is known."""
 
     def precedes(self, version: int, previous: bytes) -> bool:
@@ -38,40 +38,40 @@ class Position:
         return version == self.version + 1 and previous == self.nonce
 
 
-class Broken(Exception):
+class BrokenHistory(Exception):
     """The log does not continue what was read before. The bucket has to be read anew."""
 
 
-def log_of(polled: Polled) -> Sequence[Entry]:
-    """Return the log's first entries. Raises Broken if it does not begin where it must."""
+def log_of(polled: PollResult) -> Sequence[Entry]:
+    """Return the log's first entries. Raises BrokenHistory if it does not begin where it must."""
     entries = polled.entries
     if not entries:
         if polled.version != polled.trimmed:
-            raise Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+            raise BrokenHistory(f"bucket {polled.bucket}: the log was trimmed while it was read")
         return ()
     if entries[0].version != polled.trimmed + 1:
-        raise Broken(f"bucket {polled.bucket}: the log was trimmed while it was read")
+        raise BrokenHistory(f"bucket {polled.bucket}: the log was trimmed while it was read")
     return [entries[0], *_links(entries[0].version, entries[0].nonce, entries[1:])]
 
 
-def chain(version: int, nonce: bytes, polled: Polled) -> Sequence[Entry]:
-    """Return the entries that continue (version, nonce). Raises Broken if they do not."""
+def chain(version: int, nonce: bytes, polled: PollResult) -> Sequence[Entry]:
+    """Return the entries that continue (version, nonce). Raises BrokenHistory if they do not."""
     if polled.version < version or (polled.version == version and polled.nonce != nonce):
-        raise Broken(f"bucket {polled.bucket} went back to version {polled.version}")
+        raise BrokenHistory(f"bucket {polled.bucket} went back to version {polled.version}")
     if polled.trimmed > version or (polled.version > version and not polled.entries):
-        raise Broken(f"bucket {polled.bucket}: entries after {version} were trimmed")
+        raise BrokenHistory(f"bucket {polled.bucket}: entries after {version} were trimmed")
     return _links(version, nonce, polled.entries)
 
 
 def _links(version: int, nonce: bytes, entries: Sequence[Entry]) -> Sequence[Entry]:
     for entry in entries:
         if entry.version != version + 1 or entry.previous != nonce:
-            raise Broken(f"entry {entry.version} does not follow entry {version}")
+            raise BrokenHistory(f"entry {entry.version} does not follow entry {version}")
         version, nonce = entry.version, entry.nonce
     return entries
 
 
-def advanced(position: Position, version: int, nonce: bytes, header: Header) -> Position:
+def advanced(position: LogPosition, version: int, nonce: bytes, header: EntryHeader) -> LogPosition:
     """Return the position after an entry."""
     reached = dict(position.reached)
     for now in header.reached:
@@ -79,8 +79,8 @@ def advanced(position: Position, version: int, nonce: bytes, header: Header) -> 
         append_ms = max(now.append_ms, before.append_ms if before else 0)
         # a keeper's entry repeats what it knew, which may be less than what is known here
         stop = max(now.stop, before.stop if before else 0)
-        reached[now.source] = Reached(now.source, now.start, stop, append_ms, now.clicks)
-    return Position(
+        reached[now.source] = SourceReached(now.source, now.start, stop, append_ms, now.clicks)
+    return LogPosition(
         version,
         nonce,
         max(position.event_ms, header.event_ms),
@@ -89,10 +89,10 @@ def advanced(position: Position, version: int, nonce: bytes, header: Header) -> 
     )
 
 
-def unpacked(bucket: int, entry: Entry, width: int) -> tuple[Header, Gains | Deletions]:
+def unpacked(bucket: int, entry: Entry, width: int) -> tuple[EntryHeader, RowDeltas | Deletions]:
     """Return what an entry says. Raises StoreError if its rows are not of `width` floats."""
     header, content = unpack_entry(entry.blob)
-    if isinstance(content, Gains) and header.width != width:
+    if isinstance(content, RowDeltas) and header.width != width:
         raise StoreError(
             f"bucket {bucket}, entry {entry.version}: expected rows of {width} "
             f"floats, found {header.width}"

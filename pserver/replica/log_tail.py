@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import Gains
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.deltas import RowDeltas
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape
 
     Ids = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ _ITEM = np.dtype(
 )
 
 
-class Arena(NamedTuple):
+class TailArena(NamedTuple):
     """The arrays. Only the first `count[0]` items are such."""
 
     slots: npt.NDArray[np.int32]  # (2^k,) the newest item of an id, or -1
@@ -145,18 +145,18 @@ def _bring(arena, path, versions, ids, shows, clicks, first_seen, last_seen, val
                 values[i, :] = 0.0
 
 
-class _Held(NamedTuple):
+class _TailEntry(NamedTuple):
     version: int
     rows: int
 
 
-class Tail:
+class LogTail:
     """What the logs of a model's buckets still hold."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._arena = _make(_SMALLEST, shape.width)
-        self._held: list[deque[_Held]] = [deque() for _ in range(shape.buckets)]
+        self._held: list[deque[_TailEntry]] = [deque() for _ in range(shape.buckets)]
         self._living = 0
         self.floors: Versions = np.zeros(shape.buckets, np.uint64)
         """(buckets,) version up to which each bucket's entries are forgotten."""
@@ -170,7 +170,7 @@ class Tail:
         """Of memory."""
         return sum(array.nbytes for array in self._arena)
 
-    def append(self, bucket: int, version: int, content: Gains | Deletions) -> None:
+    def append(self, bucket: int, version: int, content: RowDeltas | Deletions) -> None:
         """Take the next entry of a bucket."""
         rows = content.ids.shape[0]
         self._reserve(rows)
@@ -178,7 +178,7 @@ class Tail:
             _append_deletions(self._arena, np.uint64(version), *content)
         else:
             _append_gains(self._arena, np.uint64(version), *content)
-        self._held[bucket].append(_Held(version, rows))
+        self._held[bucket].append(_TailEntry(version, rows))
         self._living += rows
 
     def forget(self, bucket: int, through: int) -> None:
@@ -208,7 +208,7 @@ class Tail:
         _newest(self._arena, ids, newest)
         return newest
 
-    def bring(self, rows: Rows, versions: Versions) -> None:
+    def bring(self, rows: FoldedRows, versions: Versions) -> None:
         """Add to rows, in place, what the entries beyond their versions say; ids may repeat.
 
         versions: (n,); nothing is forgotten beyond them that changes the row.
@@ -232,13 +232,13 @@ class Tail:
         _move_living(old, self._arena, self._shape.bucket_of(ids), self.floors)
 
 
-def _make(capacity: int, width: int) -> Arena:
+def _make(capacity: int, width: int) -> TailArena:
     if capacity > np.iinfo(np.int32).max:
         raise MemoryError(f"logs of {capacity} rows: expected keepers to trim them")
     slots = 2
     while slots < 2 * capacity:
         slots *= 2
-    return Arena(
+    return TailArena(
         np.full(slots, -1, np.int32),
         np.zeros(1, np.int64),
         np.zeros(capacity, _ITEM),

@@ -40,19 +40,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.replica.log_chain import Broken, Position, advanced, chain, log_of, unpacked
-from headrace.pserver.replica.log_tail import Tail
+from headrace.pserver.replica.log_chain import (
+    BrokenHistory,
+    LogPosition,
+    advanced,
+    chain,
+    log_of,
+    unpacked,
+)
+from headrace.pserver.replica.log_tail import LogTail
 from headrace.pserver.replica.replica import Stale
 from headrace.pserver.rows.deltas import NEVER
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import Deletions, Gains, Header
-    from headrace.pserver.store import Looked, Polled, Shape, Store
+    from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
+    from headrace.pserver.store import LookResult, PollResult, Shape, Store
 
     Ids = npt.NDArray[np.uint64]
     Versions = npt.NDArray[np.uint64]
@@ -63,16 +70,16 @@ _TRIES = 4
 """To read a bucket's rows while its history breaks under us: once is an event, thrice an outage."""
 
 
-class Taken(NamedTuple):
+class EntryApplied(NamedTuple):
     """An entry of a bucket's log was taken into its tail."""
 
     bucket: int
     version: int
-    header: Header
-    content: Gains | Deletions
+    header: EntryHeader
+    content: RowDeltas | Deletions
 
 
-class Anew(NamedTuple):
+class HistoryReset(NamedTuple):
     """The tail of a bucket begins anew: rows looked up before may be of a history that is no more.
 
     Whoever keeps rows forgets those of this bucket.
@@ -82,10 +89,10 @@ class Anew(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Rows, in the order in which they were asked for."""
+class FoundRows:
+    """FoldedRows, in the order in which they were asked for."""
 
-    rows: Rows
+    rows: FoldedRows
     """(n,) What does not exist is as a row that never gained anything."""
     present: npt.NDArray[np.bool_]
     """(n,) Whether the row exists."""
@@ -99,21 +106,24 @@ def _nobody(_: object) -> None:
     pass
 
 
-class Lookup:
+class PartialReplica:
     """Single rows of a model, by id."""
 
     def __init__(
-        self, store: Store, shape: Shape, watch: Callable[[Taken | Anew], None] = _nobody
+        self,
+        store: Store,
+        shape: Shape,
+        watch: Callable[[EntryApplied | HistoryReset], None] = _nobody,
     ) -> None:
         """`watch` is told of every entry as it is taken, in order, and of a bucket that begins anew
         before anything is taken of it again.
         """
         self.shape = shape
         self._store, self._watch = store, watch
-        self._tail = Tail(shape)
-        self._positions: list[Position | None] = [None] * shape.buckets
+        self._tail = LogTail(shape)
+        self._positions: list[LogPosition | None] = [None] * shape.buckets
         self._trimmed = [0] * shape.buckets  # as last said; forgotten when no row needs it any more
-        self._changes: list[Anew | Stale] = []  # not yet returned
+        self._changes: list[HistoryReset | Stale] = []  # not yet returned
 
     @property
     def complete(self) -> bool:
@@ -122,7 +132,7 @@ class Lookup:
 
     @property
     def tail_rows(self) -> int:
-        """Rows of all entries that are held."""
+        """FoldedRows of all entries that are held."""
         return len(self._tail)
 
     @property
@@ -130,14 +140,14 @@ class Lookup:
         """Memory of the tails."""
         return self._tail.size_bytes
 
-    def position(self, bucket: int) -> Position:
+    def position(self, bucket: int) -> LogPosition:
         """Return how far a bucket's tail reaches. Raises KeyError before it was begun."""
         position = self._positions[bucket]
         if position is None:
             raise KeyError(f"the tail of bucket {bucket} is not begun yet")
         return position
 
-    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Anew | Stale]:
+    def poll(self, limit: int = _ENTRIES_A_POLL) -> list[HistoryReset | Stale]:
         """Take in up to `limit` new entries a bucket; return what went wrong since the last call.
 
         Raises what the store raises beyond Unreachable.
@@ -150,14 +160,14 @@ class Lookup:
                 continue
             try:
                 self._take(bucket, polled)
-            except Broken:
+            except BrokenHistory:
                 broken.append(bucket)
         self._restart(broken)
         self._forget()
         changes, self._changes = self._changes, []
         return changes
 
-    def rows(self, ids: Ids, limit: int = _ENTRIES_A_POLL) -> Found:
+    def rows(self, ids: Ids, limit: int = _ENTRIES_A_POLL) -> FoundRows:
         """Return these rows as they are now; ids may repeat.
 
         Raises what the store raises beyond Unreachable.
@@ -186,7 +196,7 @@ class Lookup:
             where = np.flatnonzero(self.shape.bucket_of(unique) == bucket)
             _put(rows, where, _nothing(unique[where], self.shape.width))
             present[where], versions[where] = False, 0
-        return Found(rows.chosen(asked), present[asked], versions[asked], failed)
+        return FoundRows(rows.chosen(asked), present[asked], versions[asked], failed)
 
     def fold_own(
         self,
@@ -194,8 +204,8 @@ class Lookup:
         version: int,
         nonce: bytes,
         previous_nonce: bytes,
-        header: Header,
-        gains: Gains,
+        header: EntryHeader,
+        gains: RowDeltas,
     ) -> bool:
         """Take an entry that this process pushed into the tail, without reading it back.
 
@@ -206,10 +216,12 @@ class Lookup:
             return False
         self._tail.append(bucket, version, gains)
         self._positions[bucket] = advanced(position, version, nonce, header)
-        self._watch(Taken(bucket, version, header, gains))
+        self._watch(EntryApplied(bucket, version, header, gains))
         return True
 
-    def advance(self, rows: Rows, versions: Versions) -> tuple[Versions, npt.NDArray[np.bool_]]:
+    def advance(
+        self, rows: FoldedRows, versions: Versions
+    ) -> tuple[Versions, npt.NDArray[np.bool_]]:
         """Bring rows that were looked up before, in place, to what they are now.
 
         rows: as they were at `versions`, (n,), of buckets that have not begun anew since. Returns
@@ -233,7 +245,7 @@ class Lookup:
         self,
         wanted: Mapping[int, Ids],
         limit: int,
-        rows: Rows,
+        rows: FoldedRows,
         versions: Versions,
         failed: dict[int, Unreachable],
     ) -> dict[int, Ids]:
@@ -247,7 +259,7 @@ class Lookup:
                 self._follow_to(bucket, looked, limit)
             except Unreachable as error:
                 failed[bucket] = error
-            except Broken:
+            except BrokenHistory:
                 again[bucket] = wanted[bucket]
             else:
                 places = np.searchsorted(rows.ids, looked.rows.rows.ids)
@@ -256,7 +268,7 @@ class Lookup:
         self._restart(again)
         return again
 
-    def _follow_to(self, bucket: int, looked: Looked, limit: int) -> None:
+    def _follow_to(self, bucket: int, looked: LookResult, limit: int) -> None:
         """Follow a tail to the head that the bucket had when its rows were read."""
         polled = looked.polled
         goal = max(polled.version, int(looked.rows.versions.max(initial=0)))
@@ -267,18 +279,18 @@ class Lookup:
                 raise more
             self._take(bucket, more)
             if self._version(bucket) == before:
-                raise Broken(f"bucket {bucket}: rows are newer than the log")
+                raise BrokenHistory(f"bucket {bucket}: rows are newer than the log")
 
-    def _take(self, bucket: int, polled: Polled) -> None:
+    def _take(self, bucket: int, polled: PollResult) -> None:
         position = self._positions[bucket]
         if position is None:
             entries = log_of(polled)
             nonce = entries[0].previous if entries else polled.nonce
-            position = Position(polled.trimmed, nonce, 0, 0, {})
+            position = LogPosition(polled.trimmed, nonce, 0, 0, {})
             self._tail.begin(bucket, polled.trimmed)
         else:
             if polled.trimmed < self._tail.floors[bucket]:
-                raise Broken(f"bucket {bucket}: folds and a trim were lost")
+                raise BrokenHistory(f"bucket {bucket}: folds and a trim were lost")
             entries = chain(position.version, position.nonce, polled)
         self._positions[bucket], self._trimmed[bucket] = position, polled.trimmed
         for entry in entries:
@@ -286,15 +298,15 @@ class Lookup:
             self._tail.append(bucket, entry.version, content)
             position = advanced(position, entry.version, entry.nonce, header)
             self._positions[bucket] = position
-            self._watch(Taken(bucket, entry.version, header, content))
+            self._watch(EntryApplied(bucket, entry.version, header, content))
 
     def _restart(self, buckets: Collection[int]) -> None:
         if buckets:
             self._tail.drop(buckets)
         for bucket in buckets:
             self._positions[bucket] = None
-            self._changes.append(Anew(bucket))
-            self._watch(Anew(bucket))
+            self._changes.append(HistoryReset(bucket))
+            self._watch(HistoryReset(bucket))
 
     def _forget(self) -> None:
         for bucket, trimmed in enumerate(self._trimmed):
@@ -306,17 +318,17 @@ class Lookup:
         return 0 if position is None else position.version
 
 
-def _put(rows: Rows, places: npt.NDArray[np.int64], new: Rows) -> None:
+def _put(rows: FoldedRows, places: npt.NDArray[np.int64], new: FoldedRows) -> None:
     """Set the rows at these places to what they are elsewhere."""
     rows.shows[places], rows.clicks[places] = new.shows, new.clicks
     rows.first_seen[places], rows.last_seen[places] = new.first_seen, new.last_seen
     rows.values[places] = new.values
 
 
-def _nothing(ids: Ids, width: int) -> Rows:
+def _nothing(ids: Ids, width: int) -> FoldedRows:
     """Return rows that never gained anything."""
     count = ids.shape[0]
-    return Rows(
+    return FoldedRows(
         ids,
         np.zeros(count, np.uint64),
         np.zeros(count, np.uint64),

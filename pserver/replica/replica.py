@@ -30,8 +30,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.replica.log_chain import Broken, Position, advanced, chain, log_of, unpacked
-from headrace.pserver.rows.deltas import Deletions, Gains
+from headrace.pserver.replica.log_chain import (
+    BrokenHistory,
+    LogPosition,
+    advanced,
+    chain,
+    log_of,
+    unpacked,
+)
+from headrace.pserver.rows.deltas import Deletions, RowDeltas
 from headrace.pserver.rows.table import RowTable
 
 if TYPE_CHECKING:
@@ -39,10 +46,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import Header
-    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.rows.deltas import EntryHeader
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
     from headrace.pserver.rows.table import Places
-    from headrace.pserver.store import Entry, Polled, Shape, Store
+    from headrace.pserver.store import Entry, PollResult, Shape, Store
 
 _COPIES_A_POLL = 8
 """Buckets copied in one poll: more, and those already followed would wait for too long."""
@@ -55,8 +62,8 @@ class Folded(NamedTuple):
 
     bucket: int
     version: int
-    header: Header
-    gains: Gains
+    header: EntryHeader
+    gains: RowDeltas
     size_bytes: int
     """Of the entry in the log."""
 
@@ -79,7 +86,7 @@ class Deleted(NamedTuple):
 
     bucket: int
     version: int
-    header: Header
+    header: EntryHeader
     ids: npt.NDArray[np.uint64]
     """Named by the entry; a row seen since is still there."""
     size_bytes: int
@@ -103,7 +110,7 @@ class Replica:
         self.shape = shape
         self.table = RowTable(shape.width) if table is None else table
         self._store = store
-        self._positions: dict[int, Position | None] = {}  # None: never copied
+        self._positions: dict[int, LogPosition | None] = {}  # None: never copied
         self._broken: dict[int, None] = {}  # to be copied (again), the longest waiting first
         self._changes: list[Change] = []  # not yet returned
         self.follow(range(shape.buckets) if buckets is None else buckets)
@@ -133,7 +140,7 @@ class Replica:
         """Whether there is a position: the bucket was copied once."""
         return self._positions.get(bucket) is not None
 
-    def position(self, bucket: int) -> Position:
+    def position(self, bucket: int) -> LogPosition:
         """Return how far the bucket was followed. Raises KeyError before it was copied once."""
         position = self._positions.get(bucket)
         if position is None:
@@ -150,7 +157,7 @@ class Replica:
         for bucket in list(self._broken)[:_COPIES_A_POLL]:
             try:
                 self._copy(bucket, limit)
-            except (Broken, Unreachable) as error:
+            except (BrokenHistory, Unreachable) as error:
                 known = error if isinstance(error, Unreachable) else StoreError(str(error))
                 self._changes.append(Stale(bucket, known))
                 self._broken[bucket] = self._broken.pop(bucket)  # behind those that wait
@@ -166,8 +173,8 @@ class Replica:
         version: int,
         nonce: bytes,
         previous_nonce: bytes,
-        header: Header,
-        gains: Gains,
+        header: EntryHeader,
+        gains: RowDeltas,
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
@@ -197,7 +204,7 @@ class Replica:
     def checksum(self, bucket: int) -> str:
         """Return a digest of the bucket's rows: equal where replicas at one version are equal.
 
-        Rows that are as if they had never existed do not count.
+        FoldedRows that are as if they had never existed do not count.
         """
         return self.table.take(self.places(bucket)).checksum()
 
@@ -215,10 +222,10 @@ class Replica:
                 continue
             try:
                 self._follow_one(bucket, polled)
-            except Broken:
+            except BrokenHistory:
                 self._broken[bucket] = None
 
-    def _follow_one(self, bucket: int, polled: Polled) -> None:
+    def _follow_one(self, bucket: int, polled: PollResult) -> None:
         position = self.position(bucket)
         for entry in chain(position.version, position.nonce, polled):
             header, content = unpacked(bucket, entry, self.shape.width)
@@ -234,20 +241,20 @@ class Replica:
             self._changes.append(change)
 
     def _copy(self, bucket: int, limit: int) -> None:
-        """Copy a bucket. Raises Broken, Unreachable; the table is untouched then."""
+        """Copy a bucket. Raises BrokenHistory, Unreachable; the table is untouched then."""
         start = self._poll_one(bucket, 0, limit)
         log = list(log_of(start))
         if log:
             while log[-1].version < start.version:  # the log is longer than one poll
                 more = self._poll_one(bucket, log[-1].version, limit)
                 if not more.entries:  # it went back to just what was read: nothing will come
-                    raise Broken(f"bucket {bucket} went back while its log was read")
+                    raise BrokenHistory(f"bucket {bucket} went back while its log was read")
                 log += chain(log[-1].version, log[-1].nonce, more)
         head = log[-1] if log else start
-        copy = _Copy(self.shape.width, Position(head.version, head.nonce, 0, 0, {}))
+        copy = _Copy(self.shape.width, LogPosition(head.version, head.nonce, 0, 0, {}))
         for chunk in self._store.rows(bucket):
             if chunk.trimmed < start.trimmed:
-                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
+                raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
             copy.put(chunk.rows, chunk.versions)
         for entry in log:
             copy.add(entry, *unpacked(bucket, entry, self.shape.width))
@@ -259,7 +266,7 @@ class Replica:
             if isinstance(found, Unreachable):
                 raise found
             if found.polled.trimmed < start.trimmed:
-                raise Broken(f"bucket {bucket} went back to entries that were trimmed")
+                raise BrokenHistory(f"bucket {bucket} went back to entries that were trimmed")
             copy.put_again(newer, found.rows)
             self._follow_up(bucket, copy, limit)
         self._swap(bucket, copy)
@@ -275,7 +282,7 @@ class Replica:
             for entry in chain(position.version, position.nonce, polled):
                 copy.add(entry, *unpacked(bucket, entry, self.shape.width))
             if copy.position is position and position.version < goal:
-                raise Broken(f"bucket {bucket}: rows are newer than the log")
+                raise BrokenHistory(f"bucket {bucket}: rows are newer than the log")
 
     def _swap(self, bucket: int, copy: _Copy) -> None:
         if self.copied(bucket):
@@ -285,7 +292,7 @@ class Replica:
         self.table.put(copy.table.everything())
         self._positions[bucket] = copy.position
 
-    def _poll_one(self, bucket: int, after: int, limit: int) -> Polled:
+    def _poll_one(self, bucket: int, after: int, limit: int) -> PollResult:
         [polled] = self._store.poll({bucket: after}, limit)
         if isinstance(polled, Unreachable):
             raise polled
@@ -295,13 +302,13 @@ class Replica:
 class _Copy:
     """A bucket while it is copied: rows of different versions, until the log brings all to one."""
 
-    def __init__(self, width: int, position: Position) -> None:
+    def __init__(self, width: int, position: LogPosition) -> None:
         self.table = RowTable(width)
         self.versions = np.zeros(self.table.room, np.uint64)  # up to which each place is folded
         self.newest = 0
         """Greatest version among the rows as they were read."""
         self.position = position
-        self._entries: list[tuple[int, Gains | Deletions]] = []
+        self._entries: list[tuple[int, RowDeltas | Deletions]] = []
 
     def newer_than(self, version: int) -> npt.NDArray[np.uint64]:
         """Return the ids of rows that were read at a version beyond this one."""
@@ -317,7 +324,7 @@ class _Copy:
         for version, content in self._entries:
             self._apply(version, content.chosen(np.isin(content.ids, ids)))
 
-    def put(self, rows: Rows, versions: npt.NDArray[np.uint64]) -> None:
+    def put(self, rows: FoldedRows, versions: npt.NDArray[np.uint64]) -> None:
         """Take rows as they were read; of a row read twice, the newer."""
         places = self.table.find_or_add(rows.ids)
         self._grow()
@@ -329,13 +336,13 @@ class _Copy:
         self.versions[places[newer]] = versions[newer]
         self.newest = max(self.newest, int(versions.max(initial=0)))
 
-    def add(self, entry: Entry, header: Header, content: Gains | Deletions) -> None:
+    def add(self, entry: Entry, header: EntryHeader, content: RowDeltas | Deletions) -> None:
         """Add an entry to the rows that are not folded up to it, or delete those."""
         self._apply(entry.version, content)
         self._entries.append((entry.version, content))
         self.position = advanced(self.position, entry.version, entry.nonce, header)
 
-    def _apply(self, version: int, content: Gains | Deletions) -> None:
+    def _apply(self, version: int, content: RowDeltas | Deletions) -> None:
         if isinstance(content, Deletions):
             places = self.table.find(content.ids)
             lacking = (places >= 0) & (self.versions[places] < version)

@@ -54,7 +54,7 @@ _COUNTERS: Kinds = {
 def row_record(*names: str) -> Any:
     """Return what gives a row's counters, and its floats by these names (all, or the first).
 
-    What is returned takes `Columns.shows` and a place. For use inside kernels.
+    What is returned takes `TableColumns.shows` and a place. For use inside kernels.
     """
     return record_of(_COUNTERS | dict.fromkeys(names, (np.float32,)))
 
@@ -87,7 +87,7 @@ FLOATS_BEFORE = _row_type(_columns(0)).itemsize // 4
 """That the columns of a row before its values take the place of."""
 
 
-class Columns(NamedTuple):
+class TableColumns(NamedTuple):
     """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
     changed `count[1]` times."""
 
@@ -103,7 +103,7 @@ class Columns(NamedTuple):
 
 def make_columns(
     rows: int, width: int, memory: Memory | None, beside: Kinds
-) -> tuple[Columns, Arrays]:
+) -> tuple[TableColumns, Arrays]:
     """Return columns without a row, that have room for so many or more; see above for `memory`.
 
     beside: type, and shape if it is no single number, of further columns that lie in the rows. They
@@ -122,7 +122,7 @@ def make_columns(
     except MemoryError:  # the system promises no more than it has
         laid = lay_out(rows, kinds, in_lines=bool(beside))
     apart = {name: laid.pop(name) for name in beside}
-    return Columns(empty_slots(rows), np.zeros(2, np.int64), **laid), apart
+    return TableColumns(empty_slots(rows), np.zeros(2, np.int64), **laid), apart
 
 
 def empty_slots(rows: int) -> npt.NDArray[np.int32]:
@@ -171,14 +171,14 @@ def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
     return {name: rows[name] for name in columns}
 
 
-def copy_rows(old: Columns, new: Columns, places: npt.NDArray[np.int64]) -> None:
+def copy_rows(old: TableColumns, new: TableColumns, places: npt.NDArray[np.int64]) -> None:
     """Copy the rows at these places to the first ones of new columns, with all that is beside."""
     # clipped, for else numpy makes a copy beforehand, lest a place is bad
     first = _whole_rows(new.ids)[: places.shape[0]]
     np.take(_whole_rows(old.ids), places, axis=0, out=first, mode="clip")
 
 
-def copy_first_rows(old: Columns, new: Columns, count: int) -> None:
+def copy_first_rows(old: TableColumns, new: TableColumns, count: int) -> None:
     """Copy so many rows to the same places of new columns, with all that is beside."""
     _whole_rows(new.ids)[:count] = _whole_rows(old.ids)[:count]
 
@@ -197,7 +197,7 @@ def columns_size(capacity: int, width: int) -> int:
     return _LINE + 4 * _slots(capacity) + capacity * _row_type(_columns(width)).itemsize
 
 
-def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Columns:
+def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> TableColumns:
     """Return the columns that lie in `memory`, as they are there: another may have written them.
 
     memory: (columns_size,), at the beginning of a line of a cache. Zeros are no table yet: all
@@ -206,7 +206,7 @@ def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> Colu
     row = _row_type(_columns(width))
     first = _LINE + 4 * _slots(capacity)
     rows = memory[first : first + capacity * row.itemsize].view(row)
-    return Columns(
+    return TableColumns(
         memory[_LINE:first].view(np.int32),
         memory[:16].view(np.int64),
         **{name: rows[name] for name in _columns(width)},

@@ -36,7 +36,7 @@ NEVER = 0xFFFFFFFF
 """`first_seen` of a row that was never seen: the identity of `min`."""
 
 
-class Gains(NamedTuple):
+class RowDeltas(NamedTuple):
     """Rows and what they gained. Ids are unique and ascending; all of one bucket when pushed."""
 
     ids: npt.NDArray[np.uint64]  # (n,)
@@ -46,9 +46,9 @@ class Gains(NamedTuple):
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds; the greatest wins
     values: npt.NDArray[np.float32]  # (n, width) added
 
-    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Gains:
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> RowDeltas:
         """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
-        return Gains(
+        return RowDeltas(
             self.ids[which],
             self.shows[which],
             self.clicks[which],
@@ -58,7 +58,7 @@ class Gains(NamedTuple):
         )
 
     @classmethod
-    def empty(cls, width: int) -> Gains:
+    def empty(cls, width: int) -> RowDeltas:
         """No rows at all: what a bucket gains when only its marks advance."""
         none = np.zeros(0, np.uint32)
         return cls(np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32))
@@ -75,7 +75,7 @@ class Deletions(NamedTuple):
         return Deletions(self.ids[which], self.last_seen[which])
 
 
-class Reached(msgspec.Struct, frozen=True, array_like=True):
+class SourceReached(msgspec.Struct, frozen=True, array_like=True):
     """How far one source had been read when an entry was pushed."""
 
     source: str
@@ -93,7 +93,7 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
     """
 
 
-class Header(msgspec.Struct, frozen=True):
+class EntryHeader(msgspec.Struct, frozen=True):
     """What an entry says of itself beside its rows."""
 
     width: int
@@ -103,15 +103,15 @@ class Header(msgspec.Struct, frozen=True):
     """Greatest event time learned from, so far, by the learner that pushed; 0 if none."""
     append_ms: int
     """Greatest append time of the events learned from, so far, by that learner; 0 if none."""
-    reached: list[Reached]
+    reached: list[SourceReached]
     format: int = FORMAT
 
 
 _encode = msgspec.msgpack.Encoder()
-_decode = msgspec.msgpack.Decoder(Header)
+_decode = msgspec.msgpack.Decoder(EntryHeader)
 
 
-def pack(header: Header, content: Gains | Deletions) -> bytes:
+def pack(header: EntryHeader, content: RowDeltas | Deletions) -> bytes:
     """Return the bytes of an entry.
 
     Raises ValueError if `header` does not describe `content`.
@@ -143,7 +143,7 @@ def pack(header: Header, content: Gains | Deletions) -> bytes:
     return b"".join((struct.pack("<I", len(head)), head, *body))
 
 
-def unpack(blob: bytes) -> tuple[Header, Gains]:
+def unpack(blob: bytes) -> tuple[EntryHeader, RowDeltas]:
     """Return what `pack` was given, of an entry of gains; the arrays are read-only views of `blob`.
 
     Raises CorruptEntry if the bytes are not such an entry.
@@ -154,7 +154,7 @@ def unpack(blob: bytes) -> tuple[Header, Gains]:
     return header, content
 
 
-def unpack_entry(blob: bytes) -> tuple[Header, Gains | Deletions]:
+def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
     """Return what `pack` was given; the arrays are read-only views of `blob`.
 
     Raises CorruptEntry if the bytes are no entry that this version knows.
@@ -180,5 +180,7 @@ def unpack_entry(blob: bytes) -> tuple[Header, Gains | Deletions]:
         return header, Deletions(ids, np.frombuffer(blob, "<u4", rows, start + 8 * rows))
     words = np.frombuffer(blob, "<u4", 4 * rows, start + 8 * rows).reshape(4, rows)
     values = np.frombuffer(blob, "<f4", rows * header.width, start + 24 * rows)
-    gains = Gains(ids, words[0], words[1], words[2], words[3], values.reshape(rows, header.width))
+    gains = RowDeltas(
+        ids, words[0], words[1], words[2], words[3], values.reshape(rows, header.width)
+    )
     return header, gains

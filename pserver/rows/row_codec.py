@@ -1,4 +1,4 @@
-"""Rows as they lie in the store: one packed blob a row, made and read for many rows at once.
+"""FoldedRows as they lie in the store: one packed blob a row, made and read for many rows at once.
 
 A learner pushes what rows *gained* (pserver.rows.deltas); a keeper writes what rows *are*. Both
 have the same columns, but counters of whole rows need 64 bits, and every stored row says up to
@@ -6,9 +6,9 @@ which version of its bucket's log it is folded, so that whoever reads rows and l
 add.
 
 Layout, little-endian: version u64, shows u64, clicks u64, first_seen u32, last_seen u32, values
-f32[width]. Rows lie under their id, u64 little-endian, in sub-hashes: small hashes that servers
-keep as one flat piece of memory, which halves what a row costs beside its bytes. The bits of the
-id below those of its bucket say which.
+f32[width]. FoldedRows lie under their id, u64 little-endian, in sub-hashes: small hashes that
+servers keep as one flat piece of memory, which halves what a row costs beside its bytes. The bits
+of the id below those of its bucket say which.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_SUB_HASHES = 4096
 """Of a bucket: their keys are arguments of one call."""
 
 
-class Rows(NamedTuple):
+class FoldedRows(NamedTuple):
     """Everything these rows ever gained."""
 
     ids: npt.NDArray[np.uint64]  # (n,)
@@ -42,9 +42,9 @@ class Rows(NamedTuple):
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
     values: npt.NDArray[np.float32]  # (n, width)
 
-    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Rows:
+    def chosen(self, which: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> FoldedRows:
         """Return the rows of a slice, of a mask of shape (n,), or at these indexes."""
-        return Rows._make(column[which] for column in self)
+        return FoldedRows._make(column[which] for column in self)
 
     def exist(self) -> npt.NDArray[np.bool_]:
         """Return which rows ever gained anything; shape (n,). Others are as if they were absent."""
@@ -52,7 +52,7 @@ class Rows(NamedTuple):
         gained |= (self.first_seen != NEVER) | (self.values != 0).any(axis=1)
         return gained
 
-    def existing(self) -> Rows:
+    def existing(self) -> FoldedRows:
         """Return the rows that exist, in ascending order of id, as copies."""
         there = np.flatnonzero(self.exist())
         return self.chosen(there[np.argsort(self.ids[there])])
@@ -66,10 +66,10 @@ class Rows(NamedTuple):
 
 
 class StoredRows(NamedTuple):
-    """Rows as they lie in the store, with the version up to which each is folded."""
+    """FoldedRows as they lie in the store, with the version up to which each is folded."""
 
     versions: npt.NDArray[np.uint64]  # (n,)
-    rows: Rows
+    rows: FoldedRows
     trimmed: int = 0
     """From `Store.rows`: what was trimmed from the log when these were read, or right after."""
 
@@ -79,7 +79,7 @@ def row_bytes(width: int) -> int:
     return 32 + 4 * width
 
 
-def pack_rows(version: int, rows: Rows) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+def pack_rows(version: int, rows: FoldedRows) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
     """Return the id and the blob of each row, folded up to `version`; items of raw bytes, (n,)."""
     count, width = rows.values.shape
     packed = np.zeros(count, _layout(width))
@@ -108,7 +108,7 @@ def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> Sto
     packed = np.frombuffer(joined, _layout(width))
     return StoredRows(
         packed["version"],
-        Rows(
+        FoldedRows(
             np.frombuffer(names, "<u8"),
             packed["shows"],
             packed["clicks"],

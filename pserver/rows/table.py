@@ -1,14 +1,14 @@
-"""Rows in this process's memory: a hash index from 64-bit ids to places in columns.
+"""FoldedRows in this process's memory: a hash index from 64-bit ids to places in columns.
 
 Open addressing with linear probing over a power of two of slots, at most half full. A slot holds a
-place in the columns, or -1. Rows are not removed one by one: a row that no longer exists is set to
-what a row that never existed is (no shows, no gains), which is the same thing to every reader. When
-a quarter of the rows may be such, `compact` makes new columns without them: who reads the old ones
-meanwhile sees one moment, and who remembers places is told where they went.
+place in the columns, or -1. FoldedRows are not removed one by one: a row that no longer exists is
+set to what a row that never existed is (no shows, no gains), which is the same thing to every
+reader. When a quarter of the rows may be such, `compact` makes new columns without them: who reads
+the old ones meanwhile sees one moment, and who remembers places is told where they went.
 
-The columns are arrays in a named tuple (`Columns`), so that compiled kernels of other parts can
-look up, read and change rows without calling back into Python. A kernel that may add rows must be
-given room first: `reserve`.
+The columns are arrays in a named tuple (`TableColumns`), so that compiled kernels of other parts
+can look up, read and change rows without calling back into Python. A kernel that may add rows must
+be given room first: `reserve`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from headrace.pserver.intrinsics.prefetch import prefetch
 from headrace.pserver.intrinsics.row_view import row_of
 from headrace.pserver.rows.columns import (
     FEW,
-    Columns,
+    TableColumns,
     copy_first_rows,
     copy_rows,
     empty_slots,
     make_columns,
 )
 from headrace.pserver.rows.deltas import NEVER
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.rows.columns import Arrays, Kinds, Memory
-    from headrace.pserver.rows.deltas import Deletions, Gains
+    from headrace.pserver.rows.deltas import Deletions, RowDeltas
 
     Ids = npt.NDArray[np.uint64]
     Places = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 AHEAD = 32
-"""Rows asked for together: enough walks to overlap, few enough to stay in cache."""
+"""FoldedRows asked for together: enough walks to overlap, few enough to stay in cache."""
 _NEVER = np.uint32(NEVER)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -148,13 +148,13 @@ def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type
 
 
 class RowTable:
-    """Rows of one model, all of `width` floats, found by id."""
+    """FoldedRows of one model, all of `width` floats, found by id."""
 
     def __init__(
         self,
         width: int,
         memory: Memory | None = None,
-        columns: Columns | None = None,
+        columns: TableColumns | None = None,
         beside: Kinds | None = None,
     ) -> None:
         """`memory` makes the room for rows (None: this process's own); `columns` are there yet.
@@ -200,7 +200,7 @@ class RowTable:
         """
         return int(min(self.columns.slots.shape[0] // 2, self.columns.ids.shape[0]))
 
-    def reserve(self, more: int) -> Columns:
+    def reserve(self, more: int) -> TableColumns:
         """Make room for `more` new rows; return the columns, which may be new arrays."""
         needed = len(self) + more
         if needed > self.room:
@@ -231,14 +231,14 @@ class RowTable:
         _find_or_add_many(self.reserve(ids.shape[0]), ids, places)
         return places
 
-    def add(self, gains: Gains) -> Places:
+    def add(self, gains: RowDeltas) -> Places:
         """Add gains to their rows, in the order given; return the places of the rows."""
         places = self.find_or_add(gains.ids)
         _add(self.columns, places, *gains[1:])
         self.changed()
         return places
 
-    def put(self, rows: Rows) -> Places:
+    def put(self, rows: FoldedRows) -> Places:
         """Set rows to what they are elsewhere; return their places. Ids are unique."""
         places = self.find_or_add(rows.ids)
         self.columns.shows[places] = rows.shows
@@ -249,13 +249,13 @@ class RowTable:
         self.changed()
         return places
 
-    def everything(self) -> Rows:
+    def everything(self) -> FoldedRows:
         """Return all rows, in the order they were added. Views."""
-        return Rows._make(column[: len(self)] for column in self.columns[2:])
+        return FoldedRows._make(column[: len(self)] for column in self.columns[2:])
 
-    def take(self, places: Places) -> Rows:
+    def take(self, places: Places) -> FoldedRows:
         """Return the rows at these places, as copies."""
-        return Rows._make(column[places] for column in self.columns[2:])
+        return FoldedRows._make(column[places] for column in self.columns[2:])
 
     def remove(self, deletions: Deletions) -> Places:
         """Clear the rows that were not seen since they were to be deleted; return their places."""

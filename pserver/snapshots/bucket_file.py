@@ -1,4 +1,4 @@
-"""Rows of one bucket as a Parquet file, and back: columns that any tool can read.
+"""FoldedRows of one bucket as a Parquet file, and back: columns that any tool can read.
 
     id           uint64, ascending and unique
     shows        uint64
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def schema_of(width: int) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
 
 
-def pack(rows: Rows) -> bytes:
+def pack(rows: FoldedRows) -> bytes:
     """Return a file of the rows that exist, in ascending order of id."""
     rows = rows.existing()
     schema = schema_of(rows.values.shape[1])
@@ -68,7 +68,7 @@ def pack(rows: Rows) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def unpack(blob: bytes, width: int) -> Iterator[Rows]:
+def unpack(blob: bytes, width: int) -> Iterator[FoldedRows]:
     """Yield what `pack` was given, in chunks; the arrays are read-only.
 
     Raises CorruptEntry if the bytes are no file of rows of `width` floats.
@@ -81,7 +81,7 @@ def unpack(blob: bytes, width: int) -> Iterator[Rows]:
         for group in range(file.num_row_groups):
             table = file.read_row_group(group).combine_chunks()
             values = table["values"].combine_chunks().flatten().to_numpy()
-            yield Rows(
+            yield FoldedRows(
                 table["id"].to_numpy(),
                 table["shows"].to_numpy(),
                 table["clicks"].to_numpy(),

@@ -15,17 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pserver.snapshots import manifest as manifests
-from headrace.pserver.snapshots.errors import DamagedSnapshot, NoSnapshot
 from headrace.pserver.snapshots.manifest import BadManifest
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.storage import Leftover, Shelf
+    from headrace.pserver.snapshots.storage import Leftover, SnapshotStorage
 
 
-class Listed(NamedTuple):
+class ListedSnapshot(NamedTuple):
     """A snapshot as it is seen from outside."""
 
     name: str
@@ -41,13 +41,13 @@ class Listed(NamedTuple):
         return self.manifest is not None and not self.problems
 
 
-def list_snapshots(shelf: Shelf) -> list[Listed]:
+def list_snapshots(shelf: SnapshotStorage) -> list[ListedSnapshot]:
     """Return all snapshots, the oldest first; damaged ones too. Raises StorageFailed."""
     found = (_listed(shelf, name) for name in shelf.names())
     return [each for each in found if each is not None]
 
 
-def find_snapshot(shelf: Shelf, model: str, name: str | None) -> Manifest:
+def find_snapshot(shelf: SnapshotStorage, model: str, name: str | None) -> Manifest:
     """Return the newest snapshot of a model, or the one of that name.
 
     Raises NoSnapshot, and DamagedSnapshot: an older one is never taken instead in silence.
@@ -66,7 +66,7 @@ def find_snapshot(shelf: Shelf, model: str, name: str | None) -> Manifest:
     return newest.manifest
 
 
-def lacking(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
+def missing_files(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
     """Return a line for each file that is missing or of another size."""
     problems = []
     for each in manifest.files:
@@ -78,7 +78,7 @@ def lacking(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
     return problems
 
 
-def _listed(shelf: Shelf, name: str) -> Listed | None:
+def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
     """Return None for what has no manifest: it is no snapshot."""
     blob = shelf.read(name, manifests.FILE)
     if blob is None:
@@ -87,11 +87,13 @@ def _listed(shelf: Shelf, name: str) -> Listed | None:
     try:
         manifest = manifests.decode(blob)
     except BadManifest as error:
-        return Listed(name, model, None, (f"{manifests.FILE}: {error}",))
+        return ListedSnapshot(name, model, None, (f"{manifests.FILE}: {error}",))
     if manifest.name != name:
         text = f"{manifests.FILE}: expected that of {name}, found that of {manifest.name}"
-        return Listed(name, model, None, (text,))
-    return Listed(name, manifest.model, manifest, tuple(lacking(manifest, shelf.sizes(name))))
+        return ListedSnapshot(name, model, None, (text,))
+    return ListedSnapshot(
+        name, manifest.model, manifest, tuple(missing_files(manifest, shelf.sizes(name)))
+    )
 
 
 ABANDONED_AFTER_MS = 24 * 3_600_000
@@ -101,13 +103,13 @@ ABANDONED_AFTER_MS = 24 * 3_600_000
 class Prunings(NamedTuple):
     """What goes."""
 
-    snapshots: list[Listed]
+    snapshots: list[ListedSnapshot]
     leftovers: list[Leftover]
 
 
 def superfluous(
-    listed: Sequence[Listed], *, keep: int | None, older_than_ms: int | None, now_ms: int
-) -> list[Listed]:
+    listed: Sequence[ListedSnapshot], *, keep: int | None, older_than_ms: int | None, now_ms: int
+) -> list[ListedSnapshot]:
     """Return the snapshots that go, the oldest first; `listed` in the order of time.
 
     keep: how many complete ones of each model stay in any case; None: the newest alone.
@@ -127,7 +129,9 @@ def superfluous(
     return goes[::-1]
 
 
-def prunable(shelf: Shelf, *, keep: int | None, older_than_ms: int | None, now_ms: int) -> Prunings:
+def prunable(
+    shelf: SnapshotStorage, *, keep: int | None, older_than_ms: int | None, now_ms: int
+) -> Prunings:
     """Return what `prune` would remove. Raises StorageFailed."""
     leftovers = [
         each
@@ -139,7 +143,7 @@ def prunable(shelf: Shelf, *, keep: int | None, older_than_ms: int | None, now_m
     return Prunings(goes, leftovers)
 
 
-def prune(shelf: Shelf, prunings: Prunings) -> None:
+def prune(shelf: SnapshotStorage, prunings: Prunings) -> None:
     """Remove what `prunable` named. Raises StorageFailed."""
     for each in prunings.snapshots:
         shelf.remove(each.name)

@@ -8,7 +8,7 @@ A model may get several times the buckets, a power of two, and another name. A b
 then split by the high bits of their ids, and its marks go to every part: each part has learned from
 just what the whole had learned from.
 
-A larger model may begin with a snapshot too (`Change`): with some rows, and marks of its own.
+A larger model may begin with a snapshot too (`ShapeChange`): with some rows, and marks of its own.
 
 Resumable at any line: a bucket is there when all of it is, and the next restore fills those that
 are still missing, from whichever snapshot it is given.
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.pserver.errors import MissingModel
-from headrace.pserver.snapshots.errors import DoesNotFit
-from headrace.pserver.snapshots.verify import read_bucket
-from headrace.pserver.snapshots.write import Progress
+from headrace.pserver.snapshots.snapshot_errors import DoesNotFit
+from headrace.pserver.snapshots.verification import read_bucket
+from headrace.pserver.snapshots.writer import SnapshotProgress
 
 if TYPE_CHECKING:
     import threading
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.store import Shape, Store
 
 MOST_BUCKETS = 1 << 16
@@ -45,7 +45,7 @@ _ROWS_A_CHUNK = 16_384
 """Sent in one go: a few MB, so that neither side holds its breath for long."""
 
 
-class Restored(NamedTuple):
+class RestoreResult(NamedTuple):
     """What a restore has done."""
 
     buckets: tuple[int, ...]
@@ -55,7 +55,7 @@ class Restored(NamedTuple):
     """Whether nothing is missing; False if it was told to stop before."""
 
 
-class Change(NamedTuple):
+class ShapeChange(NamedTuple):
     """What of a snapshot is not taken as it is, for a model that only begins with it."""
 
     kept: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
@@ -76,15 +76,15 @@ def check_buckets(snapshot: int, wanted: int) -> None:
 
 def restore(
     store: Store,
-    shelf: Shelf,
+    shelf: SnapshotStorage,
     manifest: Manifest,
     shape: Shape,
     *,
     trusting: bool = False,
-    change: Change | None = None,
+    change: ShapeChange | None = None,
     stop: threading.Event,
-    tell: Callable[[Progress], None],
-) -> Restored:
+    tell: Callable[[SnapshotProgress], None],
+) -> RestoreResult:
     """Fill the buckets of `shape` that are missing in the store, and make the model whole.
 
     `trusting`: do not compare the bytes of a file with their digest. `change`: None where the model
@@ -115,14 +115,14 @@ def restore(
                 rows += future.result()
                 size_bytes += manifest.files[source].size_bytes
                 filled += parts
-                tell(Progress(len(filled), len(missing), rows, size_bytes))
+                tell(SnapshotProgress(len(filled), len(missing), rows, size_bytes))
             if not stop.is_set():
                 for each in itertools.islice(waiting, len(done)):
                     under_way[pool.submit(filling.fill, *each)] = each
     complete = len(filled) == len(missing) and not stop.is_set()
     if complete:
         store.finish()
-    return Restored(tuple(sorted(filled)), rows, complete)
+    return RestoreResult(tuple(sorted(filled)), rows, complete)
 
 
 def fill_with_nothing(store: Store, shape: Shape | None) -> list[int]:
@@ -159,11 +159,11 @@ class _Filling:
     def __init__(
         self,
         store: Store,
-        shelf: Shelf,
+        shelf: SnapshotStorage,
         manifest: Manifest,
         shape: Shape,
         trusting: bool,
-        change: Change | None,
+        change: ShapeChange | None,
     ) -> None:
         self._store, self._shelf, self._manifest, self._shape = store, shelf, manifest, shape
         self._trusting, self._change = trusting, change
@@ -180,7 +180,7 @@ class _Filling:
             rows += sum(part.ids.shape[0] for part in own)
         return rows
 
-    def _part(self, chunk: Rows, bucket: int) -> Rows:
+    def _part(self, chunk: FoldedRows, bucket: int) -> FoldedRows:
         """Return the rows of one bucket; ids ascend, so they are neighbours."""
         buckets = self._shape.bucket_of(chunk.ids)
         first, end = np.searchsorted(buckets, [bucket, bucket + 1])
@@ -188,7 +188,7 @@ class _Filling:
         return own if self._change is None else own.chosen(self._change.kept(own.ids))
 
 
-def _in_pieces(chunks: Sequence[Rows]) -> Iterator[Rows]:
+def _in_pieces(chunks: Sequence[FoldedRows]) -> Iterator[FoldedRows]:
     for chunk in chunks:
         for start in range(0, chunk.ids.shape[0], _ROWS_A_CHUNK):
             yield chunk.chosen(slice(start, start + _ROWS_A_CHUNK))

@@ -20,7 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from headrace.pserver.snapshots import manifest as manifests
-from headrace.pserver.snapshots.errors import SnapshotError, StorageFailed
+from headrace.pserver.snapshots.snapshot_errors import SnapshotError, StorageFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Leftover(NamedTuple):
     """When anything in it was last written; None where the storage does not say."""
 
 
-class Shelf:
+class SnapshotStorage:
     """The snapshots in one place. Safe for use from several threads."""
 
     def __init__(self, url: str) -> None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from fastapi import FastAPI, Request, Response
 
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.api.load_shedding import read_body
 from headrace.serving.errors import BadAlias
-from headrace.serving.requests.limits import Limits
-from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.refusals import JSON, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.ingest.http.bearer_tokens import Tokens
     from headrace.serving.models.aliases import Alias, Aliases
 
-_LIMITS = Limits(body_bytes=4096)
+_LIMITS = RequestLimits(body_bytes=4096)
 
 
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,14 +70,16 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
     def allowed(request: Request) -> None:
         if not tokens and not open_to_all:
             expected = "a server with --admin-tokens, or one that only its own machine reaches"
-            raise Refused(403, "", expected, "neither")
+            raise RequestRefused(403, "", expected, "neither")
         tokens.check(request.headers.get("authorization"))
 
     def changed(change: Callable[[], Alias | None]) -> Response:
         try:
             now = change()
         except BadAlias as error:
-            raise Refused(409, "alias", "an alias that can be changed so", str(error)) from error
+            raise RequestRefused(
+                409, "alias", "an alias that can be changed so", str(error)
+            ) from error
         return Response(encode({"aliases": aliases.table} if now is None else now), media_type=JSON)
 
     @app.put(
@@ -90,7 +93,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
             allowed(request)
             asked = _switch(await read_body(request, _LIMITS))
             return changed(lambda: aliases.switch(alias, asked.model, asked.expected))
-        except Refused as refused:
+        except RequestRefused as refused:
             return as_response(refused)
 
     @app.post("/v1/aliases/{alias}:revert", tags=tags, summary="Back to the model before")
@@ -98,7 +101,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         try:
             allowed(request)
             return changed(lambda: aliases.revert(alias))
-        except Refused as refused:
+        except RequestRefused as refused:
             return as_response(refused)
 
     @app.delete("/v1/aliases/{alias}", tags=tags, summary="Take an alias away")
@@ -106,7 +109,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         try:
             allowed(request)
             return changed(lambda: aliases.remove(alias))
-        except Refused as refused:
+        except RequestRefused as refused:
             return as_response(refused)
 
 
@@ -114,4 +117,4 @@ def _switch(body: bytes) -> Switch:
     try:
         return _decode(body)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(422, "", '{"model": NAME}', str(error)) from error
+        raise RequestRefused(422, "", '{"model": NAME}', str(error)) from error

@@ -16,15 +16,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.ingest.http.server import Readiness
 from headrace.serving.api.admin import add_admin
-from headrace.serving.api.handler import Answering, PredictFace, RankFace
+from headrace.serving.api.handler import PredictAdapter, PredictionHandler, RankAdapter
 from headrace.serving.api.health import add_health, add_metrics, add_status
-from headrace.serving.api.load_shedding import Room
+from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
-from headrace.serving.requests.limits import Limits
-from headrace.serving.requests.refusals import Refused, as_response
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.refusals import as_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from starlette.types import Receive, Scope, Send
 
-    from headrace.serving.api.handler import Face
-    from headrace.serving.api.load_shedding import Arrived, Whole
-    from headrace.serving.api.metrics import RequestMetrics
-    from headrace.serving.models.prediction import Beside
-    from headrace.serving.models.registry import Models
+    from headrace.serving.api.handler import ProtocolAdapter
+    from headrace.serving.api.load_shedding import BodySource, WholeRequest
+    from headrace.serving.api.request_metrics import RequestMetrics
+    from headrace.serving.models.prediction import AnswerObserver
+    from headrace.serving.models.registry import ModelRegistry
 
-Ask: TypeAlias = "Callable[[Arrived | Whole, str], Coroutine[Any, Any, Response]]"
+Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
 """Answers a request to the model, or alias, of this name."""
 
 LONGEST_PATH = 200
@@ -50,14 +51,14 @@ _MODELS = "/v1/models/"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AppParts:
     """What an application is made of."""
 
-    models: Models
+    models: ModelRegistry
     metrics: RequestMetrics
     registry: CollectorRegistry
     now_ms: Callable[[], int]
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     readiness: Readiness = field(default_factory=Readiness)
     tokens: Tokens = field(default_factory=Tokens)
     """Of those who may ask for predictions."""
@@ -65,7 +66,7 @@ class Parts:
     """Of those who may change aliases."""
     admin_open: bool = False
     """Whether aliases may be changed without a token where there are none."""
-    beside: Sequence[Beside] = ()
+    beside: Sequence[AnswerObserver] = ()
     """Who is told of every answer."""
     metrics_here: bool = True
     """Whether /metrics is answered: not where several processes answer on one port."""
@@ -106,7 +107,7 @@ class App(FastAPI):
         await super().__call__(scope, receive, send)
 
 
-def make_app(parts: Parts) -> App:
+def make_app(parts: AppParts) -> App:
     """Return the application."""
     app = App(
         title="headrace",
@@ -114,10 +115,12 @@ def make_app(parts: Parts) -> App:
         openapi_url="/openapi.json",
         redoc_url=None,
     )
-    models, room = parts.models, Room(parts.limits)
+    models, room = parts.models, LoadShedder(parts.limits)
     parts.metrics.watch(room)
-    answering = Answering(models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside)
-    faces: dict[str, Face] = {"predict": PredictFace(), "rank": RankFace()}
+    answering = PredictionHandler(
+        models, room, parts.tokens, parts.metrics, parts.now_ms, parts.beside
+    )
+    faces: dict[str, ProtocolAdapter] = {"predict": PredictAdapter(), "rank": RankAdapter()}
     for verb, face in faces.items():
         ask = app.asked[verb] = _asking(answering, face)
         path = f"/v1/models/{{name}}:{verb}"
@@ -133,7 +136,7 @@ def make_app(parts: Parts) -> App:
     async def refuse_path(request: Request, error: HTTPException) -> Response:
         found = f"{request.method} {request.url.path}"
         expected = "a path of /docs" if error.status_code == 404 else "another method"
-        refused = Refused(error.status_code, "", expected, found)
+        refused = RequestRefused(error.status_code, "", expected, found)
         answer = (error_of if request.url.path.startswith("/v2") else as_response)(refused)
         answer.headers.update(error.headers or {})
         return answer
@@ -148,8 +151,8 @@ def make_app(parts: Parts) -> App:
     return app
 
 
-def _asking(answering: Answering, face: Face) -> Ask:
-    def ask(request: Arrived | Whole, name: str) -> Coroutine[Any, Any, Response]:
+def _asking(answering: PredictionHandler, face: ProtocolAdapter) -> Ask:
+    def ask(request: BodySource | WholeRequest, name: str) -> Coroutine[Any, Any, Response]:
         return answering.answer(request, name, face)
 
     return ask

@@ -2,11 +2,11 @@
 
 Nearly all that are posted to the paths that everything is about are whole once their head was
 read: the body came in the same packet. For those, what ASGI and asyncio put between the socket and
-the answer costs as much as the answer. So `Promptly` holds such a request until the bytes at hand
-end. Is it whole by then, the coroutine that answers every such request is made and driven from
-here. Else uvicorn gets what was held, and goes on as if it had had it from the beginning: a body
-that trickles, waits for `100 Continue`, stalls or breaks off is uvicorn's, and so is every other
-path, method and version.
+the answer costs as much as the answer. So `FastPathProtocol` holds such a request until the bytes
+at hand end. Is it whole by then, the coroutine that answers every such request is made and driven
+from here. Else uvicorn gets what was held, and goes on as if it had had it from the beginning: a
+body that trickles, waits for `100 Continue`, stalls or breaks off is uvicorn's, and so is every
+other path, method and version.
 
 There is one way to decide what a request is told, `Answering.answer`, and this is another way to
 run it, not a second one. Of a coroutine's freedoms it must use none that need a task: it may await
@@ -25,9 +25,9 @@ from fastapi import Response
 from starlette.datastructures import Headers
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headrace.ingest.http.server import OneWrite
+from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.serving.api.app import LONGEST_PATH
-from headrace.serving.api.load_shedding import Whole
+from headrace.serving.api.load_shedding import WholeRequest
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from headrace.ingest.http.server import Gathering
+    from headrace.ingest.http.server import BatchingTransport
     from headrace.serving.api.app import Ask
 
 _NAMES = 256
@@ -59,7 +59,7 @@ class _Headers(Headers):
         return default
 
 
-class Promptly(OneWrite):
+class FastPathProtocol(SingleWriteProtocol):
     """uvicorn's protocol, past which go those requests that `App.asked_by` knows."""
 
     _held: tuple[Ask, str] | None = None
@@ -98,8 +98,8 @@ class Promptly(OneWrite):
             super().on_message_complete()
             return
         (ask, name), self._held = self._held, None
-        request = Whole(_Headers(raw=self.headers), self._body)
-        prompted = Prompted(self, ask(request, name))
+        request = WholeRequest(_Headers(raw=self.headers), self._body)
+        prompted = FastPathRequest(self, ask(request, name))
         self.cycle = prompted  # type: ignore[assignment]
         prompted.begin()
 
@@ -118,7 +118,7 @@ class Promptly(OneWrite):
             super().on_body(self._body)
 
 
-class Prompted:
+class FastPathRequest:
     """A request under way, as uvicorn knows one: its cycle, which drives the answer itself."""
 
     __slots__ = (
@@ -129,13 +129,13 @@ class Prompted:
         "response_complete",
     )
 
-    def __init__(self, protocol: Promptly, answer: Coroutine[Any, Any, Response]) -> None:
+    def __init__(self, protocol: FastPathProtocol, answer: Coroutine[Any, Any, Response]) -> None:
         self._protocol, self._answer = protocol, answer
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self.disconnected = self.response_complete = False
 
     @property
-    def message_event(self) -> Prompted:
+    def message_event(self) -> FastPathRequest:
         """What is told that the client is gone."""
         return self
 
@@ -174,7 +174,7 @@ class Prompted:
     def _say(self, response: Response) -> None:
         self.response_complete = True
         protocol, status = self._protocol, response.status_code
-        transport: Gathering = protocol.transport  # type: ignore[assignment]
+        transport: BatchingTransport = protocol.transport  # type: ignore[assignment]
         if transport.is_closing():
             return
         parts = [STATUS_LINE[status]]

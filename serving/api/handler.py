@@ -21,30 +21,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from headrace.serving.api.load_shedding import Whole, read_body, whole_body
-from headrace.serving.api.responses import Answer, Prediction, Ranked, Ranking, Telling
-from headrace.serving.models.micro_batching import Together
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.api.load_shedding import WholeRequest, read_body, whole_body
+from headrace.serving.api.responses import (
+    CandidateScore,
+    PredictResponse,
+    RankedCandidate,
+    RankResponse,
+    StatusFields,
+)
+from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.models.prediction import (
-    Beside,
-    Ready,
+    AnswerObserver,
+    ReadyRequest,
     RequestNames,
-    Scored,
+    ScoredRequest,
     check_complete,
     check_fresh,
     names_of,
     score,
     uncertainties,
 )
-from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
+from headrace.serving.requests.refusals import JSON, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.ingest.http.bearer_tokens import Tokens
-    from headrace.serving.api.load_shedding import Arrived, Room
-    from headrace.serving.api.metrics import RequestMetrics
-    from headrace.serving.models.registry import Models, Served, Target
-    from headrace.serving.requests.candidates import Asked
+    from headrace.serving.api.load_shedding import BodySource, LoadShedder
+    from headrace.serving.api.request_metrics import RequestMetrics
+    from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
+    from headrace.serving.requests.candidates import CheckedRequest
 
 _OF_JSON = (b"content-type", JSON.encode())
 _NO_HEADERS: Mapping[str, str] = {}
@@ -53,17 +60,17 @@ _LONGEST_SHOWN = 80
 """Of a name that is none of ours: a snapshot's has less."""
 
 
-class Written(NamedTuple):
+class EncodedAnswer(NamedTuple):
     """An answer as bytes."""
 
     body: bytes
     headers: Mapping[str, str] = _NO_HEADERS
 
 
-class _Answered(Response):
+class _AnswerResponse(Response):
     """The response to a request that was answered, made with less ado than others."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: EncodedAnswer) -> None:
         self.status_code, self.background, self.body = 200, None, written.body
         self.raw_headers = [(b"content-length", b"%d" % len(written.body))]
         if written.headers:
@@ -73,42 +80,44 @@ class _Answered(Response):
             self.raw_headers.append(_OF_JSON)
 
 
-class Face(Protocol):
+class ProtocolAdapter(Protocol):
     """How one protocol reads requests and writes answers."""
 
-    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:
-        """Return what is asked of this model. Raises Refused."""
+    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
+        """Return what is asked of this model. Raises RequestRefused."""
 
-    def write(self, scored: Scored) -> Written:
+    def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Return the answer."""
 
-    def refuse(self, refused: Refused) -> Response:
+    def refuse(self, refused: RequestRefused) -> Response:
         """Return the answer to a request that has none."""
 
 
-class Answering:
+class PredictionHandler:
     """Answers requests; `close` ends its thread."""
 
     def __init__(
         self,
-        models: Models,
-        room: Room,
+        models: ModelRegistry,
+        room: LoadShedder,
         tokens: Tokens,
         metrics: RequestMetrics,
         now_ms: Callable[[], int],
-        beside: Sequence[Beside] = (),
+        beside: Sequence[AnswerObserver] = (),
     ) -> None:
         self._models, self._room, self._tokens = models, room, tokens
         self._metrics, self._now_ms, self._beside = metrics, now_ms, beside
         self._aside = ThreadPoolExecutor(1, "aside")
-        self._names, self._together = RequestNames(), Together()
+        self._names, self._together = RequestNames(), MicroBatcher()
 
     def close(self) -> None:
         """Wait for what is computed aside."""
         self._aside.shutdown()
 
-    async def answer(self, request: Arrived | Whole, name: str, face: Face) -> Response:
-        """Answer one request to the model or alias `name`, and count it.
+    async def answer(
+        self, request: BodySource | WholeRequest, name: str, face: ProtocolAdapter
+    ) -> Response:
+        """PredictResponse one request to the model or alias `name`, and count it.
 
         1. who      a good token, else 401; a model, else 404
         2. body     read, within its bounds, else 408, 413 or 415
@@ -123,7 +132,7 @@ class Answering:
             model = target.served.spec.name
             room.arrive()
             try:
-                if isinstance(request, Whole):
+                if isinstance(request, WholeRequest):
                     body = whole_body(request, room.limits)
                 else:
                     body = await read_body(request, room.limits)
@@ -132,18 +141,18 @@ class Answering:
                 )
             finally:
                 room.depart()
-        except Refused as refused:
+        except RequestRefused as refused:
             self._metrics.refused(model, refused.status)
             return face.refuse(refused)
         except ClientDisconnect:
             self._metrics.refused(model, _CLIENT_GONE)
             return Response(status_code=_CLIENT_GONE)  # nobody reads it
         self._metrics.answered(model, seconds, candidates)
-        return _Answered(written)
+        return _AnswerResponse(written)
 
     async def _in_turn(
-        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face
-    ) -> tuple[Written, float, int]:
+        self, target: Route, body: bytes, headers: Mapping[str, str], face: ProtocolAdapter
+    ) -> tuple[EncodedAnswer, float, int]:
         size = len(body)
         self._room.take(size)
         busy_s, since_s = None, time.monotonic()
@@ -172,9 +181,14 @@ class Answering:
         return written, seconds, candidates
 
     def compute(
-        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
-    ) -> tuple[Written, int]:
-        """Return the answer to a body, and how many candidates it has. Raises Refused.
+        self,
+        target: Route,
+        body: bytes,
+        headers: Mapping[str, str],
+        face: ProtocolAdapter,
+        since_s: float,
+    ) -> tuple[EncodedAnswer, int]:
+        """Return the answer to a body, and how many candidates it has. Raises RequestRefused.
 
         since_s: when it was there, by the clock that never goes back.
         """
@@ -183,8 +197,13 @@ class Answering:
         return written, len(ready.asked.candidates)
 
     async def _compute_with_others(
-        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
-    ) -> tuple[Written, int, float]:
+        self,
+        target: Route,
+        body: bytes,
+        headers: Mapping[str, str],
+        face: ProtocolAdapter,
+        since_s: float,
+    ) -> tuple[EncodedAnswer, int, float]:
         """Return what `compute` does, and how many seconds of it are this request's."""
         began_s = time.perf_counter()
         ready = self._read(target, body, headers, face, since_s)
@@ -198,19 +217,29 @@ class Answering:
         return written, len(asked.candidates), busy_s
 
     def _read(
-        self, target: Target, body: bytes, headers: Mapping[str, str], face: Face, since_s: float
-    ) -> Ready:
+        self,
+        target: Route,
+        body: bytes,
+        headers: Mapping[str, str],
+        face: ProtocolAdapter,
+        since_s: float,
+    ) -> ReadyRequest:
         served = target.served
         standing, now_ms = served.rows.standing, self._now_ms()
         check_complete(standing)
         asked = face.read(served, body, headers)
         check_fresh(asked, standing, now_ms)
         names = names_of(asked.candidates, self._names)
-        return Ready(target, asked, standing, now_ms, names, served.rows.reading(since_s))
+        return ReadyRequest(target, asked, standing, now_ms, names, served.rows.reading(since_s))
 
     def _write(
-        self, ready: Ready, scored: Scored, body: bytes, headers: Mapping[str, str], face: Face
-    ) -> Written:
+        self,
+        ready: ReadyRequest,
+        scored: ScoredRequest,
+        body: bytes,
+        headers: Mapping[str, str],
+        face: ProtocolAdapter,
+    ) -> EncodedAnswer:
         if ready.asked.uncertainty:
             scored = scored._replace(uncertainties=uncertainties(ready))
         written = face.write(scored)
@@ -219,13 +248,13 @@ class Answering:
         return written
 
 
-class _Json:
+class _JsonAdapter:
     """What our own two routes have in common."""
 
     def __init__(self) -> None:
-        self._telling = Telling()
+        self._telling = StatusFields()
 
-    def learned(self, scored: Scored) -> dict[str, Any]:
+    def learned(self, scored: ScoredRequest) -> dict[str, Any]:
         """Return what every answer says of the information that it came from, by name."""
         return {
             "model": scored.target.served.spec.name,
@@ -235,40 +264,42 @@ class _Json:
             **self._telling.of(scored.standing, scored.now_ms),
         }
 
-    def refuse(self, refused: Refused) -> Response:
+    def refuse(self, refused: RequestRefused) -> Response:
         return as_response(refused)
 
 
-class PredictFace(_Json):
+class PredictAdapter(_JsonAdapter):
     """`:predict`: all candidates, in their order."""
 
-    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:  # noqa: ARG002
-        """Return what is asked. Raises Refused (413, 422)."""
+    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
+        """Return what is asked. Raises RequestRefused (413, 422)."""
         return served.decoder.decode(body)
 
-    def write(self, scored: Scored) -> Written:
+    def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Return the predictions."""
         named = [scored.names, scored.scores.tolist()]
         if scored.uncertainties is not None:
             named.append(scored.uncertainties.tolist())
-        predictions = list(itertools.starmap(Prediction, zip(*named, strict=True)))
-        return Written(encode(Answer(**self.learned(scored), predictions=predictions)))
+        predictions = list(itertools.starmap(CandidateScore, zip(*named, strict=True)))
+        return EncodedAnswer(
+            encode(PredictResponse(**self.learned(scored), predictions=predictions))
+        )
 
 
-class RankFace(_Json):
+class RankAdapter(_JsonAdapter):
     """`:rank`: the likeliest candidates, the likeliest first."""
 
-    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:  # noqa: ARG002
-        """Return what is asked. Raises Refused (413, 422)."""
+    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
+        """Return what is asked. Raises RequestRefused (413, 422)."""
         return served.decoder.decode_rank(body)
 
-    def write(self, scored: Scored) -> Written:
+    def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Return the ranking."""
         assert scored.chosen is not None  # a request to rank has a top_k
         places = scored.chosen.tolist()
         scores = scored.scores[scored.chosen].tolist()
         ranking = [
-            Ranked(place, scored.names[place], each, uncertain)
+            RankedCandidate(place, scored.names[place], each, uncertain)
             for place, each, uncertain in zip(places, scores, scored.uncertain(places), strict=True)
         ]
-        return Written(encode(Ranking(**self.learned(scored), ranking=ranking)))
+        return EncodedAnswer(encode(RankResponse(**self.learned(scored), ranking=ranking)))

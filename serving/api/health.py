@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.api.responses import status
-from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
+from headrace.serving.requests.refusals import JSON, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headrace.ingest.http.server import Readiness
-    from headrace.serving.models.registry import Models
+    from headrace.serving.models.registry import ModelRegistry
 
 
-def add_status(app: FastAPI, models: Models, now_ms: Callable[[], int]) -> None:
+def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -> None:
     """Add what tells of models."""
 
     @app.get("/v1/models", tags=["models"], summary="How every model stands")
@@ -32,12 +33,12 @@ def add_status(app: FastAPI, models: Models, now_ms: Callable[[], int]) -> None:
     async def one_model(name: str) -> Response:
         try:
             served = models.find(name).served
-        except Refused as refused:
+        except RequestRefused as refused:
             return as_response(refused)
         return Response(encode(status(served, now_ms())), media_type=JSON)
 
 
-def add_health(app: FastAPI, models: Models, readiness: Readiness) -> None:
+def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> None:
     """Add what a balancer asks."""
 
     @app.get("/health/live", tags=["health"], summary="Whether the process answers at all")

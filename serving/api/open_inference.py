@@ -23,12 +23,13 @@ import msgspec
 from fastapi import Request, Response
 from starlette.routing import Route
 
-from headrace.serving.api.handler import Written
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.api.handler import EncodedAnswer
 from headrace.serving.models.prediction import check_complete
 from headrace.serving.replicas.status import age
-from headrace.serving.requests.candidates import ID, Asked
+from headrace.serving.requests.candidates import ID, CheckedRequest
 from headrace.serving.requests.decoder import shown
-from headrace.serving.requests.refusals import JSON, Refused, as_response, encode
+from headrace.serving.requests.refusals import JSON, as_response, encode
 from headrace.serving.requests.tensors import (
     BYTES,
     Input,
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from headrace.ingest.http.server import Readiness
-    from headrace.serving.api.handler import Answering
-    from headrace.serving.models.prediction import Scored
-    from headrace.serving.models.registry import Models, Served
-    from headrace.serving.requests.limits import Limits
+    from headrace.serving.api.handler import PredictionHandler
+    from headrace.serving.models.prediction import ScoredRequest
+    from headrace.serving.models.registry import ModelRegistry, ServedModel
+    from headrace.serving.requests.limits import RequestLimits
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SERVER = {"name": "headrace", "version": "1", "extensions": ["binary_tensor_data"]}
@@ -76,37 +77,37 @@ class InferRequest(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(InferRequest).decode
 
 
-def error_of(refused: Refused) -> Response:
+def error_of(refused: RequestRefused) -> Response:
     """Return a refusal as this protocol has it: one text."""
     field = f"{refused.refusal.field}: " if refused.refusal.field else ""
     text = f"{field}expected {refused.refusal.expected}, found {refused.refusal.found}"
     return as_response(refused, encode({"error": text}))
 
 
-class _Asked(Asked, frozen=True, eq=False):
+class _InferCandidates(CheckedRequest, frozen=True, eq=False):
     """With what only this protocol asks for."""
 
     outputs: tuple[tuple[str, bool], ...] = ()
     """Name, and whether it is answered in binary."""
 
 
-class InferFace:
+class InferAdapter:
     """Reads and writes requests to `infer`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
 
-    def read(self, served: Served, body: bytes, headers: Mapping[str, str]) -> Asked:
-        """Return what is asked. Raises Refused (400)."""
+    def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
+        """Return what is asked. Raises RequestRefused (400)."""
         said = headers.get(HEADER_LENGTH)
         length = len(body) if said is None else _length(said, len(body))
         try:
             request = _decode(memoryview(body)[:length])
         except msgspec.ValidationError as error:
-            raise Refused(400, "", "a request of the protocol", str(error)) from error
+            raise RequestRefused(400, "", "a request of the protocol", str(error)) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             found = f"{length} bytes that are not: {error}"
-            raise Refused(400, "", "a JSON object in UTF-8", found) from error
+            raise RequestRefused(400, "", "a JSON object in UTF-8", found) from error
         raw = memoryview(body)[length:]
         tensors = []
         for i, each in enumerate(request.inputs):
@@ -116,13 +117,15 @@ class InferFace:
                 continue
             if type(size) is not int or not 0 <= size <= raw.nbytes:
                 where = f"inputs[{i}].parameters.binary_data_size"
-                raise Refused(400, where, f"at most the {raw.nbytes} bytes left", shown(size))
+                raise RequestRefused(
+                    400, where, f"at most the {raw.nbytes} bytes left", shown(size)
+                )
             tensors.append(tensor_of(each, f"inputs[{i}]", raw[:size]))
             raw = raw[size:]
         if raw.nbytes:
-            raise Refused(400, "", "no bytes behind the last tensor", f"{raw.nbytes}")
+            raise RequestRefused(400, "", "no bytes behind the last tensor", f"{raw.nbytes}")
         candidates = candidates_of(served.spec.fields, tensors, self._limits.candidates)
-        return _Asked(
+        return _InferCandidates(
             candidates,
             request.id or None,
             None,
@@ -132,10 +135,10 @@ class InferFace:
             outputs=_outputs(request),
         )
 
-    def write(self, scored: Scored) -> Written:
+    def write(self, scored: ScoredRequest) -> EncodedAnswer:
         """Return the scores as tensors."""
         asked, standing = scored.asked, scored.standing
-        assert isinstance(asked, _Asked)  # it was read here
+        assert isinstance(asked, _InferCandidates)  # it was read here
         ages = age(standing, scored.now_ms)
         answer: dict[str, object] = {
             "model_name": scored.target.alias or scored.target.served.spec.name,
@@ -174,39 +177,39 @@ class InferFace:
         answer["outputs"] = outputs
         head = encode(answer)
         if not behind:
-            return Written(head)
+            return EncodedAnswer(head)
         headers = {HEADER_LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
-        return Written(b"".join([head, *behind]), headers)
+        return EncodedAnswer(b"".join([head, *behind]), headers)
 
-    def refuse(self, refused: Refused) -> Response:
+    def refuse(self, refused: RequestRefused) -> Response:
         """Return the answer to a request that has none."""
         if refused.status == 422:
-            refused = Refused(400, *_parts(refused))
+            refused = RequestRefused(400, *_parts(refused))
         return error_of(refused)
 
 
-def _parts(refused: Refused) -> tuple[str, str, str]:
+def _parts(refused: RequestRefused) -> tuple[str, str, str]:
     refusal = refused.refusal
     return refusal.field, refusal.expected, refusal.found
 
 
 def _length(said: str, most: int) -> int:
     if not said.isdecimal() or not said.isascii() or len(said) > 12 or int(said) > most:
-        raise Refused(400, HEADER_LENGTH, f"at most the body's {most} bytes", said[:80])
+        raise RequestRefused(400, HEADER_LENGTH, f"at most the body's {most} bytes", said[:80])
     return int(said)
 
 
 def _count(parameters: Mapping[str, Any], name: str) -> int | None:
     value = parameters.get(name)
     if value is not None and (type(value) is not int or value < 0):
-        raise Refused(400, f"parameters.{name}", "a whole number of 0 or more", shown(value))
+        raise RequestRefused(400, f"parameters.{name}", "a whole number of 0 or more", shown(value))
     return value
 
 
 def _text(parameters: Mapping[str, Any], name: str) -> str | None:
     value = parameters.get(name)
     if value is not None and type(value) is not str:
-        raise Refused(400, f"parameters.{name}", "a text", shown(value))
+        raise RequestRefused(400, f"parameters.{name}", "a text", shown(value))
     return value
 
 
@@ -216,21 +219,27 @@ def _outputs(request: InferRequest) -> tuple[tuple[str, bool], ...]:
     made = []
     for i, each in enumerate(asked):
         if each.name not in _OUTPUTS:
-            raise Refused(400, f"outputs[{i}].name", f"one of {', '.join(_OUTPUTS)}", each.name)
+            raise RequestRefused(
+                400, f"outputs[{i}].name", f"one of {', '.join(_OUTPUTS)}", each.name
+            )
         made.append((each.name, each.parameters.get("binary_data", binary) is True))
     return tuple(made)
 
 
 def add_inference(
-    app: FastAPI, models: Models, answering: Answering, readiness: Readiness, limits: Limits
+    app: FastAPI,
+    models: ModelRegistry,
+    answering: PredictionHandler,
+    readiness: Readiness,
+    limits: RequestLimits,
 ) -> None:
     """Add the six routes."""
-    face = InferFace(limits)
+    face = InferAdapter(limits)
 
     async def infer(request: Request) -> Response:
         try:
             _check_version(models, request.path_params)
-        except Refused as refused:
+        except RequestRefused as refused:
             return error_of(refused)
         return await answering.answer(request, request.path_params["name"], face)
 
@@ -255,7 +264,7 @@ def add_inference(
     async def metadata(request: Request) -> Response:
         try:
             served = _check_version(models, request.path_params)
-        except Refused as refused:
+        except RequestRefused as refused:
             return error_of(refused)
         said = {
             "name": request.path_params["name"],
@@ -271,7 +280,7 @@ def add_inference(
         try:
             served = _check_version(models, request.path_params)
             check_complete(served.rows.standing)
-        except Refused as refused:
+        except RequestRefused as refused:
             return error_of(refused)
         return Response(encode({"name": name, "ready": True}), media_type=JSON)
 
@@ -286,10 +295,10 @@ def _described(tensors: Sequence[tuple[str, str, list[int]]]) -> list[dict[str, 
     ]
 
 
-def _check_version(models: Models, path: Mapping[str, str]) -> Served:
-    """Return the model that a path names. Raises Refused (404)."""
+def _check_version(models: ModelRegistry, path: Mapping[str, str]) -> ServedModel:
+    """Return the model that a path names. Raises RequestRefused (404)."""
     served = models.find(path["name"]).served
     version = path.get("version")
     if version is not None and version != served.spec.fingerprint:
-        raise Refused(404, "version", served.spec.fingerprint, version)
+        raise RequestRefused(404, "version", served.spec.fingerprint, version)
     return served

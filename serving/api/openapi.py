@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 
 from headrace.ingest.features.fields import Transform
 from headrace.serving.api.open_inference import InferRequest
-from headrace.serving.api.responses import Answer, Ranking, Status
+from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
 from headrace.serving.requests.candidates import ID, REQUEST_ID
 from headrace.serving.requests.refusals import RefusalBody
 from headrace.serving.requests.tensors import inputs_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from headrace.ingest.features.fields import FieldSet
-    from headrace.serving.models.registry import Models, Served
+    from headrace.serving.models.registry import ModelRegistry, ServedModel
 
     Schemas = dict[str, object]
 
@@ -41,7 +41,7 @@ _REFUSALS = {
 _TENSOR_REFUSALS = {"400" if code == "422" else code: text for code, text in _REFUSALS.items()}
 
 
-def document(app: FastAPI, models: Models, *, asks_token: bool) -> dict[str, object]:
+def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[str, object]:
     """Return the OpenAPI document of the app, with predictions for each of its models."""
     made = get_openapi(
         title=app.title,
@@ -61,18 +61,18 @@ def document(app: FastAPI, models: Models, *, asks_token: bool) -> dict[str, obj
             ("predict", name, f"Probability of a click for each candidate, from model {name}"),
             _component(served.decoder.type, schemas, prefix),
             asked,
-            _component(Answer, schemas, ""),
+            _component(PredictResponse, schemas, ""),
             (_REFUSALS, refusal),
         )
         paths[f"/v1/models/{name}:rank"] = _post(
             ("rank", name, f"The likeliest candidates, the likeliest first, by model {name}"),
             _component(served.decoder.rank_type, schemas, prefix),
             {key: _with(value, top_k=1) for key, value in asked.items()},
-            _component(Ranking, schemas, ""),
+            _component(RankResponse, schemas, ""),
             (_REFUSALS, refusal),
         )
         _add_inference(made, served)
-    _add_statuses(paths, _component(Status, schemas, ""), refusal)
+    _add_statuses(paths, _component(ModelStatus, schemas, ""), refusal)
     if asks_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, methods in paths.items():
@@ -163,7 +163,7 @@ def _post(
     }
 
 
-def _add_inference(made: dict[str, Any], served: Served) -> None:
+def _add_inference(made: dict[str, Any], served: ServedModel) -> None:
     name, schemas = served.spec.name, made["components"]["schemas"]
     error: dict[str, object] = {
         "type": "object",

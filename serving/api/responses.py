@@ -14,12 +14,12 @@ import msgspec
 from headrace.serving.replicas.status import Age, EventTime, age, event_age, event_time
 
 if TYPE_CHECKING:
-    from headrace.serving.models.registry import Served
-    from headrace.serving.replicas.status import Standing
+    from headrace.serving.models.registry import ServedModel
+    from headrace.serving.replicas.status import ReplicaStatus
 
 
 # hundreds an answer, never in a cycle
-class Prediction(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class CandidateScore(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One candidate."""
 
     impression_id: str
@@ -30,7 +30,7 @@ class Prediction(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How far one more outcome could move its log-odds; left out unless it was asked for."""
 
 
-class Ranked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class RankedCandidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of the likeliest candidates."""
 
     index: int
@@ -43,7 +43,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How far one more outcome could move its log-odds; left out unless it was asked for."""
 
 
-class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ResponseBase(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What every answer says of the information that it came from."""
 
     model: str
@@ -67,16 +67,16 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """As given."""
 
 
-class Answer(Learned, frozen=True, omit_defaults=True, kw_only=True):
+class PredictResponse(ResponseBase, frozen=True, omit_defaults=True, kw_only=True):
     """Predictions, in the order of the candidates."""
 
-    predictions: list[Prediction]
+    predictions: list[CandidateScore]
 
 
-class Ranking(Learned, frozen=True, omit_defaults=True, kw_only=True):
+class RankResponse(ResponseBase, frozen=True, omit_defaults=True, kw_only=True):
     """The likeliest candidates, the likeliest first; of equal ones the earlier first."""
 
-    ranking: list[Ranked]
+    ranking: list[RankedCandidate]
 
 
 class Buckets(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class FreshnessMs(msgspec.Struct, frozen=True):
     """Clicks since the server was complete."""
 
 
-class Status(msgspec.Struct, frozen=True):
+class ModelStatus(msgspec.Struct, frozen=True):
     """How a model stands on this server."""
 
     model: str
@@ -120,22 +120,22 @@ class Status(msgspec.Struct, frozen=True):
     """The snapshot that is served; empty if the model follows the logs."""
 
 
-class _Told(NamedTuple):
+class _StatusValues(NamedTuple):
     """What answers say of a standing at some time."""
 
-    standing: Standing
+    standing: ReplicaStatus
     now_ms: int
     said: dict[str, Any]
 
 
-class Telling:
+class StatusFields:
     """What answers say of a model's standing: put together once for those of one millisecond."""
 
     def __init__(self) -> None:
-        self._last: _Told | None = None
+        self._last: _StatusValues | None = None
 
-    def of(self, standing: Standing, now_ms: int) -> dict[str, Any]:
-        """Return it by the names of `Learned`; to be read only."""
+    def of(self, standing: ReplicaStatus, now_ms: int) -> dict[str, Any]:
+        """Return it by the names of `ResponseBase`; to be read only."""
         last = self._last
         if last is None or last.now_ms != now_ms or last.standing is not standing:
             said = {
@@ -146,14 +146,14 @@ class Telling:
                 "event_ms": event_time(standing),
                 "event_age_ms": event_age(standing, now_ms),
             }
-            last = self._last = _Told(standing, now_ms, said)
+            last = self._last = _StatusValues(standing, now_ms, said)
         return last.said
 
 
-def status(served: Served, now_ms: int) -> Status:
+def status(served: ServedModel, now_ms: int) -> ModelStatus:
     """Return how a model stands at `now_ms`."""
     standing, summary = served.rows.standing, served.rows.freshness()
-    return Status(
+    return ModelStatus(
         model=served.spec.name,
         architecture=served.spec.architecture,
         fingerprint=served.spec.fingerprint,

@@ -1,6 +1,6 @@
-"""Evaluation as a function of a log of rows: which minutes are open, which are closed, and how.
+"""Evaluator as a function of a log of rows: which minutes are open, which are closed, and how.
 
-`Evaluation` folds messages (`rows.py`) one after another and says, for each, what is to be written
+`Evaluator` folds messages (`rows.py`) one after another and says, for each, what is to be written
 to a table: in this order, keys and values of three kinds.
 
     rows/<offset>   the message as it was folded: its rows that belong to minutes still open
@@ -32,8 +32,8 @@ import numpy as np
 
 from headrace.serving.evaluation import messages
 from headrace.serving.evaluation import window_pane as panes
-from headrace.serving.evaluation.messages import CLICKED, SCORED, SERVED, SHOWN, Rows
-from headrace.serving.evaluation.window_pane import Open, Summary, combine, summarize, whole
+from headrace.serving.evaluation.messages import CLICKED, SCORED, SERVED, SHOWN, EvaluationRows
+from headrace.serving.evaluation.window_pane import OpenPane, PaneSummary, combine, summarize, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +51,7 @@ _STATE, _PAST, _ROWS, _PANE = "state", "past", "rows/", "pane/"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EvaluationRules:
     """What must be the same for every process that evaluates a model."""
 
     fields: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Rules:
     """Of each field are told apart within a pane."""
 
 
-class Write(NamedTuple):
+class TableWrite(NamedTuple):
     """A change of the table."""
 
     key: str
@@ -76,7 +76,7 @@ class Write(NamedTuple):
     """None: remove the key."""
 
 
-class State(msgspec.Struct, array_like=True):
+class EvaluationState(msgspec.Struct, array_like=True):
     """What is known besides rows and panes."""
 
     offset: int = -1
@@ -84,7 +84,7 @@ class State(msgspec.Struct, array_like=True):
     closed_ms: int = _NEVER
     """Minutes that begin before this are closed."""
     late: int = 0
-    """Rows that came when their minute was closed."""
+    """EvaluationRows that came when their minute was closed."""
     standings: dict[str, tuple[int | None, int | None]] = {}
     """Of each source the time it has reached, and the observed time at which it came to its end."""
     now_ms: int | None = None
@@ -95,36 +95,36 @@ class State(msgspec.Struct, array_like=True):
     """The first event time that any source had reached: where one begins that had nothing yet."""
 
 
-class Past(msgspec.Struct, array_like=True):
+class ClosedMinutes(msgspec.Struct, array_like=True):
     """All that is older than any window."""
 
     before_ms: int
     summary: bytes
 
 
-class Evaluation:
+class Evaluator:
     """Folds messages of rows; `sources` are all that a minute waits for before it is closed."""
 
-    def __init__(self, rules: Rules, sources: Iterable[str]) -> None:
+    def __init__(self, rules: EvaluationRules, sources: Iterable[str]) -> None:
         self.rules = rules
         self._sources = frozenset(sources)
-        self.state = State()
-        self.open: dict[int, Open] = {}
-        self.closed: dict[int, Summary] = {}
-        self.past = Summary()
+        self.state = EvaluationState()
+        self.open: dict[int, OpenPane] = {}
+        self.closed: dict[int, PaneSummary] = {}
+        self.past = PaneSummary()
         self._past_before_ms = _NEVER
         self._needed_until_ms: dict[int, int] = {}  # by offset: closed so far, it may go
         # of open minutes as they were last summed, and what was summed
-        self._summaries: dict[int, tuple[tuple[object, ...], Summary]] = {}
-        self._owed: list[Write] = []
+        self._summaries: dict[int, tuple[tuple[object, ...], PaneSummary]] = {}
+        self._owed: list[TableWrite] = []
 
     def restore(self, table: Iterable[tuple[str, bytes]]) -> None:
         """Go on from what was written to the table, by this process or another."""
         found = dict(table)
         if _STATE in found:
-            self.state = msgspec.msgpack.decode(found[_STATE], type=State)
+            self.state = msgspec.msgpack.decode(found[_STATE], type=EvaluationState)
         if _PAST in found:
-            past = msgspec.msgpack.decode(found[_PAST], type=Past)
+            past = msgspec.msgpack.decode(found[_PAST], type=ClosedMinutes)
             self.past, self._past_before_ms = panes.unpack(past.summary), past.before_ms
         saved = self.state.offset
         for key in sorted(found):
@@ -133,7 +133,7 @@ class Evaluation:
                 if self._past_before_ms <= begin < self.state.closed_ms:
                     self.closed[begin] = panes.unpack(found[key])
                 elif begin < self.state.closed_ms:
-                    self._owed.append(Write(key, None))
+                    self._owed.append(TableWrite(key, None))
             elif key.startswith(_ROWS):
                 offset, rows = int(key.removeprefix(_ROWS)), messages.unpack(found[key])
                 # what it says of time and of late rows is in the state, if that is later
@@ -144,7 +144,7 @@ class Evaluation:
 
     @property
     def late(self) -> int:
-        """Rows that came when their minute was closed."""
+        """EvaluationRows that came when their minute was closed."""
         return self.state.late
 
     @property
@@ -152,7 +152,7 @@ class Evaluation:
         """The last offset that was folded; -1: none."""
         return self.state.offset
 
-    def fold(self, offset: int, message: bytes) -> list[Write]:
+    def fold(self, offset: int, message: bytes) -> list[TableWrite]:
         """Fold one message; return what is to be written, in this order.
 
         Nothing is folded if the message was. Raises UnreadableRows.
@@ -162,10 +162,10 @@ class Evaluation:
             return writes
         rows = self._in_time(messages.unpack(message))
         self._take(offset, rows, in_state=False)
-        writes.append(Write(f"{_ROWS}{offset:020d}", messages.pack(rows)))
+        writes.append(TableWrite(f"{_ROWS}{offset:020d}", messages.pack(rows)))
         return writes + self._close()
 
-    def summaries(self, enough: Callable[[], bool] = lambda: False) -> dict[int, Summary]:
+    def summaries(self, enough: Callable[[], bool] = lambda: False) -> dict[int, PaneSummary]:
         """Return the summary of each minute as it stands, by its begin; not of those long past.
 
         An open minute is summed anew if it changed. Once there is `enough` of that, those that are
@@ -200,7 +200,7 @@ class Evaluation:
 
     # ---------------------------------------------------------------- taking rows in
 
-    def _in_time(self, rows: Rows) -> Rows:
+    def _in_time(self, rows: EvaluationRows) -> EvaluationRows:
         """Return the message without the rows whose minute is closed."""
         closed = self.state.closed_ms
         shown, clicked, scored, served = _tables(rows)
@@ -218,7 +218,7 @@ class Evaluation:
             late=sum(int((~each).sum()) for each in on_time),
         )
 
-    def _take(self, offset: int, rows: Rows, *, in_state: bool) -> None:
+    def _take(self, offset: int, rows: EvaluationRows, *, in_state: bool) -> None:
         """Put the rows of a message into their minutes, but for those of minutes closed since."""
         shown, clicked, scored, served = _tables(rows)
         hashes = rows.slice_hashes(len(self.rules.fields))
@@ -250,7 +250,7 @@ class Evaluation:
         last = int(table["time_ms"].max())
         return last // self.rules.pane_ms * self.rules.pane_ms + self.rules.pane_ms
 
-    def _note(self, offset: int, rows: Rows) -> None:
+    def _note(self, offset: int, rows: EvaluationRows) -> None:
         """Take in what a message says of its sources, of wall time, and of rows left out."""
         state = self.state
         step = 0 if state.now_ms is None else rows.now_ms - state.now_ms
@@ -267,7 +267,7 @@ class Evaluation:
             elif ended_ms is None or moved:
                 ended_ms = observed_ms
             standings[source] = (max(known, default=None), ended_ms)
-        self.state = State(
+        self.state = EvaluationState(
             offset,
             state.closed_ms,
             state.late + rows.late,
@@ -277,8 +277,8 @@ class Evaluation:
             first_ms,
         )
 
-    def _pane(self, begin_ms: int, sample: float) -> Open:
-        pane = self.open.setdefault(begin_ms, Open())
+    def _pane(self, begin_ms: int, sample: float) -> OpenPane:
+        pane = self.open.setdefault(begin_ms, OpenPane())
         pane.sample = min(pane.sample, sample)
         return pane
 
@@ -290,7 +290,7 @@ class Evaluation:
 
     # ---------------------------------------------------------------- closing
 
-    def _close(self) -> list[Write]:
+    def _close(self) -> list[TableWrite]:
         """Close the minutes whose clicks must have come; return what is to be written."""
         reached = self.reached_ms()
         if reached is None:
@@ -304,39 +304,39 @@ class Evaluation:
         for begin in ready:
             if begin >= self.state.closed_ms:  # else only its predictions were held
                 self.closed[begin] = self._summarize(begin, self.open[begin])
-                writes.append(Write(_key(begin), panes.pack(self.closed[begin])))
+                writes.append(TableWrite(_key(begin), panes.pack(self.closed[begin])))
                 self._summaries.pop(begin, None)
         self.state = msgspec.structs.replace(self.state, closed_ms=closed_ms)
-        writes.append(Write(_STATE, msgspec.msgpack.encode(self.state)))
+        writes.append(TableWrite(_STATE, msgspec.msgpack.encode(self.state)))
         for begin in ready:
             if begin + size + self.rules.hold_ms <= closed_ms:
                 del self.open[begin]
             else:
-                self.open[begin] = Open(served=self.open[begin].served)
+                self.open[begin] = OpenPane(served=self.open[begin].served)
         writes += self._drop_rows(self.state.offset)
         return writes + self._forget(closed_ms - self.rules.keep_ms)
 
-    def _drop_rows(self, saved: int) -> list[Write]:
+    def _drop_rows(self, saved: int) -> list[TableWrite]:
         """Remove the messages that nobody needs, of those up to the offset of the written state."""
         done_ms = self.state.closed_ms
         needed = self._needed_until_ms.items()
         done = [each for each, until_ms in needed if until_ms <= done_ms and each <= saved]
         for offset in done:
             del self._needed_until_ms[offset]
-        return [Write(f"{_ROWS}{offset:020d}", None) for offset in done]
+        return [TableWrite(f"{_ROWS}{offset:020d}", None) for offset in done]
 
-    def _forget(self, before_ms: int) -> list[Write]:
+    def _forget(self, before_ms: int) -> list[TableWrite]:
         """Add to the past what no window needs any more."""
         old = [begin for begin in sorted(self.closed) if begin < before_ms]
         if not old:
             return []
         self.past = combine([self.past, *(whole(self.closed.pop(begin)) for begin in old)])
         self._past_before_ms = before_ms
-        past = Past(before_ms, panes.pack(self.past))
-        writes = [Write(_PAST, msgspec.msgpack.encode(past))]
-        return writes + [Write(_key(begin), None) for begin in old]
+        past = ClosedMinutes(before_ms, panes.pack(self.past))
+        writes = [TableWrite(_PAST, msgspec.msgpack.encode(past))]
+        return writes + [TableWrite(_key(begin), None) for begin in old]
 
-    def _summarize(self, begin_ms: int, pane: Open) -> Summary:
+    def _summarize(self, begin_ms: int, pane: OpenPane) -> PaneSummary:
         latest_ms = begin_ms + self.rules.pane_ms  # an impression may be a little before its answer
         near = [
             begin
@@ -357,7 +357,7 @@ class Evaluation:
         return made
 
 
-def _tables(rows: Rows) -> tuple[Table, Table, Table, Table]:
+def _tables(rows: EvaluationRows) -> tuple[Table, Table, Table, Table]:
     return (
         rows.table(SHOWN, rows.shown),
         rows.table(CLICKED, rows.clicked),

@@ -27,15 +27,15 @@ from faust.transport.drivers import aiokafka as driver
 
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.evaluator import Evaluation
+from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
-from headrace.serving.evaluation.windows import Figures, figures
+from headrace.serving.evaluation.windows import WindowMetrics, figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.evaluation.evaluator import Rules
+    from headrace.serving.evaluation.evaluator import EvaluationRules
     from headrace.serving.evaluation.windows import Windows
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class AgentSettings:
     instance: str
     """A name that stays over restarts: the group then gives the partition back at once."""
     publish_s: float
-    rules: Rules
+    rules: EvaluationRules
     windows: Windows
     sources: tuple[str, ...]
 
@@ -69,19 +69,19 @@ def changelog_topic(name: str) -> str:
     return f"{name}-{TABLE}-changelog"
 
 
-class Keeper:
+class EvaluationAgent:
     """The evaluation of this process, as long as the rows fall to it."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
-        self.evaluation: Evaluation | None = None
-        self.figures: list[Figures] = []
+        self.evaluation: Evaluator | None = None
+        self.figures: list[WindowMetrics] = []
         self._published: dict[str, bytes] = {}
 
-    def of(self, table: Mapping[bytes, bytes]) -> Evaluation:
+    def of(self, table: Mapping[bytes, bytes]) -> Evaluator:
         """Return the evaluation; made from the table, if it is new here."""
         if self.evaluation is None:
-            self.evaluation = Evaluation(self._settings.rules, self._settings.sources)
+            self.evaluation = Evaluator(self._settings.rules, self._settings.sources)
             self.evaluation.restore((key.decode(), value) for key, value in table.items())
             log.info(
                 "evaluating %s from offset %d on", self._settings.model, self.evaluation.folded
@@ -116,7 +116,7 @@ class Keeper:
 def make_app(
     settings: AgentSettings,
     kafka: KafkaSettings,
-    keeper: Keeper,
+    keeper: EvaluationAgent,
     failed: Callable[[Exception], None],
     data_directory: str,
 ) -> faust.App:

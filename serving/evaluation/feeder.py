@@ -21,12 +21,18 @@ import msgspec
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples.batch import UnreadableExamples
 from headrace.ingest.examples.batch import unpack as unpack_examples
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
 from headrace.ingest.kafka.transactions import Committed, Outgoing
 from headrace.learner.loop.scores import UnreadableScores
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.messages import Gathering, Prediction, pack
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +80,7 @@ class FeedFigures:
     aborts: int = 0
 
 
-_prediction = msgspec.json.Decoder(Prediction)
+_prediction = msgspec.json.Decoder(ServedPrediction)
 
 
 class Feeder:
@@ -100,7 +106,7 @@ class Feeder:
         self._unplaced: set[Source] = set()
         self._standings: dict[Source, tuple[int | None, bool]] = {}
         self._positions: dict[Source, int] = {}
-        self._gathering = Gathering(fields.slice_by, sample)
+        self._gathering = RowsBuilder(fields.slice_by, sample)
         self._since_ms = now_ms()
         self._failing_since_ms: int | None = None
         self.figures = FeedFigures()
@@ -124,7 +130,7 @@ class Feeder:
             elif isinstance(happening, AtEnd):
                 time_ms, _ = self._standings.get(happening.source, (None, True))
                 self._standings[happening.source] = time_ms, True
-            elif isinstance(happening, Gained):
+            elif isinstance(happening, PartitionAssigned):
                 self._unplaced.add(happening.source)
                 self._standings[happening.source] = None, False
             else:
@@ -156,7 +162,7 @@ class Feeder:
         self._ours |= self._unplaced
         self._unplaced = set()
 
-    def _lose(self, lost: Lost) -> None:
+    def _lose(self, lost: PartitionRevoked) -> None:
         self._standings.pop(lost.source, None)
         self._ours.discard(lost.source)
         self._unplaced.discard(lost.source)
@@ -230,7 +236,7 @@ class Feeder:
         self._go_back()
 
     def _go_back(self) -> None:
-        self._gathering = Gathering(self._fields.slice_by, self._sample)
+        self._gathering = RowsBuilder(self._fields.slice_by, self._sample)
         self._positions = {}
         self._unplaced |= self._ours
         self._ours = set()

@@ -52,7 +52,7 @@ class UnreadableRows(ValueError):
     """A message of the rows topic is not one that this version wrote."""
 
 
-class Prediction(msgspec.Struct, frozen=True):
+class ServedPrediction(msgspec.Struct, frozen=True):
     """What evaluation reads of a message of the topic `predictions`."""
 
     impression_id: str
@@ -65,8 +65,8 @@ class Prediction(msgspec.Struct, frozen=True):
     request_id: str | None = None
 
 
-class Rows(msgspec.Struct, array_like=True):
-    """Rows of many impressions, in the order they are to be folded."""
+class EvaluationRows(msgspec.Struct, array_like=True):
+    """EvaluationRows of many impressions, in the order they are to be folded."""
 
     format: int = FORMAT
     now_ms: int = 0
@@ -86,7 +86,8 @@ class Rows(msgspec.Struct, array_like=True):
     series: list[str] = []
     """The aliases that `served` numbers."""
     late: int = 0
-    """Rows that were left out because their minute was closed. 0 where it was written first."""
+    """EvaluationRows that were left out because their minute was closed. 0 where it was written
+    first."""
 
     def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
         """Return one of the tables as a read-only array."""
@@ -99,15 +100,15 @@ class Rows(msgspec.Struct, array_like=True):
 
 
 _pack = msgspec.msgpack.Encoder()
-_unpack = msgspec.msgpack.Decoder(Rows)
+_unpack = msgspec.msgpack.Decoder(EvaluationRows)
 
 
-def pack(rows: Rows) -> bytes:
+def pack(rows: EvaluationRows) -> bytes:
     """Return the bytes of a message."""
     return _pack.encode(rows)
 
 
-def unpack(blob: bytes) -> Rows:
+def unpack(blob: bytes) -> EvaluationRows:
     """Return what `pack` was given. Raises UnreadableRows."""
     try:
         rows = _unpack.decode(blob)
@@ -121,8 +122,8 @@ def unpack(blob: bytes) -> Rows:
     return rows
 
 
-class Gathering:
-    """Rows that are being gathered for the next message."""
+class RowsBuilder:
+    """EvaluationRows that are being gathered for the next message."""
 
     def __init__(self, fields: Sequence[str], sample: float) -> None:
         self._fields, self._sample = tuple(fields), sample
@@ -131,9 +132,9 @@ class Gathering:
         self._texts: dict[int, str] = {}
         self._clicked: list[Table] = []
         self._scored: list[Table] = []
-        self._served: list[Prediction] = []
+        self._served: list[ServedPrediction] = []
         self.size = 0
-        """Rows so far."""
+        """EvaluationRows so far."""
 
     def examples(self, batch: Examples) -> None:
         """Add a batch of examples."""
@@ -161,7 +162,7 @@ class Gathering:
         self._scored.append(_table(SCORED, ids[kept], batch.event_ms[kept], batch.scores[kept]))
         self.size += int(kept.sum())
 
-    def prediction(self, made: Prediction) -> bool:
+    def prediction(self, made: ServedPrediction) -> bool:
         """Add it, unless it is outside the sample; False if its score is no probability."""
         if not 0.0 <= made.score <= 1.0:
             return False
@@ -171,7 +172,7 @@ class Gathering:
             self.size += 1
         return True
 
-    def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> Rows:
+    def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> EvaluationRows:
         """Return what was gathered, and begin anew."""
         names = sorted({_series(made.alias) for made in self._served})
         numbers = {name: number for number, name in enumerate(names)}
@@ -182,7 +183,7 @@ class Gathering:
             np.array([made.score for made in self._served], np.float64),
             np.array([numbers[_series(made.alias)] for made in self._served], np.uint32),
         )
-        rows = Rows(
+        rows = EvaluationRows(
             now_ms=now_ms,
             sample=self._sample,
             standings=standings,

@@ -92,7 +92,7 @@ class Tally:
         )
 
 
-class Measured:
+class MeasuredValues:
     """Scored impressions with all that a tally sums, of which any part can be tallied.
 
     What is dear is done once and not for each slice: logarithms, and the order within requests.
@@ -135,7 +135,7 @@ class Measured:
 
 def tally(labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None) -> Tally:
     """Return the tally of n impressions; `learned`: their score at learning, NaN if unknown."""
-    return Measured(labels, scores, requests, learned).tally()
+    return MeasuredValues(labels, scores, requests, learned).tally()
 
 
 def bins(scores: Floats) -> Longs:

@@ -18,7 +18,7 @@ import numpy as np
 
 from headrace.ingest.features.hashing import ABSENT
 from headrace.serving.evaluation.messages import CLICKED, LEARNED, SCORED, SERVED, SHOWN
-from headrace.serving.evaluation.tally import Measured, Tally, merge
+from headrace.serving.evaluation.tally import MeasuredValues, Tally, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ MISSING = "*absent"
 
 
 @dataclass(slots=True)
-class Open:
+class OpenPane:
     """The rows of an open pane, in the order they came."""
 
     sample: float = 1.0
@@ -76,7 +76,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class PaneScores:
     """Scores of one name: the learner's, or an alias's."""
 
     given: int = 0
@@ -86,19 +86,19 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class PaneSummary:
     """What remains of a pane, or of many: it adds up, see `combine`."""
 
     sample: float = 1.0
     """Share of requests that were looked at: the least of what was added up."""
     seen: Mapping[Slice, tuple[int, int]] = field(default_factory=dict)
     """Impressions shown, and those of them that were clicked."""
-    series: Mapping[str, Scored] = field(default_factory=dict)
+    series: Mapping[str, PaneScores] = field(default_factory=dict)
 
 
 def summarize(
-    pane: Open, around: Sequence[Open], fields: Sequence[str], most_values: int
-) -> Summary:
+    pane: OpenPane, around: Sequence[OpenPane], fields: Sequence[str], most_values: int
+) -> PaneSummary:
     """Return the summary of a pane as it stands.
 
     `around`: the panes, in order of time, whose predictions may be of its impressions; itself one
@@ -115,7 +115,7 @@ def summarize(
     scored_ids, scored = _first(_joined(pane.scored, SCORED))
     learned = _found(ids, scored_ids, scored)
     series = {
-        LEARNED: Scored(scored_ids.shape[0], _tallies(masks, labels, learned, requests, None))
+        LEARNED: PaneScores(scored_ids.shape[0], _tallies(masks, labels, learned, requests, None))
     }
     for alias in sorted({alias for each in around for alias in each.served}):
         scores = np.full(ids.shape[0], np.nan)
@@ -125,12 +125,12 @@ def summarize(
         given = pane.earliest(alias)[0].shape[0]
         tallies = _tallies(masks, labels, scores, requests, learned)
         if given or tallies:
-            series[alias] = Scored(given, tallies)
+            series[alias] = PaneScores(given, tallies)
     seen = {name: (int(mask.sum()), int(labels[mask].sum())) for name, mask in masks.items()}
-    return Summary(pane.sample, seen if len(ids) else {}, series)
+    return PaneSummary(pane.sample, seen if len(ids) else {}, series)
 
 
-def combine(summaries: Iterable[Summary]) -> Summary:
+def combine(summaries: Iterable[PaneSummary]) -> PaneSummary:
     """Return the summary of all their impressions, in whatever order they come."""
     summaries = list(summaries)
     seen: dict[Slice, tuple[int, int]] = {}
@@ -145,17 +145,17 @@ def combine(summaries: Iterable[Summary]) -> Summary:
             mine = tallies.setdefault(alias, {})
             for name, one in scored.tallies.items():
                 mine.setdefault(name, []).append(one)
-    return Summary(
+    return PaneSummary(
         min((each.sample for each in summaries), default=1.0),
         seen,
         {
-            alias: Scored(given[alias], {name: merge(all_) for name, all_ in mine.items()})
+            alias: PaneScores(given[alias], {name: merge(all_) for name, all_ in mine.items()})
             for alias, mine in tallies.items()
         },
     )
 
 
-def narrowed(summary: Summary, most_values: int) -> Summary:
+def narrowed(summary: PaneSummary, most_values: int) -> PaneSummary:
     """Return it with the most frequent values of each field, and the rest of them in one slice."""
     ranked: dict[str, list[tuple[int, str]]] = {}
     for (name, value), (shown, _) in summary.seen.items():
@@ -172,33 +172,33 @@ def narrowed(summary: Summary, most_values: int) -> Summary:
     return _renamed(summary, place)
 
 
-def whole(summary: Summary) -> Summary:
+def whole(summary: PaneSummary) -> PaneSummary:
     """Return it without its slices."""
     series = {
-        alias: Scored(
+        alias: PaneScores(
             each.given, {name: one for name, one in each.tallies.items() if name == WHOLE}
         )
         for alias, each in summary.series.items()
     }
     seen = {name: counts for name, counts in summary.seen.items() if name == WHOLE}
-    return Summary(summary.sample, seen, series)
+    return PaneSummary(summary.sample, seen, series)
 
 
-def _renamed(summary: Summary, place: Mapping[Slice, Slice]) -> Summary:
+def _renamed(summary: PaneSummary, place: Mapping[Slice, Slice]) -> PaneSummary:
     parts = [
-        Summary(
+        PaneSummary(
             summary.sample,
             {new: summary.seen[old]},
             {
-                alias: Scored(0, {new: each.tallies[old]})
+                alias: PaneScores(0, {new: each.tallies[old]})
                 for alias, each in summary.series.items()
                 if old in each.tallies
             },
         )
         for old, new in place.items()
     ]
-    given = {alias: Scored(each.given) for alias, each in summary.series.items()}
-    return combine([Summary(summary.sample, {}, given), *parts])
+    given = {alias: PaneScores(each.given) for alias, each in summary.series.items()}
+    return combine([PaneSummary(summary.sample, {}, given), *parts])
 
 
 def _slices(
@@ -233,7 +233,7 @@ def _tallies(
     if not known.any():
         return {}
     others = None if learned is None else learned[known]
-    measured = Measured(labels[known], scores[known], requests[known], others)
+    measured = MeasuredValues(labels[known], scores[known], requests[known], others)
     parts = {name: mask[known] for name, mask in masks.items()}
     return {name: measured.tally(part) for name, part in parts.items() if part.any()}
 
@@ -279,7 +279,7 @@ class UnreadableSummary(ValueError):
     """A value of the table is not a summary that this version wrote."""
 
 
-def pack(summary: Summary) -> bytes:
+def pack(summary: PaneSummary) -> bytes:
     """Return a summary as bytes."""
     series = {
         alias: (
@@ -298,7 +298,7 @@ def pack(summary: Summary) -> bytes:
     return msgspec.msgpack.encode(_WireSummary(_FORMAT, summary.sample, seen, series))
 
 
-def unpack(blob: bytes) -> Summary:
+def unpack(blob: bytes) -> PaneSummary:
     """Return what `pack` was given. Raises UnreadableSummary."""
     try:
         wire = _decoder.decode(blob)
@@ -307,11 +307,11 @@ def unpack(blob: bytes) -> Summary:
     if wire.format != _FORMAT:
         raise UnreadableSummary(f"summary: expected format {_FORMAT}, found {wire.format}")
     series = {
-        alias: Scored(given, {(name, value): _tally(one) for name, value, one in tallies})
+        alias: PaneScores(given, {(name, value): _tally(one) for name, value, one in tallies})
         for alias, (given, tallies) in wire.series.items()
     }
     seen = {(name, value): (shown, clicked) for name, value, shown, clicked in wire.seen}
-    return Summary(wire.sample, seen, series)
+    return PaneSummary(wire.sample, seen, series)
 
 
 def _wire(one: Tally) -> _WireTally:

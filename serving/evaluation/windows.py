@@ -18,13 +18,20 @@ import msgspec
 from headrace.ingest.kafka import read_all
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.tally import UNIT, Tally, auc, score_drift, value_drift
-from headrace.serving.evaluation.window_pane import OTHER, WHOLE, Scored, Summary, combine, narrowed
+from headrace.serving.evaluation.window_pane import (
+    OTHER,
+    WHOLE,
+    PaneScores,
+    PaneSummary,
+    combine,
+    narrowed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.evaluation.evaluator import Evaluation
+    from headrace.serving.evaluation.evaluator import Evaluator
     from headrace.serving.evaluation.window_pane import Slice
 
 SETTLED, OPEN = "settled", "open"
@@ -39,7 +46,7 @@ class Windows(msgspec.Struct, frozen=True):
     """Of each field get a slice of their own: what is published is bounded by it."""
 
 
-class Figures(msgspec.Struct, frozen=True):
+class WindowMetrics(msgspec.Struct, frozen=True):
     """One alias over one window in one slice. None: undefined, for lack of impressions or labels.
 
     The names are the contract with whoever reads the topic.
@@ -93,19 +100,19 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Where it stands in the compacted topic."""
+        """WindowKey it stands in the compacted topic."""
         return f"{self.model}/{self.alias}/{self.window}/{self.until}/{self.slice}"
 
 
 def figures(
-    evaluation: Evaluation,
+    evaluation: Evaluator,
     model: str,
     windows: Windows,
     enough: Callable[[], bool] = lambda: False,
-) -> list[Figures]:
+) -> list[WindowMetrics]:
     """Return everything that is to be published of what was folded so far.
 
-    `enough`: see `Evaluation.summaries`; windows that are settled are exact all the same.
+    `enough`: see `Evaluator.summaries`; windows that are settled are exact all the same.
     """
     panes = evaluation.summaries(enough)
     if not panes:
@@ -115,7 +122,7 @@ def figures(
     ends = {OPEN: max(shown) + pane_ms}
     if evaluation.closed:
         ends[SETTLED] = max(evaluation.closed) + pane_ms
-    made: list[Figures] = []
+    made: list[WindowMetrics] = []
     for until, end_ms in ends.items():
         for length_ms in windows.lengths_ms:
             begin_ms = end_ms - length_ms
@@ -123,12 +130,12 @@ def figures(
                 narrowed(combine(_between(panes, start, start + length_ms)), windows.most_values)
                 for start in (begin_ms, begin_ms - length_ms)
             )
-            where = Where(model, _named(length_ms), until, begin_ms, end_ms)
+            where = WindowKey(model, _named(length_ms), until, begin_ms, end_ms)
             made += _of_window(where, now, before)
     return made
 
 
-class Where(msgspec.Struct, frozen=True):
+class WindowKey(msgspec.Struct, frozen=True):
     """Which window figures are of."""
 
     model: str
@@ -138,19 +145,19 @@ class Where(msgspec.Struct, frozen=True):
     end_ms: int
 
 
-def total(evaluation: Evaluation) -> Summary:
+def total(evaluation: Evaluator) -> PaneSummary:
     """Return all that was ever folded, closed or not, without slices where it is long past."""
     return combine([evaluation.past, *(evaluation.summaries().values())])
 
 
-def _between(panes: Mapping[int, Summary], begin_ms: int, end_ms: int) -> list[Summary]:
+def _between(panes: Mapping[int, PaneSummary], begin_ms: int, end_ms: int) -> list[PaneSummary]:
     return [summary for begin, summary in panes.items() if begin_ms <= begin < end_ms]
 
 
-def _of_window(where: Where, now: Summary, before: Summary) -> Iterator[Figures]:
+def _of_window(where: WindowKey, now: PaneSummary, before: PaneSummary) -> Iterator[WindowMetrics]:
     drifts = _value_drifts(now, before)
     for alias, scored in now.series.items():
-        earlier = before.series.get(alias, Scored())
+        earlier = before.series.get(alias, PaneScores())
         for name in now.seen:
             drift = drifts if name == WHOLE else {}
             given = scored.given if name == WHOLE else None
@@ -159,20 +166,20 @@ def _of_window(where: Where, now: Summary, before: Summary) -> Iterator[Figures]
 
 
 def _figures(
-    where: Where,
+    where: WindowKey,
     alias: str,
     name: Slice,
-    now: Summary,
+    now: PaneSummary,
     mine: Tally,
     before: Tally,
     given: int | None,
     drifts: dict[str, float],
-) -> Figures:
+) -> WindowMetrics:
     scored, clicks = mine.impressions, mine.clicks
     area, error = auc(mine)
     loss = _ratio(mine.loss_sum / UNIT, scored)
     rate = _ratio(clicks, scored)
-    return Figures(
+    return WindowMetrics(
         where.model,
         alias,
         where.window,
@@ -202,7 +209,7 @@ def _figures(
     )
 
 
-def _value_drifts(now: Summary, before: Summary) -> dict[str, float]:
+def _value_drifts(now: PaneSummary, before: PaneSummary) -> dict[str, float]:
     fields = sorted({field for field, _ in now.seen if field})
     found = {}
     for field in fields:
@@ -215,7 +222,7 @@ def _value_drifts(now: Summary, before: Summary) -> dict[str, float]:
     return found
 
 
-def _value_counts(summary: Summary, field: str, values: set[str]) -> dict[str, int]:
+def _value_counts(summary: PaneSummary, field: str, values: set[str]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for (name, value), (shown, _) in summary.seen.items():
         if name == field:
@@ -250,7 +257,7 @@ RESULTS = "evaluation"
 """The compacted topic of all models' figures."""
 
 
-def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[Figures]:
+def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMetrics]:
     """Return the figures that were published last, in the order of their keys.
 
     Raises EvaluationError if there is a message that is none, KafkaUnreachable, MissingTopic.
@@ -262,6 +269,6 @@ def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[Figures]:
         if record.value:
             last[key] = record.value
     try:
-        return [msgspec.json.decode(last[key], type=Figures) for key in sorted(last)]
+        return [msgspec.json.decode(last[key], type=WindowMetrics) for key in sorted(last)]
     except msgspec.DecodeError as error:
         raise EvaluationError(f"topic {topic}: expected figures of evaluation: {error}") from error

@@ -15,21 +15,25 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.models import open_model
 from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
-from headrace.learner.spec.compatibility import check_agreement
+from headrace.learner.spec.compatibility import check_compatible
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
 from headrace.pserver.snapshots.manifest import model_of
-from headrace.pserver.snapshots.storage import Shelf
+from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.predictor import Predictor
-from headrace.serving.models.registry import Served
-from headrace.serving.replicas.caching_follower import Bounded
+from headrace.serving.models.registry import ServedModel
+from headrace.serving.replicas.caching_follower import CachingFollower
 from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector
-from headrace.serving.replicas.snapshot import Frozen
-from headrace.serving.replicas.status import TableRows
+from headrace.serving.replicas.replica_metrics import (
+    CacheMetrics,
+    FreshnessMetrics,
+    ReplicaCollector,
+)
+from headrace.serving.replicas.snapshot import SnapshotRows
+from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.requests.decoder import RequestDecoder
 
@@ -41,16 +45,16 @@ if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.snapshots.manifest import Manifest
     from headrace.pserver.store import Shape, Store
-    from headrace.serving.replicas.caching_follower import Bounds
+    from headrace.serving.replicas.caching_follower import CacheBounds
     from headrace.serving.replicas.follower import Following
     from headrace.serving.replicas.status import LocalRows
-    from headrace.serving.requests.limits import Limits
+    from headrace.serving.requests.limits import RequestLimits
 
 
 _NAME = re.compile(r"[a-z0-9_-]+")
 
 
-class ModelAt(NamedTuple):
+class StoreModel(NamedTuple):
     """A model, and where its rows are."""
 
     spec: ModelSpec
@@ -58,12 +62,12 @@ class ModelAt(NamedTuple):
     """Used by this server alone until it returns; it stays open."""
 
 
-class SnapshotAt(NamedTuple):
+class SnapshotModel(NamedTuple):
     """A snapshot, and the name of the model that it is served as."""
 
     spec: ModelSpec
     """The snapshot's own, but for the name."""
-    shelf: Shelf
+    shelf: SnapshotStorage
     manifest: Manifest
 
     @property
@@ -72,7 +76,7 @@ class SnapshotAt(NamedTuple):
         return f"{self.shelf.url}/{self.manifest.name}"
 
 
-def find_frozen(name: str, url: str) -> SnapshotAt:
+def find_frozen(name: str, url: str) -> SnapshotModel:
     """Return the snapshot that is to be served as the model `name`.
 
     `url`: a snapshot, or the folder of snapshots of which the newest is meant: of the model `name`
@@ -82,7 +86,7 @@ def find_frozen(name: str, url: str) -> SnapshotAt:
         raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, found {name!r}")
     folder, _, last = url.rstrip("/").rpartition("/")
     chosen = last if model_of(last) else None
-    shelf = Shelf((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
+    shelf = SnapshotStorage((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
     model = name
     if chosen is None:
         there = sorted({each.model for each in list_snapshots(shelf)})
@@ -94,51 +98,51 @@ def find_frozen(name: str, url: str) -> SnapshotAt:
         model = there[0] if name not in there and there else name
     manifest = find_snapshot(shelf, model, chosen)
     spec = parse_spec(manifest.spec, f"{shelf.url}/{manifest.name}")
-    check_agreement(spec, manifest.shape)
-    return SnapshotAt(replace(spec, name=name), shelf, manifest)
+    check_compatible(spec, manifest.shape)
+    return SnapshotModel(replace(spec, name=name), shelf, manifest)
 
 
-def agreed(
-    models: Iterable[ModelAt | SnapshotAt],
-) -> list[tuple[ModelAt | SnapshotAt, Shape]]:
+def compatible_spec(
+    models: Iterable[StoreModel | SnapshotModel],
+) -> list[tuple[StoreModel | SnapshotModel, Shape]]:
     """Return the models with their shapes in the store, or of the snapshot.
 
     Raises ServingError, WrongModel, and what a store raises that has no such model.
     """
-    found: dict[str, tuple[ModelAt | SnapshotAt, Shape]] = {}
+    found: dict[str, tuple[StoreModel | SnapshotModel, Shape]] = {}
     for each in models:
         name = each.spec.name
         if name in found:
             raise ServingError(f"expected models of different names, found {name} twice")
-        if isinstance(each, SnapshotAt):
+        if isinstance(each, SnapshotModel):
             shape = each.manifest.shape
         else:
             shape = each.store.shape()
-            check_agreement(each.spec, shape)
+            check_compatible(each.spec, shape)
         found[name] = each, shape
     return list(found.values())
 
 
 def open_models(
-    models: Iterable[ModelAt | SnapshotAt],
+    models: Iterable[StoreModel | SnapshotModel],
     following: Following,
-    bounds: Bounds | None,
-    limits: Limits,
+    bounds: CacheBounds | None,
+    limits: RequestLimits,
     registry: CollectorRegistry,
-) -> list[Served]:
+) -> list[ServedModel]:
     """Return the models with all that answers for them, without their rows yet.
 
     bounds: of each model that follows; None: all of its rows are held. Raises ServingError,
     WrongModel, and what a store raises that has no such model.
     """
     freshness = FreshnessMetrics(registry)
-    bounded = None if bounds is None else _bounding(bounds, BoundedMetrics(registry))
-    made: list[Served] = []
-    for each, shape in agreed(models):
+    bounded = None if bounds is None else _bounding(bounds, CacheMetrics(registry))
+    made: list[ServedModel] = []
+    for each, shape in compatible_spec(models):
         spec = each.spec
         rows: LocalRows
-        if isinstance(each, SnapshotAt):
-            rows = Frozen(each.shelf, each.manifest, wall_ms)
+        if isinstance(each, SnapshotModel):
+            rows = SnapshotRows(each.shelf, each.manifest, wall_ms)
         else:
             arrived = freshness.of(spec.name)
             if bounded is None:
@@ -150,14 +154,14 @@ def open_models(
     return made
 
 
-def _bounding(bounds: Bounds, metrics: BoundedMetrics) -> Callable[..., Bounded]:
+def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., CachingFollower]:
     def make(
         spec: ModelSpec,
         store: Store,
         shape: Shape,
         following: Following,
         arrived: Callable[[Iterable[int]], None],
-    ) -> Bounded:
+    ) -> CachingFollower:
         asked = open_model(spec, shape.buckets).asked_rows
         # compiles the kernels, or loads them: the first request is not to pay for it
         nothing = EventCandidates({}, [{}])
@@ -165,24 +169,27 @@ def _bounding(bounds: Bounds, metrics: BoundedMetrics) -> Callable[..., Bounded]
         asked.of_features(features)
         asked.of_statistics(RowTable(spec.width), features, times)
         counted = metrics.of(spec.name)
-        rows = Bounded(store, shape, asked, bounds, following, wall_ms, arrived, counted)
+        rows = CachingFollower(store, shape, asked, bounds, following, wall_ms, arrived, counted)
         metrics.watch(spec.name, rows)
         return rows
 
     return make
 
 
-def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: Limits) -> Served:
+def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLimits) -> ServedModel:
     """Return a model with all that answers for it."""
     predictor = Predictor(spec.fields, open_model(spec, buckets))
     # compiles the kernels, or loads them: the first request is not to pay for it
-    predictor.predict(TableRows(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
+    predictor.predict(TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
     deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
-    return Served(
+    return ServedModel(
         spec,
         RequestDecoder(spec.fields, limits),
         predictor,
         rows,
-        deep or isinstance(rows, Bounded),  # who may have to wait for rows is no one's to wait for
+        deep
+        or isinstance(
+            rows, CachingFollower
+        ),  # who may have to wait for rows is no one's to wait for
         Predictor(spec.fields, open_model(spec, buckets)) if deep else None,
     )

@@ -18,31 +18,31 @@ from headrace.serving.requests.candidates import EventCandidates
 if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Event
     from headrace.serving.models.predictor import Predictor, Scores
-    from headrace.serving.replicas.status import Rows
+    from headrace.serving.replicas.status import RowSource
     from headrace.serving.requests.candidates import Candidates
 
 
-class _Call:
+class _Batch:
     """One call, for those who ask until the first of them goes on."""
 
     __slots__ = ("events", "rows", "scores", "seconds")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.rows: Rows | None = None
+        self.rows: RowSource | None = None
         """Of the last who asked: the newest."""
         self.scores: Scores | None = None
         self.seconds = 0.0
 
 
-class Together:
+class MicroBatcher:
     """Who asks in this turn of the event loop. Of one thread."""
 
     def __init__(self) -> None:
-        self._open: dict[Predictor, _Call] = {}
+        self._open: dict[Predictor, _Batch] = {}
 
     async def predict(
-        self, predictor: Predictor, rows: Rows, candidates: Candidates, now_ms: int
+        self, predictor: Predictor, rows: RowSource, candidates: Candidates, now_ms: int
     ) -> tuple[Scores, float]:
         """Return what `predictor.predict` does, and how many seconds of it are this request's."""
         if not isinstance(candidates, EventCandidates) or len(candidates) != 1:
@@ -51,7 +51,7 @@ class Together:
             return scores, time.perf_counter() - began_s
         call = self._open.get(predictor)
         if call is None:
-            call = self._open[predictor] = _Call()
+            call = self._open[predictor] = _Batch()
         place, call.rows = len(call.events), rows
         call.events.append(candidates.only(now_ms))
         await asyncio.sleep(0)

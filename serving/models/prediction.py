@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.learner.errors import NoUncertainty
 from headrace.serving.api.handler import _LONGEST_SHOWN
 from headrace.serving.replicas.status import age
-from headrace.serving.requests.refusals import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.serving.models.predictor import Predictor
-    from headrace.serving.models.registry import Served, Target
-    from headrace.serving.replicas.status import Rows, Standing
-    from headrace.serving.requests.candidates import Asked, Candidates
+    from headrace.serving.models.registry import Route, ServedModel
+    from headrace.serving.replicas.status import ReplicaStatus, RowSource
+    from headrace.serving.requests.candidates import Candidates, CheckedRequest
 
 
-class Ready(NamedTuple):
+class ReadyRequest(NamedTuple):
     """A request that passed its checks, and what its answer is made from."""
 
-    target: Target
-    asked: Asked
-    standing: Standing
+    target: Route
+    asked: CheckedRequest
+    standing: ReplicaStatus
     now_ms: int
     names: Sequence[str]
-    rows: Rows
+    rows: RowSource
 
-    def scored(self, scores: npt.NDArray[np.float64]) -> Scored:
+    def scored(self, scores: npt.NDArray[np.float64]) -> ScoredRequest:
         """Return it with these scores."""
         target, asked, standing, now_ms, names, rows = self
         chosen = None
         if asked.top_k is not None:
             chosen = np.argsort(-scores, kind="stable")[: asked.top_k]
-        return Scored(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
+        return ScoredRequest(target, asked, standing, now_ms, names, scores, chosen, rows.defaulted)
 
 
-class Scored(NamedTuple):
+class ScoredRequest(NamedTuple):
     """A request with its scores."""
 
-    target: Target
-    asked: Asked
-    standing: Standing
+    target: Route
+    asked: CheckedRequest
+    standing: ReplicaStatus
     """Of the replica, as of just before."""
     now_ms: int
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
     chosen: npt.NDArray[np.int64] | None
     """Places of the candidates that the answer has, in its order; None: all of them."""
     defaulted: int
-    """Rows that were read as if they did not exist, since they were not to be had in time."""
+    """RowSource that were read as if they did not exist, since they were not to be had in time."""
     uncertainties: npt.NDArray[np.float64] | None = None
     """Of all candidates; None unless they were asked for."""
 
@@ -69,33 +69,35 @@ class Scored(NamedTuple):
         return found
 
 
-class Beside(Protocol):
+class AnswerObserver(Protocol):
     """Somebody who is told of every answer, and never makes it wait."""
 
-    def answered(self, scored: Scored, read: Callable[[Served], Asked]) -> None:
+    def answered(
+        self, scored: ScoredRequest, read: Callable[[ServedModel], CheckedRequest]
+    ) -> None:
         """Take note; `read` gives the request as another model reads it. Called on any thread."""
 
 
-def score(ready: Ready, predictor: Predictor | None = None) -> Scored:
+def score(ready: ReadyRequest, predictor: Predictor | None = None) -> ScoredRequest:
     """Return a request's scores, by the model's own predictor unless another is given."""
     predictor = predictor or ready.target.served.predictor
     return ready.scored(predictor.predict(ready.rows, ready.asked.candidates, ready.now_ms))
 
 
-def uncertainties(ready: Ready) -> npt.NDArray[np.float64]:
-    """Return how far one more outcome could move each score. Raises Refused (422)."""
+def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
+    """Return how far one more outcome could move each score. Raises RequestRefused (422)."""
     predictor = ready.target.served.predictor
     try:
         return predictor.uncertainty(ready.rows, ready.asked.candidates, ready.now_ms)
     except NoUncertainty as error:
         expected = "a model whose optimizer keeps count of what it saw"
-        raise Refused(422, "uncertainty", expected, str(error)) from error
+        raise RequestRefused(422, "uncertainty", expected, str(error)) from error
 
 
-def check_complete(standing: Standing) -> None:
-    """Return if there is something to answer from. Raises Refused (503)."""
+def check_complete(standing: ReplicaStatus) -> None:
+    """Return if there is something to answer from. Raises RequestRefused (503)."""
     if not standing.complete:
-        raise Refused(
+        raise RequestRefused(
             503,
             "",
             f"all {standing.buckets} buckets of the model copied",
@@ -103,20 +105,22 @@ def check_complete(standing: Standing) -> None:
         )
 
 
-def check_fresh(asked: Asked, standing: Standing, now_ms: int) -> None:
-    """Return if the request's demands are met. Raises Refused (412)."""
+def check_fresh(asked: CheckedRequest, standing: ReplicaStatus, now_ms: int) -> None:
+    """Return if the request's demands are met. Raises RequestRefused (412)."""
     least, most = asked.min_version, asked.max_age_ms
     if asked.snapshot is not None and standing.snapshot != asked.snapshot:
         found = standing.snapshot or f"a model that follows the logs, at version {standing.version}"
-        raise Refused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
+        raise RequestRefused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
     if least is not None and standing.version < least:
-        raise Refused(412, "min_version", f"version {least} or later here", f"{standing.version}")
+        raise RequestRefused(
+            412, "min_version", f"version {least} or later here", f"{standing.version}"
+        )
     if most is not None:
         oldest = age(standing, now_ms).oldest
         if oldest is None or oldest > most:
             found = "nothing learned yet" if oldest is None else f"{oldest} ms"
             expected = f"information at most {most} ms old in every bucket of the model"
-            raise Refused(412, "max_age_ms", expected, f"{found} ({standing.state(now_ms)})")
+            raise RequestRefused(412, "max_age_ms", expected, f"{found} ({standing.state(now_ms)})")
 
 
 class RequestNames:

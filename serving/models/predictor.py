@@ -1,11 +1,11 @@
 """A request's fields to probabilities: the encoder and the forward pass that training uses.
 
-Pure: the rows and the time come from the caller. Rows may be folded by another thread meanwhile.
-That is safe without a lock, and so no request ever waits for one: a table's arrays never shrink or
-move under a reader (when it grows or is compacted, new arrays, or a new index alone, are filled
-aside and take their place at once), and a slot never points beyond them. What a reader can see is a
-row that one log entry has half reached, which differs from the row before or after by a fraction of
-one step: the same as asking a millisecond earlier or later.
+Pure: the rows and the time come from the caller. RowSource may be folded by another thread
+meanwhile. That is safe without a lock, and so no request ever waits for one: a table's arrays never
+shrink or move under a reader (when it grows or is compacted, new arrays, or a new index alone, are
+filled aside and take their place at once), and a slot never points beyond them. What a reader can
+see is a row that one log entry has half reached, which differs from the row before or after by a
+fraction of one step: the same as asking a millisecond earlier or later.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from headrace.ingest.events.contract import TIME
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.fields import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Encoded, Event
     from headrace.ingest.features.fields import FieldSet
     from headrace.pserver.rows.table import RowTable
-    from headrace.serving.replicas.status import Rows
+    from headrace.serving.replicas.status import RowSource
     from headrace.serving.requests.candidates import Candidates
 
     Scores = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class Predictor:
         self._encoder = Encoder(fields)
         self._model = model
 
-    def predict(self, rows: Rows, candidates: Candidates, now_ms: int) -> Scores:
+    def predict(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
         """Return the probability of a click of each candidate, shown at `now_ms` unless it says
         otherwise; shape (n,).
         """
@@ -60,7 +60,7 @@ class Predictor:
         event_ms = candidates.times(now_ms)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
 
-    def predict_events(self, rows: Rows, events: Sequence[Event]) -> Scores:
+    def predict_events(self, rows: RowSource, events: Sequence[Event]) -> Scores:
         """Return the probability of a click of each event, which has its time; shape (n,).
 
         For a few: fields are taken event by event.
@@ -69,7 +69,7 @@ class Predictor:
         event_ms = np.array([event[TIME] for event in events], np.int64)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
 
-    def uncertainty(self, rows: Rows, candidates: Candidates, now_ms: int) -> Scores:
+    def uncertainty(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
         """Return how far one more outcome could move the log-odds of each candidate; shape (n,).
 
         Raises NoUncertainty where the model does not keep count of what it saw.

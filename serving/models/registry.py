@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.models.aliases import SHADOW
-from headrace.serving.requests.refusals import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """A model with all that answers for it."""
 
     spec: ModelSpec
@@ -32,22 +32,22 @@ class Served:
     """For the shadows' thread, where a model's memory is not to be shared with another thread."""
 
 
-class Target(NamedTuple):
+class Route(NamedTuple):
     """Whom a request is for."""
 
-    served: Served
+    served: ServedModel
     alias: str
     """As the request named it; empty if it named the model itself."""
 
 
-class Models:
+class ModelRegistry:
     """All models of a server."""
 
-    def __init__(self, served: Iterable[Served], aliases: Aliases) -> None:
+    def __init__(self, served: Iterable[ServedModel], aliases: Aliases) -> None:
         self._served = {each.spec.name: each for each in served}
         self.aliases = aliases
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         return iter(self._served.values())
 
     def __contains__(self, name: object) -> bool:
@@ -57,26 +57,26 @@ class Models:
         """Return the names of the models, sorted."""
         return sorted(self._served)
 
-    def find(self, name: str) -> Target:
-        """Return the model of this name or alias, or the snapshot. Raises Refused (404)."""
+    def find(self, name: str) -> Route:
+        """Return the model of this name or alias, or the snapshot. Raises RequestRefused (404)."""
         served = self._served.get(name)
         if served is not None:
-            return Target(served, "")
+            return Route(served, "")
         alias = self.aliases.table.get(name)
         if alias is None:
             for each in self:
                 if each.rows.standing.snapshot == name:
-                    return Target(each, "")
+                    return Route(each, "")
             known = ", ".join([*self.names(), *sorted(self.aliases.table)])
-            raise Refused(404, "model", f"one of the models and aliases here: {known}", name)
-        return Target(self._served[alias.model], name)
+            raise RequestRefused(404, "model", f"one of the models and aliases here: {known}", name)
+        return Route(self._served[alias.model], name)
 
-    def shadows(self, target: Target) -> list[Target]:
+    def shadows(self, target: Route) -> list[Route]:
         """Return who scores beside `target`: the shadows' models, if it was named by an alias."""
         if not target.alias or target.alias.startswith(SHADOW):
             return []
         return [
-            Target(self._served[each.model], name)
+            Route(self._served[each.model], name)
             for name, each in self.aliases.table.items()
             if name.startswith(SHADOW) and each.model != target.served.spec.name
         ]

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.protocols import Writer
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.models.prediction import Scored
-    from headrace.serving.models.registry import Served
-    from headrace.serving.requests.candidates import Asked
+    from headrace.serving.models.prediction import ScoredRequest
+    from headrace.serving.models.registry import ServedModel
+    from headrace.serving.requests.candidates import CheckedRequest
 
 
 TOPIC = "predictions"
@@ -69,7 +69,7 @@ _JOIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class LogSettings:
+class PredictionLogSettings:
     """How much of what was served is logged."""
 
     share: float = 1.0
@@ -78,12 +78,12 @@ class LogSettings:
     """That may wait for Kafka: some 20 MB, and a second or two of what one core logs."""
 
 
-class PredictionsLog:
+class PredictionLog:
     """Writes what was served, in a thread between `start` and `stop`."""
 
     def __init__(
         self,
-        settings: LogSettings,
+        settings: PredictionLogSettings,
         open_writer: Callable[[], Writer],
         counted: Callable[[str, int], None],
         draw: Callable[[], float] = random.random,
@@ -91,14 +91,18 @@ class PredictionsLog:
         """`counted` is told how many candidates were `logged`, `dropped` or `sampled_out`."""
         self._settings, self._open = settings, open_writer
         self._counted, self._draw = counted, draw
-        self._waiting: deque[Scored] = deque()
+        self._waiting: deque[ScoredRequest] = deque()
         self._candidates = 0
         self._changed = threading.Condition()
         self._ended = False
         self._writer: Writer | None = None
         self._thread = threading.Thread(target=self._run, name="predictions", daemon=True)
 
-    def answered(self, scored: Scored, read: Callable[[Served], Asked]) -> None:  # noqa: ARG002
+    def answered(
+        self,
+        scored: ScoredRequest,
+        read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002
+    ) -> None:
         """Take what was answered, or drop it. Never waits for Kafka."""
         share, count = self._settings.share, _candidates_of(scored)
         if share < 1.0 and self._draw() >= share:
@@ -153,7 +157,7 @@ class PredictionsLog:
         self._counted("dropped", left)
         return False
 
-    def _write(self, waiting: list[Scored]) -> bool:
+    def _write(self, waiting: list[ScoredRequest]) -> bool:
         """Send these and wait until Kafka has them; whether it has."""
         try:
             if self._writer is None:
@@ -193,5 +197,5 @@ class PredictionsLog:
                 log.debug("closing the log of predictions: %s", error)
 
 
-def _candidates_of(scored: Scored) -> int:
+def _candidates_of(scored: ScoredRequest) -> int:
     return len(scored.names if scored.chosen is None else scored.chosen)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.features.fields import TIME
+from headrace.ingest.events.contract import TIME
 from headrace.serving.requests.candidates import ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.serving.models.prediction import Scored
+    from headrace.serving.models.prediction import ScoredRequest
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class PredictionMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What was said of one candidate."""
 
     impression_id: str
@@ -40,7 +40,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 
 
-def messages_of(scored: Scored) -> Iterator[tuple[bytes, bytes]]:
+def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and value of every candidate that the answer has."""
     chosen = None if scored.chosen is None else set(scored.chosen.tolist())
     target, scores = scored.target, scored.scores.tolist()
@@ -51,7 +51,7 @@ def messages_of(scored: Scored) -> Iterator[tuple[bytes, bytes]]:
         event.pop(ID, None)
         time_ms = event.pop(TIME)
         assert isinstance(time_ms, int)  # the request was checked
-        message = Message(
+        message = PredictionMessage(
             impression_id=name,
             time=time_ms,
             request_id=scored.asked.request_id,

@@ -1,4 +1,4 @@
-"""Models that score what others answer, beside the answer: how would they have done?
+"""ModelRegistry that score what others answer, beside the answer: how would they have done?
 
 What was answered is handed over by reference, into a short queue; one thread reads the request as
 the shadow's model reads it (which may know fields that the answering model does not), scores it,
@@ -12,15 +12,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.serving.models.prediction import Ready, check_complete, score
-from headrace.serving.requests.refusals import Refused
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.models.prediction import ReadyRequest, check_complete, score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.serving.models.prediction import Beside, Scored
-    from headrace.serving.models.registry import Models, Served, Target
-    from headrace.serving.requests.candidates import Asked
+    from headrace.serving.models.prediction import AnswerObserver, ScoredRequest
+    from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
+    from headrace.serving.requests.candidates import CheckedRequest
 
 _MOST_WAITING = 64
 """Requests: a moment's worth. Shadows are a sample; a longer queue would only be an older one."""
@@ -28,9 +28,9 @@ _JOIN_S = 10.0
 
 
 class _Shadowed(NamedTuple):
-    target: Target
-    answered: Scored
-    read: Callable[[Served], Asked]
+    target: Route
+    answered: ScoredRequest
+    read: Callable[[ServedModel], CheckedRequest]
 
 
 class Shadows:
@@ -38,9 +38,9 @@ class Shadows:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         counted: Callable[[str, str], None],
-        then: Sequence[Beside] = (),
+        then: Sequence[AnswerObserver] = (),
     ) -> None:
         """`counted` is told model and outcome: `scored`, `dropped` or `refused`."""
         self._models, self._counted, self._then = models, counted, then
@@ -49,7 +49,9 @@ class Shadows:
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="shadows", daemon=True)
 
-    def answered(self, scored: Scored, read: Callable[[Served], Asked]) -> None:
+    def answered(
+        self, scored: ScoredRequest, read: Callable[[ServedModel], CheckedRequest]
+    ) -> None:
         """Take what was answered, if a shadow is to score it, or drop it. Never waits."""
         for target in self._models.shadows(scored.target):
             with self._changed:
@@ -87,13 +89,13 @@ class Shadows:
             standing = target.served.rows.standing
             check_complete(standing)
             asked = read(target.served)
-        except Refused:
+        except RequestRefused:
             # it has rows to copy yet, or its spec cannot read what another's could
             self._counted(model, "refused")
             return
         predictor = target.served.spare or target.served.predictor
         rows = target.served.rows.reading()
-        ready = Ready(target, asked, standing, answered.now_ms, answered.names, rows)
+        ready = ReadyRequest(target, asked, standing, answered.now_ms, answered.names, rows)
         scored = score(ready, predictor)
         if answered.chosen is not None:  # what was shown is what the answer had
             scored = scored._replace(chosen=answered.chosen)

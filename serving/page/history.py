@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.ingest.runtime.status import Figure, Status
+    from headrace.ingest.runtime.status import MetricSample, ProcessStatus
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000
@@ -39,12 +39,12 @@ Samples = dict[tuple[str, Labels], float]
 
 @dataclass(slots=True)
 class _Process:
-    status: Status
+    status: ProcessStatus
     now: Samples
     past: deque[tuple[int, Samples]] = field(default_factory=deque)
     """Of the time that rates are made over, oldest first."""
 
-    def take(self, status: Status, samples: Samples) -> None:
+    def take(self, status: ProcessStatus, samples: Samples) -> None:
         self.past.append((self.status.time_ms, self.now))
         if any(samples.get(key, 0.0) < was for key, was in self.now.items() if _counts(key[0])):
             self.past.clear()  # it was started again under its old name
@@ -89,7 +89,7 @@ class History:
         ]
         self._now_ms = 0
 
-    def take(self, status: Status) -> None:
+    def take(self, status: ProcessStatus) -> None:
         """Take what one process says. An older message than the last one known is left out."""
         key = status.process, status.instance
         known = self.processes.get(key)
@@ -116,7 +116,7 @@ class History:
             if not self._gone(each.status):
                 yield each
 
-    def _gone(self, status: Status) -> bool:
+    def _gone(self, status: ProcessStatus) -> bool:
         return status.ended or self._now_ms - status.time_ms > SILENT_MS
 
     # -------------------------------------------------------------- what curves are made of
@@ -189,7 +189,7 @@ class History:
             "accuracy": self._accuracy(),
         }
 
-    def _told(self, status: Status) -> dict[str, Any]:
+    def _told(self, status: ProcessStatus) -> dict[str, Any]:
         state = "stopped" if status.ended else "silent" if self._gone(status) else "here"
         return {
             "process": status.process,
@@ -233,7 +233,7 @@ class History:
         }
 
 
-def _samples(figures: Iterable[Figure]) -> Samples:
+def _samples(figures: Iterable[MetricSample]) -> Samples:
     return {(each.name, tuple(sorted(each.labels.items()))): each.value for each in figures}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.ingest.errors import StreamError
 from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.protocols import Gained, Record
+from headrace.ingest.kafka.protocols import PartitionAssigned, Record
 from headrace.ingest.kafka.topics import STATUS_TOPIC
 from headrace.ingest.runtime.status import UnreadableStatus, unpack
 from headrace.serving.page.charts import CURVES
@@ -62,7 +62,7 @@ class StatusReader:
             while not self._done.is_set():
                 values: list[bytes] = []
                 for happening in reader.poll(0.2):
-                    if isinstance(happening, Gained):
+                    if isinstance(happening, PartitionAssigned):
                         source: Source = happening.source
                         reader.start({source: reader.held(source)[0]})
                     elif isinstance(happening, Record):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.row_cache import HotRows
+from headrace.serving.replicas.row_cache import RowCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.required_rows import AskedRows
+    from headrace.learner.inputs.required_rows import RequiredRows
     from headrace.pserver.rows.table import RowTable
     from headrace.pserver.store import Shape, Store
     from headrace.serving.replicas.follower import Following
@@ -40,7 +40,7 @@ _MOST_ROWS_A_FETCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class CacheBounds:
     """How many of a model's rows a server holds, and how long it waits for the others."""
 
     most_rows: int
@@ -57,22 +57,22 @@ class _Miss:
         self.looked = threading.Event()
 
 
-class Bounded(Follower):
+class CachingFollower(Follower):
     """Follows one model's logs, and has the rows that are asked for."""
 
     def __init__(
         self,
         store: Store,
         shape: Shape,
-        asked: AskedRows,
-        bounds: Bounds,
+        asked: RequiredRows,
+        bounds: CacheBounds,
         following: Following,
         now_ms: Callable[[], int],
         arrived: Callable[[Iterable[int]], None],
         counted: Callable[[str, int], None],
     ) -> None:
         """`counted` is told how many rows were a `hit`, `fetched` or `defaulted`."""
-        self._hot = HotRows(store, shape, asked.always, bounds.most_rows)
+        self._hot = RowCache(store, shape, asked.always, bounds.most_rows)
         self._asked, self._bounds, self._counted = asked, bounds, counted
         self._misses: deque[_Miss] = deque()
         self._woken = threading.Condition()
@@ -83,10 +83,10 @@ class Bounded(Follower):
         """Memory of what the logs still hold."""
         return self._hot.tail_bytes
 
-    def reading(self, since_s: float | None = None) -> Reading:
+    def reading(self, since_s: float | None = None) -> CachedRead:
         """Return what one request reads from; `since_s` is when it began to wait."""
         began_s = time.monotonic() if since_s is None else since_s
-        return Reading(self, self._asked, began_s + self._bounds.miss_deadline_ms / 1000)
+        return CachedRead(self, self._asked, began_s + self._bounds.miss_deadline_ms / 1000)
 
     def stop(self) -> None:
         """End the thread; nobody is waited for any more."""
@@ -161,10 +161,10 @@ class Bounded(Follower):
                 each.looked.set()
 
 
-class Reading:
+class CachedRead:
     """What one request reads from; it knows how many of its rows were not to be had."""
 
-    def __init__(self, rows: Bounded, asked: AskedRows, deadline_s: float) -> None:
+    def __init__(self, rows: CachingFollower, asked: RequiredRows, deadline_s: float) -> None:
         self._rows, self._asked, self._deadline_s = rows, asked, deadline_s
         self.defaulted = 0
 

@@ -4,8 +4,8 @@ Every few milliseconds it polls the logs and folds what is new. Requests read th
 a lock (see `models.predictor`), so nothing here can make one wait but the interpreter's own lock,
 which kernels and sockets release.
 
-What others need to know is published as one immutable `Standing` after every poll: readers take the
-reference and see one moment, whole.
+What others need to know is published as one immutable `ReplicaStatus` after every poll: readers
+take the reference and see one moment, whole.
 
 An error of the store that comes before the first copy is complete is kept as `failure`: there is
 nothing to answer from, and an operator has to act. A server none of whose models can be answered
@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.pserver.errors import StoreError
 from headrace.pserver.replica.replica import Copied, Folded, Stale
-from headrace.serving.replicas.freshness import Freshness, Summary
-from headrace.serving.replicas.status import Standing, TableRows
+from headrace.serving.replicas.freshness import FreshnessSummary, FreshnessTracker
+from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.pserver.replica.log_chain import Position
+    from headrace.pserver.replica.log_chain import LogPosition
     from headrace.pserver.replica.replica import Change
     from headrace.pserver.rows.table import RowTable
     from headrace.pserver.store import Shape
-    from headrace.serving.replicas.status import LocalRows, Rows
+    from headrace.serving.replicas.status import LocalRows, RowSource
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Followed(Protocol):
     def copied(self, bucket: int) -> bool:
         """Whether a bucket has a position."""
 
-    def position(self, bucket: int) -> Position:
+    def position(self, bucket: int) -> LogPosition:
         """Return how far a bucket was followed."""
 
     def poll(self, limit: int) -> list[Change]:
@@ -103,7 +103,7 @@ class Follower:
         """
         self._replica, self._following, self._now_ms = replica, following, now_ms
         self._arrived, self._stood = arrived, stood
-        self._freshness = Freshness(replica.shape.buckets)
+        self._freshness = FreshnessTracker(replica.shape.buckets)
         self._copies = 0
         self._polled_ms = 0
         self._stale: frozenset[int] = frozenset()
@@ -119,11 +119,11 @@ class Follower:
         """The rows, to be read only."""
         return self._replica.table
 
-    def reading(self, since_s: float | None = None) -> Rows:  # noqa: ARG002 (nothing is waited for)
+    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from: all rows are here."""
-        return TableRows(self._replica.table)
+        return TableRowSource(self._replica.table)
 
-    def freshness(self) -> Summary:
+    def freshness(self) -> FreshnessSummary:
         """Return the percentiles of recent freshness: not free, so only made when asked for."""
         return self._freshness.summary()
 
@@ -173,11 +173,11 @@ class Follower:
             log.info("all buckets are followed again")
         self._stale = frozenset(stale)
 
-    def _stand(self) -> Standing:
+    def _stand(self) -> ReplicaStatus:
         replica = self._replica
         copied = [bucket for bucket in replica.buckets if replica.copied(bucket)]
         events = [replica.position(bucket).event_ms for bucket in copied]
-        return Standing(
+        return ReplicaStatus(
             complete=replica.complete,
             buckets=replica.shape.buckets,
             copied=len(copied),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import Header
+    from headrace.pserver.rows.deltas import EntryHeader
 
 RECENT = 10_000
 """Samples that percentiles are taken of: at 40 clicks a second the last four minutes."""
@@ -45,8 +45,8 @@ class Ages(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Freshness over the recent samples; None where there are none."""
+class FreshnessSummary:
+    """FreshnessTracker over the recent samples; None where there are none."""
 
     p50_ms: float | None
     p99_ms: float | None
@@ -87,7 +87,7 @@ class _Frontier:
         return appended
 
 
-class Freshness:
+class FreshnessTracker:
     """Follows the headers of entries as they are folded. Pure: the clock is handed in."""
 
     def __init__(self, buckets: int) -> None:
@@ -105,7 +105,7 @@ class Freshness:
         for source, stop in stops.items():
             self._frontier(source).stops[bucket] = stop
 
-    def folded(self, bucket: int, header: Header) -> None:
+    def folded(self, bucket: int, header: EntryHeader) -> None:
         """An entry of a bucket's log was folded: move frontiers, and let its clicks wait."""
         for reached in header.reached:
             self._frontier(reached.source).take(reached.clicks)
@@ -123,19 +123,19 @@ class Freshness:
             self._count += 1
         return samples
 
-    def summary(self) -> Summary:
+    def summary(self) -> FreshnessSummary:
         """Return the percentiles of the recent samples."""
         if not self._count:
-            return Summary(None, None, 0)
+            return FreshnessSummary(None, None, 0)
         p50, p99 = np.percentile(self._recent[: min(self._count, RECENT)], (50, 99))
-        return Summary(float(p50), float(p99), self._count)
+        return FreshnessSummary(float(p50), float(p99), self._count)
 
     def ages(self) -> Ages:
         """Return the append times that the freshest and the stalest bucket have reached."""
         newest, oldest = int(self._append_ms.max()), int(self._append_ms.min())
         return Ages(newest or None, oldest or None)
 
-    def _reach(self, bucket: int, header: Header) -> None:
+    def _reach(self, bucket: int, header: EntryHeader) -> None:
         self._append_ms[bucket] = max(int(self._append_ms[bucket]), header.append_ms)
         for reached in header.reached:
             stops = self._frontier(reached.source).stops

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.pserver.replica.partial_replica import Anew, Lookup
+from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
 from headrace.pserver.replica.replica import Copied, Folded, Stale
 from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.errors import StoreError
-    from headrace.pserver.replica.log_chain import Position
-    from headrace.pserver.replica.partial_replica import Taken
+    from headrace.pserver.replica.log_chain import LogPosition
+    from headrace.pserver.replica.partial_replica import EntryApplied
     from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape, Store
 
     Ids = npt.NDArray[np.uint64]
@@ -48,7 +48,7 @@ LEAST_ROWS = 1_000
 """A request may name as many; with less room they would push each other out."""
 
 
-class Held(NamedTuple):
+class CachedRows(NamedTuple):
     """The rows that are here."""
 
     table: RowTable
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     """(most,) by place: whether the row was read since rows had to go. Anybody may set it."""
 
 
-class HotRows:
+class RowCache:
     """At most so many rows, and what every forward pass reads; one thread's but for reading."""
 
     def __init__(self, store: Store, shape: Shape, always: Ids, most_rows: int) -> None:
@@ -64,7 +64,7 @@ class HotRows:
         self.shape = shape
         self._most = max(most_rows, LEAST_ROWS) + always.shape[0]
         self._always = always
-        self._lookup = Lookup(store, shape, self._watch)
+        self._lookup = PartialReplica(store, shape, self._watch)
         self._anew = set(range(shape.buckets))  # whose tail is not begun (again) yet
         self._lacking = always
         self._was_complete = False
@@ -101,7 +101,7 @@ class HotRows:
         """Whether rows of a bucket can be asked for."""
         return bucket not in self._anew
 
-    def position(self, bucket: int) -> Position:
+    def position(self, bucket: int) -> LogPosition:
         """Return how far a bucket was followed. Raises KeyError before its tail was begun."""
         return self._lookup.position(bucket)
 
@@ -141,8 +141,8 @@ class HotRows:
     def compact(self) -> None:
         """Nothing: rows go when there is no more room."""
 
-    def _watch(self, news: Taken | Anew) -> None:
-        if isinstance(news, Anew):
+    def _watch(self, news: EntryApplied | HistoryReset) -> None:
+        if isinstance(news, HistoryReset):
             self._anew.add(news.bucket)
             return
         bucket, version, header, content = news
@@ -155,7 +155,7 @@ class HotRows:
             self.table.add(content if here.all() else content.chosen(here))
             self._changes.append(Folded(bucket, version, header, content, 0))
 
-    def _add(self, rows: Rows) -> None:
+    def _add(self, rows: FoldedRows) -> None:
         """Add rows that are not here; who finds one finds all of it."""
         columns, first = self.table.columns, len(self.table)
         for name, column in rows._asdict().items():
@@ -203,7 +203,7 @@ class HotRows:
             new.table.put(self.table.take(places[start : start + _ROWS_A_MOVE]))
         self.held = new
 
-    def _empty(self) -> Held:
+    def _empty(self) -> CachedRows:
         table = RowTable(self.shape.width)
         table.reserve(self._most)
-        return Held(table, np.zeros(self._most, np.bool_))
+        return CachedRows(table, np.zeros(self._most, np.bool_))

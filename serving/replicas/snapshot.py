@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.snapshots.errors import StorageFailed
-from headrace.pserver.snapshots.verify import read_bucket
-from headrace.serving.replicas.freshness import Ages, Summary
-from headrace.serving.replicas.status import Standing, TableRows
+from headrace.pserver.snapshots.snapshot_errors import StorageFailed
+from headrace.pserver.snapshots.verification import read_bucket
+from headrace.serving.replicas.freshness import Ages, FreshnessSummary
+from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.serving.replicas.status import LocalRows
 
 log = logging.getLogger(__name__)
@@ -33,12 +33,12 @@ _RETRY_S = 5.0
 _JOIN_S = 10.0
 
 
-class Frozen:
+class SnapshotRows:
     """A snapshot's rows, read in a thread between `start` and `stop`."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: SnapshotStorage,
         manifest: Manifest,
         now_ms: Callable[[], int],
         table: RowTable | None = None,
@@ -57,13 +57,13 @@ class Frozen:
         """Why it cannot be loaded."""
         self.standing = _standing(manifest)
 
-    def reading(self, since_s: float | None = None) -> TableRows:  # noqa: ARG002 (nothing is waited for)
+    def reading(self, since_s: float | None = None) -> TableRowSource:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from: all rows are here."""
-        return TableRows(self._table)
+        return TableRowSource(self._table)
 
-    def freshness(self) -> Summary:
+    def freshness(self) -> FreshnessSummary:
         """Return that nothing arrives here."""
-        return Summary(None, None, 0)
+        return FreshnessSummary(None, None, 0)
 
     def start(self) -> None:
         """Begin to load."""
@@ -119,11 +119,11 @@ class Frozen:
             self._stood(self)
 
 
-def _standing(manifest: Manifest) -> Standing:
+def _standing(manifest: Manifest) -> ReplicaStatus:
     """Return how a snapshot stands of which nothing was loaded yet."""
     appended = [each.append_ms for each in manifest.files]
     events = list(_event_times(manifest))
-    return Standing(
+    return ReplicaStatus(
         complete=False,
         buckets=manifest.buckets,
         copied=0,

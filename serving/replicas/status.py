@@ -1,8 +1,8 @@
 """A model's rows on this server, wherever they come from, and how they stand.
 
-Rows may follow the logs of the parameter server, all of them or those that are asked for, or be a
-snapshot. To who answers requests they are alike: something to read from, and a `Standing` that is
-put in its place whole, so that an answer speaks of one moment.
+RowSource may follow the logs of the parameter server, all of them or those that are asked for, or
+be a snapshot. To who answers requests they are alike: something to read from, and a `ReplicaStatus`
+that is put in its place whole, so that an answer speaks of one moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Encoded
     from headrace.pserver.errors import StoreError
     from headrace.pserver.rows.table import RowTable
-    from headrace.serving.replicas.freshness import Summary
+    from headrace.serving.replicas.freshness import FreshnessSummary
 
 LATE_MS = 1_000
 """Logs that were not read for so long are not followed, whatever the reason."""
@@ -32,7 +32,7 @@ end of the logs; not at their end any more; and as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaStatus:
     """How a replica stood after its last poll."""
 
     complete: bool
@@ -83,20 +83,20 @@ class LocalRows(Protocol):
     """A model's rows, as long as a server runs."""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ReplicaStatus:
         """How they stand now."""
 
     @property
     def failure(self) -> StoreError | None:
         """Why there is nothing to answer from; None as long as there is, or will be."""
 
-    def reading(self, since_s: float | None = None) -> Rows:
+    def reading(self, since_s: float | None = None) -> RowSource:
         """Return what one request reads from.
 
         since_s: when it began to wait for its answer, by the clock that never goes back; None: now.
         """
 
-    def freshness(self) -> Summary:
+    def freshness(self) -> FreshnessSummary:
         """Return the percentiles of recent freshness: not free, so only made when asked for."""
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class LocalRows(Protocol):
         """End what `start` began; what is here stays."""
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Where the rows come from that a prediction reads."""
 
     @property
@@ -117,7 +117,7 @@ class Rows(Protocol):
         """Return a table that has them."""
 
 
-class TableRows:
+class TableRowSource:
     """All rows in one table."""
 
     defaulted = 0
@@ -149,17 +149,17 @@ class EventTime(msgspec.Struct, frozen=True, gc=False):
     """Of the bucket that is behind."""
 
 
-def age(standing: Standing, now_ms: int) -> Age:
+def age(standing: ReplicaStatus, now_ms: int) -> Age:
     """Return how old the information is at `now_ms`, by append time."""
     return _age(*standing.ages, now_ms)
 
 
-def event_time(standing: Standing) -> EventTime:
+def event_time(standing: ReplicaStatus) -> EventTime:
     """Return the event times learned."""
     return EventTime(standing.newest_event_ms, standing.oldest_event_ms)
 
 
-def event_age(standing: Standing, now_ms: int) -> Age:
+def event_age(standing: ReplicaStatus, now_ms: int) -> Age:
     """Return how old the information is at `now_ms`, by event time."""
     return _age(standing.newest_event_ms, standing.oldest_event_ms, now_ms)
 

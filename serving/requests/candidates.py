@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from headrace.ingest.features.fields import TIME
+from headrace.ingest.events.contract import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ class EventCandidates(msgspec.Struct, frozen=True, eq=False):
         return now_ms if self.timestamp_ms is None else self.timestamp_ms
 
 
-class Asked(msgspec.Struct, frozen=True, eq=False):
+class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     """A request that passed its checks."""
 
     candidates: Candidates

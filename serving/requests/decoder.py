@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
-from headrace.ingest.features.fields import TIME, Transform
-from headrace.serving.requests.candidates import ID, REQUEST_ID, Asked, EventCandidates
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.fields import Transform
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import too_large
-from headrace.serving.requests.refusals import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace.ingest.features.fields import Field, FieldSet
-    from headrace.serving.requests.limits import Limits
+    from headrace.serving.requests.limits import RequestLimits
 
 Scalar = str | int | float | bool | None
 Number = int | float | str | None  # the text of a number is that number, as in an event
@@ -53,7 +54,7 @@ _LONGEST_SHOWN = 80
 class RequestDecoder:
     """Decodes requests for one model: to predict, or to rank."""
 
-    def __init__(self, fields: FieldSet, limits: Limits) -> None:
+    def __init__(self, fields: FieldSet, limits: RequestLimits) -> None:
         self.limits = limits
         row = _row_type(fields)
         common: list[tuple[str, Any, Any]] = [
@@ -82,10 +83,10 @@ class RequestDecoder:
             - {TIME}
         )
 
-    def decode(self, body: bytes) -> Asked:
-        """Return what the body asks for, all in its order. Raises Refused (413, 422)."""
+    def decode(self, body: bytes) -> CheckedRequest:
+        """Return what the body asks for, all in its order. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode, self.type)
-        return Asked(
+        return CheckedRequest(
             candidates,
             request.request_id,
             None,
@@ -95,11 +96,11 @@ class RequestDecoder:
             bool(request.uncertainty),
         )
 
-    def decode_rank(self, body: bytes) -> Asked:
-        """Return what the body asks for, the likeliest first. Raises Refused (413, 422)."""
+    def decode_rank(self, body: bytes) -> CheckedRequest:
+        """Return what the body asks for, the likeliest first. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
         top_k = len(candidates) if request.top_k is None else request.top_k
-        return Asked(
+        return CheckedRequest(
             candidates,
             request.request_id,
             top_k,
@@ -120,9 +121,9 @@ class RequestDecoder:
             raise _explain(str(error), body, kind) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             found = f"{len(body)} bytes that are not: {error}"
-            raise Refused(422, "", "a JSON object in UTF-8", found) from error
+            raise RequestRefused(422, "", "a JSON object in UTF-8", found) from error
         except RecursionError as error:
-            raise Refused(422, "", "a flat JSON object", "one too deeply nested") from error
+            raise RequestRefused(422, "", "a flat JSON object", "one too deeply nested") from error
         rows, name = self._rows(request)
         context = request.context or {}
         for source in self._numeric:
@@ -138,14 +139,14 @@ class RequestDecoder:
         candidates, instances = request.candidates, request.instances
         if (candidates is None) == (instances is None):
             found = "neither" if candidates is None else "both"
-            raise Refused(422, "candidates", "either candidates or instances", found)
+            raise RequestRefused(422, "candidates", "either candidates or instances", found)
         name = "instances" if candidates is None else "candidates"
         rows = instances if candidates is None else candidates
         if name == "instances" and request.context is not None:
-            raise Refused(422, "context", "no context beside instances", "one")
+            raise RequestRefused(422, "context", "no context beside instances", "one")
         if not 1 <= len(rows) <= self.limits.candidates:
             expected = f"from 1 to {self.limits.candidates} of them"
-            raise Refused(422, name, expected, f"{len(rows)}")
+            raise RequestRefused(422, name, expected, f"{len(rows)}")
         return rows, name
 
 
@@ -170,17 +171,17 @@ def _row_type(fields: FieldSet) -> type:
 
 
 def check_number(value: object, field: str) -> None:
-    """Return unless the value is a text that is no number. Raises Refused (422)."""
+    """Return unless the value is a text that is no number. Raises RequestRefused (422)."""
     if type(value) is str:
         try:
             if math.isfinite(float(value)):
                 return
         except ValueError:
             pass
-        raise Refused(422, field, "a number, or text that is one", shown(value))
+        raise RequestRefused(422, field, "a number, or text that is one", shown(value))
 
 
-def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> Refused:
+def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> RequestRefused:
     """Turn msgspec's message into a refusal that also shows what was found."""
     parts = _PATH.match(message)
     assert parts is not None  # the pattern matches any text
@@ -190,14 +191,14 @@ def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> Refused:
     if unknown is not None:
         *others, last = kind.__struct_fields__
         known = f"{', '.join(others)} or {last}"
-        return Refused(422, unknown["name"], known, "a key that is none of them")
+        return RequestRefused(422, unknown["name"], known, "a key that is none of them")
     expected = _EXPECTED.match(what)
     try:
         found = shown(_at(json.loads(body), path))
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         found = "another value"
     said = expected["expected"].replace("`", "") if expected else what
-    return Refused(422, field, said, found)
+    return RequestRefused(422, field, said, found)
 
 
 def _at(value: object, path: str) -> object:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.serving.requests.refusals import Refused
+from headrace.ingest.http.http_errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one request may ask for, and all of them together."""
 
     body_bytes: int = 4 << 20
@@ -25,6 +25,6 @@ class Limits:
     """A longer body is computed on a thread beside the event loop, so that short ones pass it."""
 
 
-def too_large(limits: Limits) -> Refused:
+def too_large(limits: RequestLimits) -> RequestRefused:
     """Return the refusal of a body that is too long."""
-    return Refused(413, "", f"at most {limits.body_bytes} bytes", "more")
+    return RequestRefused(413, "", f"at most {limits.body_bytes} bytes", "more")

@@ -20,9 +20,9 @@ from __future__ import annotations
 import msgspec
 from fastapi import Response
 
-from headrace.ingest.http.errors import Refusal, Refused
+from headrace.ingest.http.http_errors import RequestRefusal, RequestRefused
 
-__all__ = ["Refusal", "RefusalBody", "Refused", "as_response"]
+__all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
 
 RETRY_AFTER_S = "1"
 JSON = "application/json"
@@ -33,10 +33,10 @@ encode = msgspec.json.Encoder().encode
 class RefusalBody(msgspec.Struct, frozen=True):
     """A refusal as it travels."""
 
-    error: Refusal
+    error: RequestRefusal
 
 
-def as_response(refused: Refused, body: bytes | None = None) -> Response:
+def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
     """Return the HTTP answer; `body` in place of ours, for a protocol that has its own."""
     content = encode(RefusalBody(refused.refusal)) if body is None else body
     response = Response(content, refused.status, media_type=JSON)

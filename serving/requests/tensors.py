@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headrace.ingest.features.fields import TIME, Transform
+from headrace.ingest.events.contract import TIME
+from headrace.ingest.features.fields import Transform
 from headrace.ingest.features.hashing import hash_values, hash_whole_numbers, real
+from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import ID
 from headrace.serving.requests.decoder import check_number, shown
-from headrace.serving.requests.refusals import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -156,7 +157,7 @@ def inputs_of(fields: FieldSet) -> list[tuple[str, str, list[int]]]:
 
 
 def candidates_of(fields: FieldSet, tensors: Sequence[Tensor], most: int) -> TensorCandidates:
-    """Return tensors as candidates. Raises Refused (400) naming the tensor at fault."""
+    """Return tensors as candidates. Raises RequestRefused (400) naming the tensor at fault."""
     expected = {name: (kind, shape) for name, kind, shape in inputs_of(fields)}
     bags = frozenset(name for name, (_, shape) in expected.items() if len(shape) == 2)
     columns: dict[str, Tensor] = {}
@@ -164,21 +165,21 @@ def candidates_of(fields: FieldSet, tensors: Sequence[Tensor], most: int) -> Ten
         where = f"inputs[{i}]"
         if tensor.name not in expected:
             known = f"one of {', '.join(expected)}"
-            raise Refused(400, f"{where}.name", known, tensor.name)
+            raise RequestRefused(400, f"{where}.name", known, tensor.name)
         if tensor.name in columns:
-            raise Refused(400, f"{where}.name", "each input once", tensor.name)
+            raise RequestRefused(400, f"{where}.name", "each input once", tensor.name)
         columns[tensor.name] = _fitting(tensor, where, tensor.name in bags)
         _check_values(columns[tensor.name], where, expected[tensor.name][0])
     counts = {tensor.shape[0] for tensor in columns.values()}
     count = max(counts, default=0)
     if not 1 <= count <= most:
-        raise Refused(400, "inputs", f"tensors of 1 to {most} candidates", f"{count}")
+        raise RequestRefused(400, "inputs", f"tensors of 1 to {most} candidates", f"{count}")
     for i, tensor in enumerate(columns.values()):
         if tensor.shape[0] not in (1, count):
             said = f"{count} items, as many as the longest, or 1 for all of them"
-            raise Refused(400, f"inputs[{i}].shape", said, f"{tensor.shape[0]}")
+            raise RequestRefused(400, f"inputs[{i}].shape", said, f"{tensor.shape[0]}")
         if tensor.shape[0] != count and tensor.name == ID:
-            raise Refused(400, f"inputs[{i}].shape", f"{count} impression ids", "1")
+            raise RequestRefused(400, f"inputs[{i}].shape", f"{count} impression ids", "1")
     return TensorCandidates(count, columns, bags)
 
 
@@ -191,20 +192,20 @@ def _fitting(tensor: Tensor, where: str, bag: bool) -> Tensor:
         shape = shape[:1]
     if len(shape) != (2 if bag else 1):
         expected = "[candidates, items]" if bag else "[candidates] or [candidates, 1]"
-        raise Refused(400, f"{where}.shape", expected, shown(list(shape)))
+        raise RequestRefused(400, f"{where}.shape", expected, shown(list(shape)))
     return Tensor(tensor.name, shape, tensor.values)
 
 
 def _check_values(tensor: Tensor, where: str, wanted: str) -> None:
     values = tensor.values
     if tensor.name == ID and not isinstance(values, list):
-        raise Refused(400, f"{where}.datatype", BYTES, "numbers")
+        raise RequestRefused(400, f"{where}.datatype", BYTES, "numbers")
     if tensor.name == TIME:
         if isinstance(values, list) or values.dtype.kind not in "iu":
-            raise Refused(400, f"{where}.datatype", "INT64", "something else")
+            raise RequestRefused(400, f"{where}.datatype", "INT64", "something else")
         if values.size and not (values.min() >= _FIRST_MS and values.max() <= _LAST_MS):
             expected = "milliseconds of the years 2000 to 3000"
-            raise Refused(400, f"{where}.data", expected, shown(values[:1].tolist()))
+            raise RequestRefused(400, f"{where}.data", expected, shown(values[:1].tolist()))
     elif wanted == "FP64" and isinstance(values, list):
         for k, value in enumerate(values):
             check_number(value, f"{where}.data[{k}]")
@@ -213,13 +214,13 @@ def _check_values(tensor: Tensor, where: str, wanted: str) -> None:
 def tensor_of(given: Input, where: str, raw: memoryview | None) -> Tensor:
     """Return an input's values: from `raw`, or if that is None from its own data.
 
-    Raises Refused (400).
+    Raises RequestRefused (400).
     """
     if given.datatype != BYTES and given.datatype not in DTYPES:
         known = ", ".join([*DTYPES, BYTES])
-        raise Refused(400, f"{where}.datatype", f"one of {known}", given.datatype)
+        raise RequestRefused(400, f"{where}.datatype", f"one of {known}", given.datatype)
     if not given.shape or any(size < 0 for size in given.shape):
-        raise Refused(400, f"{where}.shape", "sizes of 0 or more", shown(given.shape))
+        raise RequestRefused(400, f"{where}.shape", "sizes of 0 or more", shown(given.shape))
     count, shape = math.prod(given.shape), tuple(given.shape)
     if raw is None:
         return Tensor(given.name, shape, _of_json(given, where, count))
@@ -228,16 +229,18 @@ def tensor_of(given: Input, where: str, raw: memoryview | None) -> Tensor:
     dtype = DTYPES[given.datatype]
     if raw.nbytes != count * dtype.itemsize:
         expected = f"{count * dtype.itemsize} bytes for {count} {given.datatype}"
-        raise Refused(400, f"{where}.parameters.binary_data_size", expected, f"{raw.nbytes}")
+        raise RequestRefused(400, f"{where}.parameters.binary_data_size", expected, f"{raw.nbytes}")
     return Tensor(given.name, shape, np.frombuffer(raw, dtype))
 
 
 def _of_json(given: Input, where: str, count: int) -> npt.NDArray[Any] | list[Any]:
     if given.data is msgspec.UNSET:
-        raise Refused(400, f"{where}.data", "data, or a binary_data_size", "neither")
+        raise RequestRefused(400, f"{where}.data", "data, or a binary_data_size", "neither")
     flat = list(_flat(given.data))
     if len(flat) != count:
-        raise Refused(400, f"{where}.data", f"{count} values, as its shape says", f"{len(flat)}")
+        raise RequestRefused(
+            400, f"{where}.data", f"{count} values, as its shape says", f"{len(flat)}"
+        )
     if "INT" in given.datatype:
         # 2 and 2.0 are one value: some clients have no integers, as some producers have none
         flat = [int(each) if type(each) is float and each.is_integer() else each for each in flat]
@@ -245,14 +248,16 @@ def _of_json(given: Input, where: str, count: int) -> npt.NDArray[Any] | list[An
                          given.datatype.rstrip("0123456789")]  # fmt: skip
     wrong = next((k for k, value in enumerate(flat) if type(value) not in wanted), None)
     if wrong is not None:
-        raise Refused(400, f"{where}.data[{wrong}]", say, shown(flat[wrong]))
+        raise RequestRefused(400, f"{where}.data[{wrong}]", say, shown(flat[wrong]))
     if given.datatype == BYTES:
         return flat
     try:
         with np.errstate(over="ignore"):
             return np.array(flat, DTYPES[given.datatype])
     except OverflowError:
-        raise Refused(400, f"{where}.data", f"values within {given.datatype}", "others") from None
+        raise RequestRefused(
+            400, f"{where}.data", f"values within {given.datatype}", "others"
+        ) from None
 
 
 _TYPES: dict[str, tuple[frozenset[type], str]] = {
@@ -288,11 +293,11 @@ def _of_raw_texts(raw: memoryview, where: str, count: int) -> list[str]:
         try:
             texts.append(bytes(raw[at : at + size]).decode())
         except UnicodeDecodeError:
-            raise Refused(400, f"{where}[{len(texts)}]", "UTF-8", "other bytes") from None
+            raise RequestRefused(400, f"{where}[{len(texts)}]", "UTF-8", "other bytes") from None
         at += size
     if at != raw.nbytes or len(texts) != count:
         expected = f"{count} texts, each with its length before it"
-        raise Refused(400, where, expected, f"{raw.nbytes} bytes of {len(texts)}")
+        raise RequestRefused(400, where, expected, f"{raw.nbytes} bytes of {len(texts)}")
     return texts
 
 

@@ -1,12 +1,12 @@
-"""Impressions from Kafka through the forward pass, scores back to Kafka, once each.
+"""ImpressionBatch from Kafka through the forward pass, scores back to Kafka, once each.
 
 Scores, dead letters and the offsets of the impressions are one transaction. Nothing else is kept:
 the process can be killed at any line, and the next one goes on where the last transaction ended.
 An impression that is read again was never scored before, to whoever reads what is committed.
 
 The metadata of a committed offset is the identity of its topic: a topic that was made again under
-its name begins at its beginning, as its offsets mean other messages. Impressions that retention has
-taken before they were scored are counted and said, and not waited for.
+its name begins at its beginning, as its offsets mean other messages. ImpressionBatch that retention
+has taken before they were scored are counted and said, and not waited for.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.events.contract import TIME, Reason, is_tick, read_event
 from headrace.ingest.kafka import BY_KEY
-from headrace.ingest.kafka.protocols import Gained, Lost, Record, Source
-from headrace.ingest.kafka.retry import Aborts
+from headrace.ingest.kafka.protocols import PartitionAssigned, PartitionRevoked, Record, Source
+from headrace.ingest.kafka.retry import AbortBackoff
 from headrace.ingest.kafka.transactions import Committed, Outgoing
 from headrace.serving.requests.candidates import ID
 from headrace.serving.scoring.message import message_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features.encoder import Encoded, Encoder
     from headrace.ingest.kafka.protocols import Reader
     from headrace.ingest.kafka.transactions import Transactions
-    from headrace.serving.models.registry import Served
+    from headrace.serving.models.registry import ServedModel
 
     Event = dict[str, object]
 
@@ -57,7 +57,7 @@ class ScoringTopics:
 
 
 @dataclass(slots=True)
-class Figures:
+class ScoringTotals:
     """Running totals of one process, for its metrics; of what was committed."""
 
     scored: int = 0
@@ -66,13 +66,13 @@ class Figures:
     transactions: int = 0
     aborts: int = 0
     gone: int = 0
-    """Impressions that retention took before they were scored."""
+    """ImpressionBatch that retention took before they were scored."""
     newest_ms: int = 0
     """Greatest event time that was scored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Impressions:
+class ImpressionBatch:
     """Events of a stream, as what is to be scored."""
 
     own: Sequence[Event]
@@ -97,7 +97,7 @@ class Impressions:
         yield from self.own
 
 
-class Scoring:
+class Scorer:
     """Scores the partitions that fall to its reader. Not safe for use from several threads."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Scoring:
         *,
         reader: Reader,
         transactions: Transactions,
-        served: Served,
+        served: ServedModel,
         topics: ScoringTopics,
         now_ms: Callable[[], int],
         steady_ms: Callable[[], int],
@@ -116,10 +116,10 @@ class Scoring:
         self._reader, self._transactions = reader, transactions
         self._served, self._topics = served, topics
         self._now_ms, self._restoring = now_ms, restoring
-        self._aborts = Aborts(give_up_s, steady_ms, rest, _LONGEST_ABORT_WAIT_S)
+        self._aborts = AbortBackoff(give_up_s, steady_ms, rest, _LONGEST_ABORT_WAIT_S)
         self._topic_ids: dict[Source, str] = {}
         """Of the sources that are placed."""
-        self.figures = Figures()
+        self.figures = ScoringTotals()
 
     def step(self, timeout_s: float) -> bool:
         """Do everything once; return whether an impression was taken.
@@ -133,9 +133,9 @@ class Scoring:
         records: list[Record] = []
         for happening in self._reader.poll(timeout_s):
             match happening:
-                case Gained(source):
+                case PartitionAssigned(source):
                     gained.append(source)
-                case Lost(source):
+                case PartitionRevoked(source):
                     self._topic_ids.pop(source, None)
                     gained = [each for each in gained if each != source]
                     records = [each for each in records if each.source != source]
@@ -168,9 +168,9 @@ class Scoring:
         self._reader.start(starts)
         self._topic_ids.update(dict.fromkeys(sources, topic_id))
 
-    def _scored(self, records: Sequence[Record]) -> tuple[list[Outgoing], Figures]:
+    def _scored(self, records: Sequence[Record]) -> tuple[list[Outgoing], ScoringTotals]:
         """Return what is to be written of these, and what is to be counted then."""
-        figures, messages = Figures(), list[Outgoing]()
+        figures, messages = ScoringTotals(), list[Outgoing]()
         events: list[tuple[Record, Event]] = []
         for record in records:
             event = read_event(record.value, record.append_ms)
@@ -183,7 +183,7 @@ class Scoring:
         now_ms, rows = self._now_ms(), self._served.rows
         standing, reading = rows.standing, rows.reading()
         state, model = standing.state(now_ms), self._served.spec.name
-        shown = Impressions([event for _, event in events])
+        shown = ImpressionBatch([event for _, event in events])
         scores = self._served.predictor.predict(reading, shown, now_ms).tolist()
         target = Source(self._topics.scores, BY_KEY)
         for (record, event), score in zip(events, scores, strict=True):
@@ -198,14 +198,19 @@ class Scoring:
         return messages, figures
 
     def _bury(
-        self, record: Record, reason: str, name: str, messages: list[Outgoing], figures: Figures
+        self,
+        record: Record,
+        reason: str,
+        name: str,
+        messages: list[Outgoing],
+        figures: ScoringTotals,
     ) -> None:
         target = Source(self._topics.dead_letters, 0)
         messages.append(Outgoing(target, pack(record, reason), record.key))
         figures.dead_letters[name] = figures.dead_letters.get(name, 0) + 1
 
     def _commit(
-        self, records: Iterable[Record], messages: Sequence[Outgoing], made: Figures
+        self, records: Iterable[Record], messages: Sequence[Outgoing], made: ScoringTotals
     ) -> None:
         ends = {record.source: record.offset + 1 for record in records}
         offsets = {

@@ -16,12 +16,12 @@ import msgspec
 from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
 
 if TYPE_CHECKING:
-    from headrace.serving.replicas.status import Standing
+    from headrace.serving.replicas.status import ReplicaStatus
 
     Event = dict[str, object]
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What is said of one impression."""
 
     impression_id: str
@@ -39,12 +39,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def message_of(
-    event: Event, score: float, model: str, standing: Standing, state: str
+    event: Event, score: float, model: str, standing: ReplicaStatus, state: str
 ) -> tuple[bytes, bytes]:
     """Return key and value of an event's score; the event was read by `read_event`."""
     name, time_ms, request = event[IMPRESSION_ID], event[TIME], event.get(REQUEST_ID)
     assert isinstance(name, str) and isinstance(time_ms, int)  # else it is no event
-    message = Message(
+    message = ScoreMessage(
         impression_id=name,
         timestamp_ms=time_ms,
         request_id=request if isinstance(request, str) else None,

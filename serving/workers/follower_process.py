@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.http.server import metrics_port, new_registry, rare_collections
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.serving.errors import ServingError
-from headrace.serving.models.loading import SnapshotAt, agreed
+from headrace.serving.models.loading import SnapshotModel, compatible_spec
 from headrace.serving.process import COLLECT_AFTER, running
 from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.metrics import FreshnessMetrics, ReplicaCollector
-from headrace.serving.replicas.snapshot import Frozen
-from headrace.serving.workers.mailbox import Board
-from headrace.serving.workers.row_publisher import Publisher
-from headrace.serving.workers.shared_memory import Files
+from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
+from headrace.serving.replicas.snapshot import SnapshotRows
+from headrace.serving.workers.mailbox import Mailbox
+from headrace.serving.workers.row_publisher import RowPublisher
+from headrace.serving.workers.shared_memory import SharedFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.serving.models.loading import ModelAt
+    from headrace.serving.models.loading import StoreModel
     from headrace.serving.process import ServerSettings
-    from headrace.serving.workers.process_pool import Duty
+    from headrace.serving.workers.process_pool import WorkerContext
 
-    Opening = Callable[[ExitStack], list[ModelAt | SnapshotAt]]
+    Opening = Callable[[ExitStack], list[StoreModel | SnapshotModel]]
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 
 
-class _Kept(NamedTuple):
+class _FollowedModel(NamedTuple):
     """A model whose rows this process keeps."""
 
     spec: ModelSpec
-    rows: Follower | Frozen
-    publisher: Publisher
+    rows: Follower | SnapshotRows
+    publisher: RowPublisher
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,14 @@ class FollowerWork:
     """Opens the models, in the process that uses them."""
     folder: Path
 
-    def __call__(self, duty: Duty) -> None:
+    def __call__(self, duty: WorkerContext) -> None:
         """Follow until told to end. Raises what the first copies failed of, if all did."""
         settings, registry = self.settings, new_registry()
         with ExitStack() as stack:
             kept = _open(self.opening(stack), settings, registry, self.folder)
-            stack.enter_context(telling(settings.told_to, "server", instance_name(), registry))
+            stack.enter_context(
+                publish_status(settings.told_to, "server", instance_name(), registry)
+            )
             at = settings.metrics_host, settings.metrics_port
             stack.enter_context(metrics_port(*at, registry))
             died = stack.enter_context(dead_threads())
@@ -107,31 +109,31 @@ def dead_threads() -> Iterator[list[BaseException]]:
         threading.excepthook = before
 
 
-def board_of(folder: Path, model: str) -> Board:
+def board_of(folder: Path, model: str) -> Mailbox:
     """Return the board on which the follower says how a model's rows stand."""
-    return Board(folder / f"{model}.board")
+    return Mailbox(folder / f"{model}.board")
 
 
 def _open(
-    models: list[ModelAt | SnapshotAt],
+    models: list[StoreModel | SnapshotModel],
     settings: ServerSettings,
     registry: CollectorRegistry,
     folder: Path,
-) -> list[_Kept]:
+) -> list[_FollowedModel]:
     freshness = FreshnessMetrics(registry)
     kept = []
-    for each, shape in agreed(models):
+    for each, shape in compatible_spec(models):
         name = each.spec.name
-        files = Files(folder, f"{name}.rows")
+        files = SharedFiles(folder, f"{name}.rows")
         table = RowTable(shape.width, files)
-        publisher = Publisher(board_of(folder, name), files, table)
-        rows: Follower | Frozen
-        if isinstance(each, SnapshotAt):
-            rows = Frozen(each.shelf, each.manifest, wall_ms, table, publisher.stood)
+        publisher = RowPublisher(board_of(folder, name), files, table)
+        rows: Follower | SnapshotRows
+        if isinstance(each, SnapshotModel):
+            rows = SnapshotRows(each.shelf, each.manifest, wall_ms, table, publisher.stood)
         else:
             replica = Replica(each.store, shape, table)
             arrived = freshness.of(name)
             rows = Follower(replica, settings.following, wall_ms, arrived, publisher.stood)
-        kept.append(_Kept(each.spec, rows, publisher))
+        kept.append(_FollowedModel(each.spec, rows, publisher))
     registry.register(ReplicaCollector(kept, wall_ms))
     return kept

@@ -29,11 +29,11 @@ _TRIES = 1_000
 """Each is undone only by another message within its microseconds."""
 
 
-class TooLong(ValueError):
+class MessageTooLong(ValueError):
     """A message does not fit on its board."""
 
 
-class Message(NamedTuple):
+class MailboxMessage(NamedTuple):
     """What stands on a board."""
 
     number: int
@@ -41,7 +41,7 @@ class Message(NamedTuple):
     content: bytes
 
 
-class Board:
+class Mailbox:
     """A file with one message, of `size` bytes at most."""
 
     def __init__(self, file: Path, size: int = 8 << 10) -> None:
@@ -61,7 +61,7 @@ class Board:
         memory, place = self._memory, self._place
         return memory[: _HEAD.size], memory[place : place + _HEAD.size]
 
-    def read(self) -> Message | None:
+    def read(self) -> MailboxMessage | None:
         """Return the newest message; None if there is none yet.
 
         Never one that is older than what was read before: if a place was written meanwhile, the
@@ -77,10 +77,13 @@ class Board:
         return None
 
     def write(self, content: bytes) -> int:
-        """Put a message in the place of the one there is; return its number. Raises TooLong."""
+        """Put a message in the place of the one there is; return its number. Raises
+        MessageTooLong."""
         if len(content) > self._place - _HEAD.size:
             size = self._place - _HEAD.size
-            raise TooLong(f"expected a message of at most {size} bytes, found {len(content)}")
+            raise MessageTooLong(
+                f"expected a message of at most {size} bytes, found {len(content)}"
+            )
         places = [self._at(0), self._at(1)]
         numbers = [each.number if each is not None else 0 for each in places]
         number = max(numbers) + 1
@@ -100,7 +103,7 @@ class Board:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    def _at(self, which: int) -> Message | None:
+    def _at(self, which: int) -> MailboxMessage | None:
         """Return the message of a place if it is whole."""
         first = which * self._place
         number, length, checksum = _HEAD.unpack(self._memory[first : first + _HEAD.size])
@@ -108,7 +111,7 @@ class Board:
         if not number or length > self._place - _HEAD.size:
             return None
         content = self._memory[begin : begin + length]
-        return Message(number, content) if _checksum(number, content) == checksum else None
+        return MailboxMessage(number, content) if _checksum(number, content) == checksum else None
 
 
 def _checksum(number: int, content: bytes) -> int:

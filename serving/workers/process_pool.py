@@ -39,7 +39,7 @@ _MOST_FAILURES = 5
 _SPAWNING = multiprocessing.get_context("spawn")
 
 
-class Duty:
+class WorkerContext:
     """What a member's work is handed: when to end, and whom to tell that it is ready."""
 
     def __init__(self, channel: Connection) -> None:
@@ -69,9 +69,9 @@ class Duty:
         threading.Thread(target=wait, name="leash", daemon=True).start()
 
 
-def _enter(work: Callable[[Duty], None], channel: Connection, level: int) -> None:
+def _enter(work: Callable[[WorkerContext], None], channel: Connection, level: int) -> None:
     """Where a member's process begins."""
-    duty = Duty(channel)
+    duty = WorkerContext(channel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: duty.stop.set())
     duty.leash()
@@ -97,10 +97,10 @@ def _sent(error: Exception) -> Exception:
     return ServingError(f"{type(error).__name__}: {error}")
 
 
-class Member:
+class ManagedProcess:
     """One process of a crew, and those that took its place."""
 
-    def __init__(self, name: str, work: Callable[[Duty], None]) -> None:
+    def __init__(self, name: str, work: Callable[[WorkerContext], None]) -> None:
         """`work` is called in a process of its own, which it has to be able to reach."""
         self.name, self._work = name, work
         self.was_ready = False
@@ -187,7 +187,7 @@ class Member:
         self._process = self._channel = None
 
 
-def end_all(members: Sequence[Member], within_s: float) -> None:
+def end_all(members: Sequence[ManagedProcess], within_s: float) -> None:
     """Let all come to their end, together."""
     for each in members:
         each.tell()

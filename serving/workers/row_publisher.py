@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.serving.replicas.freshness import Summary
-from headrace.serving.replicas.status import Standing  # noqa: TC001 - read where it arrives
+from headrace.serving.replicas.freshness import FreshnessSummary
+from headrace.serving.replicas.status import ReplicaStatus  # noqa: TC001 - read where it arrives
 
 if TYPE_CHECKING:
     from headrace.pserver.rows.table import RowTable
     from headrace.serving.replicas.status import LocalRows
-    from headrace.serving.workers.mailbox import Board
-    from headrace.serving.workers.shared_memory import Files
+    from headrace.serving.workers.mailbox import Mailbox
+    from headrace.serving.workers.shared_memory import SharedFiles
 
 _SUMMARY_S = 1.0
 """Percentiles are not free, and nobody looks at them more often."""
@@ -31,11 +31,11 @@ _LONGEST = 800
 """Of what an operator is told, in characters: a board has room for two of them in any language."""
 
 
-class Published(msgspec.Struct, frozen=True, array_like=True):
+class PublishedRows(msgspec.Struct, frozen=True, array_like=True):
     """What a board says of a model."""
 
-    standing: Standing
-    freshness: Summary
+    standing: ReplicaStatus
+    freshness: FreshnessSummary
     failure: str
     """Why there is nothing to answer from; empty as long as there is, or will be."""
     file: str
@@ -45,14 +45,14 @@ class Published(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Published).decode
-NOTHING = Summary(None, None, 0)
+decode = msgspec.msgpack.Decoder(PublishedRows).decode
+NOTHING = FreshnessSummary(None, None, 0)
 
 
-class Publisher:
+class RowPublisher:
     """Tells of one model."""
 
-    def __init__(self, board: Board, files: Files, table: RowTable) -> None:
+    def __init__(self, board: Mailbox, files: SharedFiles, table: RowTable) -> None:
         """`table` has its memory of `files`."""
         self._board, self._files, self._table = board, files, table
         self._summary, self._summary_due_s = NOTHING, 0.0
@@ -72,7 +72,7 @@ class Publisher:
             standing = replace(self._before.standing, trouble=now.trouble)
             published = msgspec.structs.replace(self._before, standing=standing)
         else:
-            published = Published(
+            published = PublishedRows(
                 now,
                 self._fresh(rows),
                 "" if rows.failure is None else str(rows.failure)[:_LONGEST],
@@ -90,7 +90,7 @@ class Publisher:
     def _kept(self) -> list[str]:
         return [] if self._before is None else [self._before.file]
 
-    def _fresh(self, rows: LocalRows) -> Summary:
+    def _fresh(self, rows: LocalRows) -> FreshnessSummary:
         now_s = time.monotonic()
         if now_s >= self._summary_due_s:
             self._summary, self._summary_due_s = rows.freshness(), now_s + _SUMMARY_S

@@ -22,16 +22,16 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.rows.columns import columns_in
 from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.freshness import Ages
-from headrace.serving.replicas.status import Standing, TableRows
-from headrace.serving.workers.row_publisher import NOTHING, Published, decode
+from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
+from headrace.serving.workers.row_publisher import NOTHING, PublishedRows, decode
 from headrace.serving.workers.shared_memory import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.serving.replicas.freshness import Summary
-    from headrace.serving.replicas.status import Rows
-    from headrace.serving.workers.mailbox import Board
+    from headrace.serving.replicas.freshness import FreshnessSummary
+    from headrace.serving.replicas.status import RowSource
+    from headrace.serving.workers.mailbox import Mailbox
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +44,18 @@ _TRIES = 10
 class SharedRows:
     """A model's rows, which another process keeps."""
 
-    def __init__(self, board: Board, folder: Path, width: int, buckets: int) -> None:
+    def __init__(self, board: Mailbox, folder: Path, width: int, buckets: int) -> None:
         """`folder` has the files that `board` names."""
         self._board, self._folder, self._width = board, folder, width
         self._marks: tuple[bytes, bytes] | None = None
-        self._published = Published(_nothing(buckets), NOTHING, "", "", 0)
+        self._published = PublishedRows(_nothing(buckets), NOTHING, "", "", 0)
         self._table = RowTable(width)
         self._looking = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look_at_times, name="board", daemon=True)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ReplicaStatus:
         """How the rows stood when they were last told of."""
         self._look()
         return self._published.standing
@@ -67,12 +67,12 @@ class SharedRows:
         failure = self._published.failure
         return StoreError(failure) if failure else None
 
-    def reading(self, since_s: float | None = None) -> Rows:  # noqa: ARG002 (nothing is waited for)
+    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (nothing is waited for)
         """Return what a request reads from."""
         self._look()
-        return TableRows(self._table)
+        return TableRowSource(self._table)
 
-    def freshness(self) -> Summary:
+    def freshness(self) -> FreshnessSummary:
         """Return the percentiles of freshness, at most a moment old."""
         self._look()
         return self._published.freshness
@@ -111,7 +111,7 @@ class SharedRows:
         finally:
             self._looking.release()
 
-    def _take(self, published: Published) -> None:
+    def _take(self, published: PublishedRows) -> None:
         if published.file and published.file != self._published.file:
             memory = read_file(self._folder / published.file)
             columns = columns_in(memory, published.capacity, self._width)
@@ -119,8 +119,8 @@ class SharedRows:
         self._published = published
 
 
-def _nothing(buckets: int) -> Standing:
-    return Standing(
+def _nothing(buckets: int) -> ReplicaStatus:
+    return ReplicaStatus(
         complete=False,
         buckets=buckets,
         copied=0,

@@ -13,13 +13,13 @@ import msgspec
 
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias, Aliases
-from headrace.serving.workers.mailbox import TooLong
+from headrace.serving.workers.mailbox import MessageTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from headrace.serving.workers.mailbox import Board
+    from headrace.serving.workers.mailbox import Mailbox
 
 ALIASES_BYTES = 256 << 10
 """Of the board: more than a thousand aliases."""
@@ -28,11 +28,11 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, Alias]).decode
 
 
-def tell_aliases(board: Board, table: Mapping[str, Alias]) -> None:
+def tell_aliases(board: Mailbox, table: Mapping[str, Alias]) -> None:
     """Write what the aliases are. Raises BadAlias if they are too many."""
     try:
         board.write(_encode(table))
-    except TooLong as error:
+    except MessageTooLong as error:
         raise BadAlias(f"expected fewer aliases, found {len(table)}: {error}") from error
 
 
@@ -40,7 +40,7 @@ class SharedAliases(Aliases):
     """The aliases of a server of several processes, as one of them sees and changes them."""
 
     def __init__(
-        self, models: Iterable[str], board: Board, now_ms: Callable[[], int], file: Path | None
+        self, models: Iterable[str], board: Mailbox, now_ms: Callable[[], int], file: Path | None
     ) -> None:
         """`board` has what the aliases are; a `file` is written with every change."""
         super().__init__(models, {}, now_ms)

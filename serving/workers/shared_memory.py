@@ -5,9 +5,10 @@ files, which the system keeps in memory as far as it can. It is there as long as
 made it holds a lock on it, and the next server removes the folders that nobody holds. So whatever
 was killed, and however, nothing stays beyond the next start.
 
-A table's memory is a file of its own (`Files`), which never changes its size: a table that grows
-fills a new one. A file that is removed goes on existing for those who have it mapped; so a worker
-answers from the old table until its requests are done, and the memory is given back with the last.
+A table's memory is a file of its own (`SharedFiles`), which never changes its size: a table that
+grows fills a new one. A file that is removed goes on existing for those who have it mapped; so a
+worker answers from the old table until its requests are done, and the memory is given back with the
+last.
 
 Those who only read have it mapped read-only. Compiled kernels would take arrays that say so for
 another type, and be compiled again; so the arrays do not say it (`read_file`), and a process that
@@ -88,7 +89,7 @@ def _remove_if_left(folder: Path) -> None:
         os.close(found)
 
 
-class Files:
+class SharedFiles:
     """Makes the memory of one table. One process makes, any number may read."""
 
     def __init__(self, folder: Path, table: str) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.ingest.http.server import new_registry
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.serving.models.loading import served_by
-from headrace.serving.models.registry import Models
+from headrace.serving.models.registry import ModelRegistry
 from headrace.serving.process import serve
-from headrace.serving.replicas.metrics import ReplicaCollector
+from headrace.serving.replicas.replica_metrics import ReplicaCollector
 from headrace.serving.workers.follower_process import board_of
-from headrace.serving.workers.mailbox import Board
+from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_subscriber import SharedRows
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.serving.process import ServerSettings
-    from headrace.serving.workers.process_pool import Duty
+    from headrace.serving.workers.process_pool import WorkerContext
 
 
-class ModelHere(NamedTuple):
+class WorkerModel(NamedTuple):
     """A model that workers answer from."""
 
     spec: ModelSpec
@@ -37,14 +37,14 @@ class WorkerWork:
     """What a worker has to do. It travels to another process."""
 
     settings: ServerSettings
-    models: tuple[ModelHere, ...]
+    models: tuple[WorkerModel, ...]
     folder: Path
     listener: socket.socket
     """All workers accept from it: whoever is there takes what others cannot."""
     number: int
     """From 1."""
 
-    def __call__(self, duty: Duty) -> None:
+    def __call__(self, duty: WorkerContext) -> None:
         """Answer until told to end."""
         settings, folder, registry = self.settings, self.folder, new_registry()
         if settings.metrics_port:
@@ -57,13 +57,13 @@ class WorkerWork:
         names = [each.spec.name for each in self.models]
         aliases = SharedAliases(names, aliases_board(folder), wall_ms, settings.aliases_file)
         serve(
-            *(settings, Models(served, aliases), registry, self.listener, duty.stop),
+            *(settings, ModelRegistry(served, aliases), registry, self.listener, duty.stop),
             lambda _: duty.ready(),
             broken=lambda: False,
             alone=False,
         )
 
 
-def aliases_board(folder: Path) -> Board:
+def aliases_board(folder: Path) -> Mailbox:
     """Return the board on which the aliases stand. No model has a capital in its name."""
-    return Board(folder / "ALIASES", ALIASES_BYTES)
+    return Mailbox(folder / "ALIASES", ALIASES_BYTES)

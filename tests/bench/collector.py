@@ -31,7 +31,7 @@ import psutil
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
-from headrace.ingest.collector.process import CollectorSettings, run_collector
+from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
 from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, ensure_topics, topics_for
 from headrace.ingest.kafka.protocols import Source
 

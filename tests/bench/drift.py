@@ -37,7 +37,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
 from tests.bench.drift_models import MODELS, RECENT, spec_of
@@ -56,7 +56,7 @@ __all__ = ["WORLD", "Day", "make_days", "regret", "regrets", "spec_of"]
 
 DAY_S = 86_400
 START_MS = 1_700_000_000_000
-WORLD = World(lifetime_s=1.5 * DAY_S, wander_s=3.0 * DAY_S)
+WORLD = SyntheticSite(lifetime_s=1.5 * DAY_S, wander_s=3.0 * DAY_S)
 _STEPS_A_DAY = 96  # the world changes every quarter of an hour
 _REMEMBERED = 20  # clicks of a user
 
@@ -95,7 +95,7 @@ class _Clicked:
             last.append(shown["category"])
 
 
-def make_days(world: World, days: int, impressions_a_day: int, seed: int) -> list[Day]:
+def make_days(world: SyntheticSite, days: int, impressions_a_day: int, seed: int) -> list[Day]:
     """Let so many days pass."""
     site, found, clicked = SyntheticStream(world, seed, START_MS), [], _Clicked()
     requests = max(1, impressions_a_day // world.slate // _STEPS_A_DAY)

@@ -30,12 +30,13 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.examples.batch import pack as pack_examples
 from headrace.ingest.examples.batch import unpack as unpack_examples
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.serving.evaluation.evaluator import Evaluation, Rules
-from headrace.serving.evaluation.messages import Gathering, Prediction, pack
+from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 from headrace.serving.evaluation.windows import Windows, figures
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def batches(fields: FieldSet, seconds: int) -> list[tuple[int, bytes, bytes, lis
         )
         scores = dice.beta(2, 18, BATCH)
         served = [
-            msgspec.json.encode(Prediction(name, "bench", "champion", score, time_ms, request))
+            msgspec.json.encode(
+                ServedPrediction(name, "bench", "champion", score, time_ms, request)
+            )
             for name, request, score in zip(names, requests, scores.tolist(), strict=True)
         ]
         packed = pack_scores(Scores(ids, asked, times[:BATCH], scores))
@@ -94,10 +97,10 @@ def batches(fields: FieldSet, seconds: int) -> list[tuple[int, bytes, bytes, lis
 
 def measure(seconds: int) -> dict[str, float]:
     """Return the figures."""
-    fields, rules = fields_of(), Rules(fields=("device",))
+    fields, rules = fields_of(), EvaluationRules(fields=("device",))
     made = batches(fields, seconds)
-    decode = msgspec.json.Decoder(Prediction).decode
-    gathering = Gathering(("device",), 1.0)
+    decode = msgspec.json.Decoder(ServedPrediction).decode
+    gathering = RowsBuilder(("device",), 1.0)
     began_s, messages = time.process_time(), []
     for time_ms, examples, scores, served in made:
         gathering.examples(unpack_examples(examples, fields))
@@ -108,7 +111,7 @@ def measure(seconds: int) -> dict[str, float]:
         messages.append(pack(gathering.take(time_ms, standings)))
     gathered_s = time.process_time() - began_s
 
-    evaluation = Evaluation(rules, SOURCES)
+    evaluation = Evaluator(rules, SOURCES)
     table: dict[str, bytes | None] = {}
     began_s = time.process_time()
     for offset, message in enumerate(messages[:-1]):
@@ -125,7 +128,7 @@ def measure(seconds: int) -> dict[str, float]:
         "publish_seconds": round(publish_s, 3),
         "publish_again_seconds": round(again_s, 3),
         "kilobytes_per_thousand": round(sum(len(v) for _, v in items) / impressions, 1),
-        "restore_seconds": round(_seconds(lambda: Evaluation(rules, SOURCES).restore(items)), 3),
+        "restore_seconds": round(_seconds(lambda: Evaluator(rules, SOURCES).restore(items)), 3),
     }
 
 

@@ -29,8 +29,8 @@ import httpx
 import numpy as np
 import orjson
 
-from headrace.deploy.local.pipeline import Road, RoadSettings
-from headrace.deploy.local.services.progress import SilentSteps
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import Kind, unpack
 from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, read_all
 from headrace.ingest.kafka.protocols import Source
@@ -175,7 +175,9 @@ def figures(samples: Sequence[float]) -> dict[str, float]:
     return {"p50_ms": round(float(p50), 1), "p99_ms": round(float(p99), 1)}
 
 
-def measured(road: Road, answered: dict[str, float], server: dict[str, Any]) -> dict[str, Any]:
+def measured(
+    road: LocalPipeline, answered: dict[str, float], server: dict[str, Any]
+) -> dict[str, Any]:
     """Return the figures, once the topics say when clicks and examples were appended."""
     clicked, joined = dict[str, int](), dict[str, int]()
     for record in read_all(road.kafka, "clicks"):
@@ -208,7 +210,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="seconds instead of ten minutes")
     parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
     options = parser.parse_args()
-    road = Road(RoadSettings(model=SPEC, evaluated=False), SilentSteps())
+    road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress())
     with road:
         road.start(threading.Event())
         with Traffic(road.kafka) as traffic, httpx.Client(base_url=road.address) as client:

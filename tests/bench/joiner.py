@@ -38,7 +38,7 @@ from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.features.fields import Policy
-from headrace.ingest.joiner.process import StateReader
+from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, TopicSpec, ensure_topics
 from headrace.ingest.kafka.producer import BY_KEY
 from headrace.ingest.kafka.protocols import Source

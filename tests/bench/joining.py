@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
+from headrace.ingest.features.spec_text import SpecText
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ def _click(time_ms: int, identity: str) -> tuple[bool, str, bytes]:
 
 def headrace(bootstrap: str, model: str, impressions: str, clicks: str, dead_letters: str) -> None:
     """Join until SIGTERM."""
-    from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+    from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
     from headrace.ingest.kafka import EventTopics, KafkaSettings
 
     stop = threading.Event()

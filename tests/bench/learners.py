@@ -32,20 +32,20 @@ import numpy as np
 import pyarrow as pa
 
 import headrace.deploy.models
-from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.local.services.ports import free_port
-from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoder
 from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
-from headrace.learner.loop.pacing import parse_staleness
+from headrace.learner.loop.pacing import parse_push_interval
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import Shape
 from tests.learner.several import Turns
 from tests.learner.streams import part
@@ -53,7 +53,7 @@ from tests.learner.streams import part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 LEARNERS = (1, 2, 4)
 SETTINGS = ("batch", "1000", "10000", "50ms", "400ms", "")
@@ -68,7 +68,7 @@ class Stream:
     """Examples in order of event time, with labels and truth by impression."""
 
     def __init__(self, spec: ModelSpec, seconds: int, seed: int) -> None:
-        stream = SyntheticStream(World(), seed, 1_700_000_000_000)
+        stream = SyntheticStream(SyntheticSite(), seed, 1_700_000_000_000)
         shown: list[dict[str, Any]] = []
         clicks: list[dict[str, Any]] = []
         truth = []
@@ -115,7 +115,7 @@ def accuracy(spec: ModelSpec, stream: Stream, settings: tuple[str, ...]) -> list
     labels = stream.clicked[half:]
     for setting in settings:
         for learners in LEARNERS:
-            bound = parse_staleness(setting)
+            bound = parse_push_interval(setting)
             turns = Turns(spec, batches, learners, bound, buckets=BUCKETS, turn_ms=10)
             begun_s = time.perf_counter()
             turns.run()
@@ -145,7 +145,9 @@ def accuracy(spec: ModelSpec, stream: Stream, settings: tuple[str, ...]) -> list
 class Road:
     """A model on the real servers, and the processes that learn it."""
 
-    def __init__(self, machine: OneMachine, spec_file: Path, folder: Path, push_every: str) -> None:
+    def __init__(
+        self, machine: LocalServices, spec_file: Path, folder: Path, push_every: str
+    ) -> None:
         self._machine, self._folder, self._push_every = machine, folder, push_every
         spec = load_spec(spec_file)
         name = re.sub(r"[^a-z0-9]", "-", f"bench-{push_every or 'at-ease'}")
@@ -230,7 +232,7 @@ def road(*arguments: Any) -> Iterator[Road]:
 def speed(spec_file: Path, stream: Stream, settings: tuple[str, ...], rounds: int) -> list[Any]:
     """Return examples a second with more and more learners."""
     found = []
-    with tempfile.TemporaryDirectory() as folder, OneMachine() as machine:
+    with tempfile.TemporaryDirectory() as folder, LocalServices() as machine:
         for setting in settings:
             with road(machine, spec_file, Path(folder), setting) as made:
                 fingerprint = made.spec.fields.fingerprint

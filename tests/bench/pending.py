@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 from headrace.ingest.features.fields import Policy
-from headrace.ingest.joiner.core.input import Chunk, ChunkReader, Side, only_read
+from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.protocols import Block, Source
+from headrace.ingest.kafka.protocols import MessageBlock, Source
 from tests.bench import joining
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def bytes_per_pending(pending: int, policy: Policy = Policy.WINDOW) -> float:
     return float(_fill(fields, some, pending) - before) / pending
 
 
-def _fill(fields: FieldSet, some: Chunk, pending: int) -> int:
+def _fill(fields: FieldSet, some: EventChunk, pending: int) -> int:
     """Take impressions until two windows are full; return the largest resident set on the way."""
     dice = np.random.default_rng(5)
     process, largest = psutil.Process(os.getpid()), 0
     joiner, window_ms = PartitionJoiner(fields), fields.label.window_ms
-    joiner.ended(Side.CLICKS)
+    joiner.ended(EventSide.CLICKS)
     taken, step = 0, np.arange(_CHUNK)
     while joiner.held.known < 2 * pending or joiner.held.pending < pending:
         event_ms = joining.START_MS + (taken + step) * window_ms // pending
@@ -56,9 +56,9 @@ def _fill(fields: FieldSet, some: Chunk, pending: int) -> int:
         append_ms = event_ms + _DELAY_MS
         arrays = some.arrays._replace(event_ms=event_ms, append_ms=append_ms, hashes=hashes)
         arrays = only_read(arrays)
-        joiner.offer(Chunk(some.side, taken, offsets, arrays, some.rows, some.block, {}))
-        joiner.ended(Side.IMPRESSIONS)
-        while joiner.queued(Side.IMPRESSIONS):
+        joiner.offer(EventChunk(some.side, taken, offsets, arrays, some.rows, some.block, {}))
+        joiner.ended(EventSide.IMPRESSIONS)
+        while joiner.queued(EventSide.IMPRESSIONS):
             joiner.advance(0)
         largest = max(largest, process.memory_info().rss)
         if taken > 2.1 * pending:
@@ -68,11 +68,11 @@ def _fill(fields: FieldSet, some: Chunk, pending: int) -> int:
     return largest
 
 
-def _chunk(fields: FieldSet) -> Chunk:
+def _chunk(fields: FieldSet) -> EventChunk:
     values = [value for is_click, _, value in joining.events(_CHUNK) if not is_click]
     offsets = np.arange(_CHUNK)
-    block = Block(Source("shown", 0), offsets, offsets, values, [None] * _CHUNK)
-    return ChunkReader(fields).read(Side.IMPRESSIONS, block._replace(append_ms=offsets * 0))
+    block = MessageBlock(Source("shown", 0), offsets, offsets, values, [None] * _CHUNK)
+    return ChunkReader(fields).read(EventSide.IMPRESSIONS, block._replace(append_ms=offsets * 0))
 
 
 def main() -> None:

@@ -26,13 +26,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.deploy.local.background_replay import LogReplay
-from headrace.deploy.local.drain import Patience
-from headrace.deploy.local.pipeline import PRODUCTION, Road, RoadSettings
-from headrace.deploy.local.services.progress import SilentSteps
+from headrace.deploy.local.background_replay import BackgroundReplay
+from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.pipeline import PRODUCTION, LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.reports.observer import ask_server
 from headrace.deploy.reports.outcomes import served_beside_learned
-from headrace.deploy.reports.ranking_client import Client
+from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.ingest.replay.ndjson import DirectoryLog
 from tests.bench.week import WEEK, lagging, leave_without, read_events
 
@@ -63,17 +63,19 @@ def cut(directory: Path, hours: float, into: Path) -> Path:
 def measure(data: Path, speed: float) -> dict[str, Any]:
     """Replay a log with every request served first; return what came of it."""
     stop = threading.Event()
-    with Road(RoadSettings(model=SPEC, evaluated=False), SilentSteps()) as road:
+    with LocalPipeline(
+        PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress()
+    ) as road:
         road.start(stop)
         url = f"{road.address}/v1/models/{PRODUCTION}:rank"
-        with Client(url, road.spec.fields) as client:
-            log = LogReplay(road.kafka, road.spec, [data], speed, before=client.ask)
+        with RankingClient(url, road.spec.fields) as client:
+            log = BackgroundReplay(road.kafka, road.spec, [data], speed, before=client.ask)
             log.start()
             log.join()
         seconds = time.monotonic() - log.began_s
         if log.failure is not None:
             raise log.failure
-        road.arrival.wait(stop, Patience(), lambda _: road.check())
+        road.arrival.wait(stop, DrainTimeout(), lambda _: road.check())
         beside = served_beside_learned(road.kafka, road.spec, client.served())
         server, asked = ask_server(road.address, road.spec.name, 5.0), client.asked
     assert server is not None

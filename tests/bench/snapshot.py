@@ -27,19 +27,19 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.restore import restore
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.verify import verify
-from headrace.pserver.snapshots.write import Facts, Writing, write_snapshot
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
+from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
 from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
     from headrace.pserver.snapshots.manifest import Manifest
 
 BUCKETS = 64
@@ -47,15 +47,15 @@ WIDTH = 18
 ROWS, QUICK_ROWS = 1_000_000, 200_000
 
 
-def rows_of(bucket: int, count: int, dice: np.random.Generator) -> Rows:
-    """Rows as a model has them: Zipf counts, small weights, sums of squares beside them."""
+def rows_of(bucket: int, count: int, dice: np.random.Generator) -> FoldedRows:
+    """FoldedRows as a model has them: Zipf counts, small weights, sums of squares beside them."""
     ids = np.unique(dice.integers(0, 1 << 58, count).astype(np.uint64))
     count = ids.shape[0]
     shows = dice.zipf(1.5, count).clip(1, 1_000_000).astype(np.uint64)
     first = dice.integers(1_700_000_000, 1_700_600_000, count).astype(np.uint32)
     values = dice.standard_normal((count, WIDTH), np.float32) * np.float32(0.05)
     values[:, WIDTH // 2 :] **= 2
-    return Rows(
+    return FoldedRows(
         ids | (np.uint64(bucket) << np.uint64(58)), shows, shows // 10, first, first + 1000, values
     )
 
@@ -73,7 +73,7 @@ def fill(store: RedisStore, shape: Shape, rows: int) -> int:
     return made
 
 
-def _pieces(chunk: Rows) -> Iterator[Rows]:
+def _pieces(chunk: FoldedRows) -> Iterator[FoldedRows]:
     for start in range(0, chunk.ids.shape[0], 16_384):
         yield chunk.chosen(slice(start, start + 16_384))
 
@@ -100,7 +100,7 @@ def measure(rows: int, parallel: int) -> dict[str, float]:
             ):
                 shape = Shape("bench", BUCKETS, WIDTH, "bench", "")
                 made = fill(store, shape, rows)
-                shelf = Shelf(str(folder / "shelf"))
+                shelf = SnapshotStorage(str(folder / "shelf"))
                 taken: list[Manifest | None] = []
 
                 def take() -> None:
@@ -108,12 +108,12 @@ def measure(rows: int, parallel: int) -> dict[str, float]:
                         write_snapshot(
                             store,
                             shelf,
-                            Facts("bench", store.sub_hashes),
+                            SnapshotFacts("bench", store.sub_hashes),
                             now_ms=lambda: time.time_ns() // 1_000_000,
                             token="0000",
                             stop=stop,
                             tell=lambda _: None,
-                            writing=Writing(parallel=parallel),
+                            writing=SnapshotSettings(parallel=parallel),
                         )
                     )
 

@@ -34,10 +34,10 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.features.hashing import hash_strings
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.models import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
-from headrace.learner.validation.progressive import Progressive, progressive
+from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.store import Shape
 from tests.bench.week_history import events_for
 
@@ -73,8 +73,8 @@ class Events:
 class Outcome:
     """What a run showed."""
 
-    figures: Progressive
-    halves: tuple[Progressive, Progressive]
+    figures: ProgressiveValidation
+    halves: tuple[ProgressiveValidation, ProgressiveValidation]
     """Of the impressions in order of time: constants are chosen by the first, and the second is
     reported."""
     seconds: float
@@ -135,7 +135,7 @@ def learn(
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+    pending = PendingGains(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)
     seconds = 0.0
@@ -162,7 +162,7 @@ def learn(
     return Outcome(figures, (first, second), seconds, which.shape[0], len(view), scores, view)
 
 
-def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> Progressive:
+def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> ProgressiveValidation:
     """Return the accuracy of answers that are made before anything of their request is learned.
 
     All impressions of a request are scored together, from what was learned of the events up to
@@ -171,7 +171,7 @@ def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> Progressive:
     encoded = encode(spec, events)
     which, kinds, labels, times = join(spec, events)
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = Pending(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+    pending = PendingGains(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)
     asked_ms, first = np.unique(events.shown_ms, return_index=True)

@@ -22,7 +22,7 @@ from headrace.ingest.kafka.topics import examples_topic
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
 from tests.learner.streams import part, random_examples, random_spec
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 PARTITIONS = 2
 DEADLINE_S = 90.0
@@ -168,7 +168,7 @@ class LearnedModel:
             self.wait_learned(spec.name if spec else None)
 
 
-def counts_of(rows: Rows, spec: ModelSpec) -> Counts:
+def counts_of(rows: FoldedRows, spec: ModelSpec) -> Counts:
     """What the rows of single-valued fields have counted; others left out."""
     singles = {each.number for each in spec.fields.singles}
     found = zip(rows.ids.tolist(), rows.shows.tolist(), rows.clicks.tolist(), strict=True)

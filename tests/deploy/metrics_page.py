@@ -14,21 +14,25 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import headrace.deploy
 from headrace.ingest.archive.archiver import rows_written
-from headrace.ingest.collector.metrics import CollectorMetrics
-from headrace.ingest.features.weights import Weights
-from headrace.ingest.joiner.loop import Figures as JoinerFigures
-from headrace.ingest.joiner.metrics import JoinerCollector
-from headrace.learner.loop.loop import Figures as LearnerFigures
-from headrace.learner.loop.pushes import Tally
-from headrace.learner.loop.row_prefetcher import Usage
+from headrace.ingest.collector.collector_metrics import CollectorMetrics
+from headrace.ingest.features.weights import ExampleWeights
+from headrace.ingest.joiner.joiner_metrics import JoinerCollector
+from headrace.ingest.joiner.loop import JoinerTotals
+from headrace.learner.loop.learner import LearnerTotals
+from headrace.learner.loop.pushes import PushTotals
+from headrace.learner.loop.row_prefetcher import PrefetchUsage
 from headrace.learner.metrics import LearnerCollector
 from headrace.pserver.keeper.metrics import KeeperMetrics
-from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.api.request_metrics import RequestMetrics
+from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.feeder import FeedFigures
-from headrace.serving.evaluation.metrics import EvaluationCollector
-from headrace.serving.replicas.metrics import BoundedMetrics, FreshnessMetrics, ReplicaCollector
-from headrace.serving.scoring.loop import Figures as ScoringFigures
-from headrace.serving.scoring.metrics import ScoringCollector
+from headrace.serving.replicas.replica_metrics import (
+    CacheMetrics,
+    FreshnessMetrics,
+    ReplicaCollector,
+)
+from headrace.serving.scoring.loop import ScoringTotals
+from headrace.serving.scoring.scoring_metrics import ScoringCollector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,19 +66,19 @@ def collected(metrics: Iterable[Metric]) -> Iterator[tuple[Metric, tuple[str, ..
 
 def joiner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     durations = Histogram("durations", "of transactions", registry=None)
-    fields = SimpleNamespace(weights=Weights())
+    fields = SimpleNamespace(weights=ExampleWeights())
     loop = SimpleNamespace(
-        figures=JoinerFigures(), partitions={}, durations=durations, fields=fields
+        figures=JoinerTotals(), partitions={}, durations=durations, fields=fields
     )
     yield from collected(JoinerCollector("m", cast("Any", loop), cast("Any", None)).collect())
 
 
 def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     loop = SimpleNamespace(
-        figures=LearnerFigures(),
-        tally=Tally(),
+        figures=LearnerTotals(),
+        tally=PushTotals(),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
-        bounded=SimpleNamespace(usage=Usage(), tail_bytes=0),
+        bounded=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
         view=[],
     )
     collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
@@ -104,7 +108,7 @@ def server() -> Iterator[tuple[Metric, tuple[str, ...]]]:
     registry = CollectorRegistry()
     RequestMetrics(registry)
     FreshnessMetrics(registry)
-    BoundedMetrics(registry)
+    CacheMetrics(registry)
     yield from described(registry)
     yield from collected(ReplicaCollector([], lambda: 0).collect())
 
@@ -117,7 +121,7 @@ def evaluation() -> Iterator[tuple[Metric, tuple[str, ...]]]:
 
 
 def scorer() -> Iterator[tuple[Metric, tuple[str, ...]]]:
-    yield from collected(ScoringCollector("m", ScoringFigures).collect())
+    yield from collected(ScoringCollector("m", ScoringTotals).collect())
 
 
 PROCESSES = {

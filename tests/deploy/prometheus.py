@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 
@@ -65,7 +65,7 @@ def scraping(directory: Path, rules: Path, ports: Mapping[str, int]) -> Iterator
     directory.mkdir()
     (directory / "prometheus.yml").write_text(yaml.safe_dump(settings))
     port = free_port()
-    process = Leashed(
+    process = ChildProcess(
         [
             PROMETHEUS,
             f"--config.file={directory / 'prometheus.yml'}",

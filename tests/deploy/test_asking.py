@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from headrace.deploy.models import path_of
-from headrace.deploy.reports.ranking_client import AskingSettings, Client, requests_of
+from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings, requests_of
 from headrace.ingest.replay.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec
 
@@ -124,8 +124,8 @@ def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None
     def tell(ids: list[str], scores: list[float]) -> None:
         told.update(zip(ids, scores, strict=True))
 
-    patient = AskingSettings(patience_s=30.0)
-    with serving() as server, Client(server.url, FIELDS, tell, patient) as client:
+    patient = RankingSettings(patience_s=30.0)
+    with serving() as server, RankingClient(server.url, FIELDS, tell, patient) as client:
         client.ask([shown(f"{r}/{i}", f"r{r}", str(i)) for r in range(30) for i in range(2)], 0.0)
         assert len(told) == 60
         assert told["7/0"] == pytest.approx(0.1)
@@ -137,7 +137,7 @@ def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None
 
 
 def test_a_replay_that_is_late_goes_on_without_asking_and_that_is_counted() -> None:
-    with serving() as server, Client(server.url, FIELDS) as client:
+    with serving() as server, RankingClient(server.url, FIELDS) as client:
         client.ask([shown("a", "r", "1"), shown("b", "s", "1")], late_s=0.6)
         client.ask([shown("c", "t", "1")], late_s=0.4)
     assert (client.asked.requests, client.asked.late, client.asked.answered) == (3, 2, 1)
@@ -145,7 +145,7 @@ def test_a_replay_that_is_late_goes_on_without_asking_and_that_is_counted() -> N
 
 
 def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
-    with serving() as server, Client(server.url, FIELDS) as client:
+    with serving() as server, RankingClient(server.url, FIELDS) as client:
         server.statuses = [503, 503]
         client.ask([shown("a", "r", "1")], 0.0)
     assert client.asked.answered == 1
@@ -172,7 +172,7 @@ def test_what_has_no_answer_is_counted_and_not_waited_for(
 ) -> None:
     with serving() as server:
         amiss(server)
-        with Client(server.url, FIELDS, settings=AskingSettings(patience_s=0.2)) as client:
+        with RankingClient(server.url, FIELDS, settings=RankingSettings(patience_s=0.2)) as client:
             client.ask([shown("a", "r", "1")], 0.0)
         if server.held is not None:
             server.held.set()

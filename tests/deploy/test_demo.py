@@ -14,7 +14,7 @@ import orjson
 import psutil
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.models import path_of
 from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
@@ -197,7 +197,7 @@ def test_every_query_of_the_dashboard_finds_what_was_scraped(shown: Shown) -> No
 
 @pytest.mark.timeout(300)
 def test_a_log_can_be_shown_instead(tmp_path: Path) -> None:
-    written = write_log(tmp_path, SyntheticStream(World(), 1, START_MS), 60, requests_s=20)
+    written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 1, START_MS), 60, requests_s=20)
     log = ("--data", str(tmp_path), "--model", str(path_of("demo")))
     # at this speed it ends long before the demo would cut it off, however busy the machine
     lasting = ("--seconds", "60", "--speed", "20")

@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from headrace.deploy.demo.schedule import Acts, Upheaval, observed_upheaval, programme
-from headrace.deploy.reports.model_comparison import Race
+from headrace.deploy.demo.schedule import DemoSchedule, DriftReport, announcement, observed_drift
+from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import Kind
 from tests.deploy.handmade import examples, scores
 
 AT_S = 30.0
 
 
-def raced(right_by_second: dict[int, float]) -> Race:
+def raced(right_by_second: dict[int, float]) -> ModelComparison:
     """A race in which, second by second, this share of pairs is in the right order."""
-    race = Race()
+    race = ModelComparison()
     for second, right in right_by_second.items():
         count = 40
         names = [f"{second}/{i}" for i in range(2 * count)]
@@ -35,7 +35,7 @@ def test_it_is_seen_how_deep_the_model_fell_and_when_it_was_back() -> None:
     course |= dict.fromkeys(range(30, 33), 0.5)
     course |= dict.fromkeys(range(33, 39), 0.65)
     course |= dict.fromkeys(range(39, 50), 0.8)
-    found = observed_upheaval(raced(course), AT_S)
+    found = observed_drift(raced(course), AT_S)
     assert found is not None
     assert found.before == pytest.approx(0.8)
     assert found.lowest == pytest.approx(0.5)
@@ -45,7 +45,7 @@ def test_it_is_seen_how_deep_the_model_fell_and_when_it_was_back() -> None:
 
 def test_a_model_that_does_not_come_back_is_said_not_to_have() -> None:
     course = {second: 0.8 if second < AT_S else 0.6 for second in range(15, 45)}
-    found = observed_upheaval(raced(course), AT_S)
+    found = observed_drift(raced(course), AT_S)
     assert found is not None
     assert found.recovered_s is None
     assert "had not fully recovered" in found.in_words()
@@ -53,20 +53,20 @@ def test_a_model_that_does_not_come_back_is_said_not_to_have() -> None:
 
 @pytest.mark.parametrize("seconds", [range(15, 30), range(30, 45)])
 def test_nothing_is_said_where_only_one_side_was_seen(seconds: range) -> None:
-    assert observed_upheaval(raced(dict.fromkeys(seconds, 0.8)), AT_S) is None
+    assert observed_drift(raced(dict.fromkeys(seconds, 0.8)), AT_S) is None
 
 
 def test_the_frozen_model_is_told_of_where_there_is_one() -> None:
-    frozen = Upheaval(90, 0.75, 0.53, 0.51, 15).in_words()
+    frozen = DriftReport(90, 0.75, 0.53, 0.51, 15).in_words()
     assert "back after 15 s; the frozen one stayed at 0.510" in frozen
-    assert "frozen" not in Upheaval(90, 0.75, 0.53, math.nan, 15).in_words()
+    assert "frozen" not in DriftReport(90, 0.75, 0.53, math.nan, 15).in_words()
 
 
 def test_the_programme_names_every_act_and_no_other() -> None:
-    text = programme(Acts(180, 60, 90, 126, from_log=False))
+    text = announcement(DemoSchedule(180, 60, 90, 126, from_log=False))
     for part in ("in 180 s", "at 60 s the model is copied", "at 90 s", "at 126 s the learner"):
         assert part in text
-    text = programme(Acts(180, 60, None, None, from_log=True))
+    text = announcement(DemoSchedule(180, 60, None, None, from_log=True))
     assert "rank each request before" in text
     assert "killed" not in text
     assert "liked" not in text

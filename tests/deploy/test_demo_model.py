@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.deploy.models import path_of
-from headrace.deploy.reports.model_comparison import Race
+from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.loop.scores import Scores
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import load_spec
-from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.deploy.demo.synthetic import Event
-    from headrace.deploy.reports.model_comparison import Standing
+    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 
 START_MS = 1_700_000_000_000
 STEP_MS = 200
@@ -45,7 +45,7 @@ class _Learning:
         self.model = LogisticRegression(self.spec)
         self.view = view_of(self.spec.width)
         shape = Shape("demo", 1, self.spec.width, self.spec.fingerprint, self.spec.text)
-        self.pending = Pending(self.view, shape)
+        self.pending = PendingGains(self.view, shape)
         self.shown: dict[str, Event] = {}
 
     def examples(self, kind: Kind, events: Sequence[Event], event_ms: Sequence[int]) -> Examples:
@@ -81,7 +81,7 @@ class _Learning:
         size, ours = len(self.view), self.view.columns
         copy = RowTable(self.spec.width)
         copy.add(
-            Gains(
+            RowDeltas(
                 self.view.ids,
                 ours.shows[:size].astype(np.uint32),
                 ours.clicks[:size].astype(np.uint32),
@@ -93,10 +93,10 @@ class _Learning:
         return copy
 
 
-def race(seed: int, seconds: int, requests_s: int) -> Standing:
+def race(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
     """Live against frozen after a third, over the last third."""
-    stream = SyntheticStream(World.lasting(seconds), seed, START_MS)
-    learning, result = _Learning(), Race()
+    stream = SyntheticStream(SyntheticSite.lasting(seconds), seed, START_MS)
+    learning, result = _Learning(), ModelComparison()
     end_ms = START_MS + 1000 * seconds
     while stream.now_ms < end_ms or stream.pending:
         at_s = (stream.now_ms - START_MS) / 1000
@@ -122,7 +122,7 @@ def race(seed: int, seconds: int, requests_s: int) -> Standing:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_model_that_goes_on_learning_is_well_ahead_and_near_the_truth(seed: int) -> None:
     standing = race(seed, seconds=60, requests_s=340)
-    assert standing.impressions == 20 * 340 * World().slate
+    assert standing.impressions == 20 * 340 * SyntheticSite().slate
     assert standing.live - standing.frozen > 0.06, f"seed {seed}: {standing}"
     assert standing.truth - standing.live < 0.06, f"seed {seed}: {standing}"
 

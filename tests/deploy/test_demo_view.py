@@ -7,32 +7,40 @@ import dataclasses
 import pytest
 from rich.console import Console
 
-from headrace.deploy.demo.view import Counted, Served, Summary, View, line, summary, table
-from headrace.deploy.reports.model_comparison import Standing
-from headrace.deploy.reports.ranking_client import Asked
-from headrace.learner.validation.progressive import Progressive
+from headrace.deploy.demo.view import (
+    DemoSummary,
+    DemoView,
+    EventCounts,
+    ServedAccuracy,
+    line,
+    summary,
+    table,
+)
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.deploy.reports.ranking_client import RequestStats
+from headrace.learner.validation.progressive import ProgressiveValidation
 
 NAN = float("nan")
-COUNTED = Counted(1000, 102, 2, {"user": 1000, "item": 1000}, {"user": 100, "item": 100})
-SUMMARY = Summary(
+COUNTED = EventCounts(1000, 102, 2, {"user": 1000, "item": 1000}, {"user": 100, "item": 100})
+SUMMARY = DemoSummary(
     seconds=180,
     impressions=1000,
     clicks=102,
     frozen_at_s=60,
-    last=Standing(0.75, 0.65, 0.8, 400),
+    last=ComparisonSnapshot(0.75, 0.65, 0.8, 400),
     last_s=60,
     p50_ms=120.4,
     p99_ms=480.6,
     rows=5000,
     counted=COUNTED,
 )
-VIEW = View(
+VIEW = DemoView(
     phase="learning",
     at_s=70,
     of_s=180,
     events_s=2000,
     examples_s=1990,
-    recent=Standing(0.751, 0.649, NAN, 400),
+    recent=ComparisonSnapshot(0.751, 0.649, NAN, 400),
     recent_s=30,
     frozen_at_s=60,
     freeze_due_s=60,
@@ -43,7 +51,7 @@ VIEW = View(
 )
 
 
-def shown(view: View, width: int = 80) -> str:
+def shown(view: DemoView, width: int = 80) -> str:
     console = Console(width=width)
     with console.capture() as capture:
         console.print(table(view))
@@ -60,7 +68,7 @@ def test_the_summary_says_by_how_much_the_live_model_is_ahead() -> None:
 
 
 def test_the_summary_says_so_if_the_live_model_is_behind() -> None:
-    behind = dataclasses.replace(SUMMARY, last=Standing(0.6, 0.65, NAN, 400))
+    behind = dataclasses.replace(SUMMARY, last=ComparisonSnapshot(0.6, 0.65, NAN, 400))
     assert "0.050 behind it" in summary(behind)
 
 
@@ -83,7 +91,9 @@ def test_the_table_has_every_figure_and_a_dash_for_what_is_not_known() -> None:
     for part in ("2,000/s", "1,990/s", "0.751", "0.649", "120 ms / -", "5,000", VIEW.address):
         assert part in text
     assert "the truth" not in text
-    assert "the truth" in shown(dataclasses.replace(VIEW, recent=Standing(0.7, 0.6, 0.8, 4)))
+    assert "the truth" in shown(
+        dataclasses.replace(VIEW, recent=ComparisonSnapshot(0.7, 0.6, 0.8, 4))
+    )
 
 
 def test_the_line_has_the_same_figures() -> None:
@@ -92,22 +102,26 @@ def test_the_line_has_the_same_figures() -> None:
 
 
 def test_a_log_is_told_as_it_was_served_and_how_much_of_it() -> None:
-    asked = Asked(requests=100, answered=97, late=2, unanswered=1)
-    view = dataclasses.replace(VIEW, asked=asked, recent=Standing(0.75, 0.65, NAN, 40, served=0.74))
+    asked = RequestStats(requests=100, answered=97, late=2, unanswered=1)
+    view = dataclasses.replace(
+        VIEW, asked=asked, recent=ComparisonSnapshot(0.75, 0.65, NAN, 40, served=0.74)
+    )
     text = shown(view, 200)
     assert "AUC, served" in text
     assert "0.740" in text
     assert "97 of 100 requests answered, 2 not asked" in text
     assert "AUC served 0.740 live 0.750" in line(view)
-    given = Progressive(0.74, 0.7, 0.27, 0.9, 1.0)
-    learned = Progressive(0.76, 0.72, 0.26, 0.9, 1.0)
+    given = ProgressiveValidation(0.74, 0.7, 0.27, 0.9, 1.0)
+    learned = ProgressiveValidation(0.76, 0.72, 0.26, 0.9, 1.0)
     told = summary(
-        dataclasses.replace(SUMMARY, served=Served(asked, given, learned, 1000, speed=3000.0))
+        dataclasses.replace(
+            SUMMARY, served=ServedAccuracy(asked, given, learned, 1000, speed=3000.0)
+        )
     )
     assert "2 not asked, since the replay was late, 1 without an answer in time" in told
     assert "AUC of 0.7400 (0.7000 within a request" in told
     assert "0.7600 (0.7200, 0.2600)" in told
     assert "At 3,000 times real time, the 120 ms" in told
     assert "are 6 minutes of the log" in told
-    at_full_speed = Served(asked, given, learned, 1000, speed=None)
+    at_full_speed = ServedAccuracy(asked, given, learned, 1000, speed=None)
     assert "times real time" not in summary(dataclasses.replace(SUMMARY, served=at_full_speed))

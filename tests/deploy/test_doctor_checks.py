@@ -12,15 +12,15 @@ import pytest
 
 from headrace.deploy.models import path_of
 from headrace.deploy.operations import doctor
+from headrace.deploy.operations.check_result import SUBJECTS, Severity
 from headrace.deploy.operations.examples_topic import HeldTopic
-from headrace.deploy.operations.finding import SUBJECTS, Severity
 from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import MissingModel, StoreError, Unreachable
-from headrace.pserver.inspection.buckets import FoundBucket
-from headrace.pserver.inspection.nodes import FoundNode, Member, parse_members
+from headrace.pserver.inspection.buckets import BucketSurvey
+from headrace.pserver.inspection.nodes import ClusterMember, NodeSurvey, parse_members
 from headrace.pserver.inspection.survey import Survey
 from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
 from headrace.pserver.rows.row_codec import row_bytes
@@ -59,20 +59,22 @@ SETTINGS = {
 TOPIC = HeldTopic("examples.demo", {"uuid/0": (0, 100), "uuid/1": (10, 100)})
 
 
-def node(number: int, **changes: Any) -> FoundNode:
+def node(number: int, **changes: Any) -> NodeSurvey:
     """Three primaries, 0 to 2, and their replicas, 3 to 5."""
-    member = Member(("10.0.0.1", 7000 + number), f"id{number}", frozenset({"master"}), "", 5461)
+    member = ClusterMember(
+        ("10.0.0.1", 7000 + number), f"id{number}", frozenset({"master"}), "", 5461
+    )
     info = dict(INFO)
     if number >= 3:
         member = member._replace(primary=f"10.0.0.1:{7000 + number - 3}", slots=0)
         info["master_link_status"] = "up"
-    found = FoundNode(member, info=info, settings=dict(SETTINGS), functions=LIBRARY_VERSION)
+    found = NodeSurvey(member, info=info, settings=dict(SETTINGS), functions=LIBRARY_VERSION)
     return replace(found, **changes)
 
 
 def well() -> Survey:
     buckets = [
-        FoundBucket(
+        BucketSurvey(
             number,
             f"10.0.0.1:{7000 + number % 3}",
             version=50,
@@ -292,7 +294,7 @@ def test_two_primaries_cannot_elect_a_replica() -> None:
 def test_one_server_alone_is_well_but_for_the_replica_it_lacks() -> None:
     survey = well()
     alone = replace(
-        node(0, info={**INFO, "cluster_enabled": "0"}), member=Member(("10.0.0.1", 7000))
+        node(0, info={**INFO, "cluster_enabled": "0"}), member=ClusterMember(("10.0.0.1", 7000))
     )
     diagnosis = doctor.diagnose(replace(survey, nodes=[alone]), SPEC, TOPIC)
     assert [(each.severity, each.subject) for each in diagnosis.findings] == [(N, "replication")]
@@ -317,7 +319,7 @@ def test_the_same_of_many_places_is_said_once() -> None:
 
 
 def test_the_limits_are_those_of_who_acts_on_them() -> None:
-    assert Pace().log_bytes_limit == LARGEST_LOG_BYTES
+    assert LearnerPacing().log_bytes_limit == LARGEST_LOG_BYTES
     assert row_bytes(SPEC.width) < int(SETTINGS["hash-max-listpack-value"])
 
 

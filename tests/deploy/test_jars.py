@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.local.services import kafka_jars as jars
-from headrace.deploy.local.services.errors import JarsUnavailable
 from headrace.deploy.local.services.kafka_jars import Jar, kafka_jars, read_lock
+from headrace.deploy.local.services.service_errors import JarsUnavailable
 
 CONTENTS = {f"org.example.one:jar-{n}:1.0": f"content of jar {n}".encode() for n in range(6)}
 LOCKED = [

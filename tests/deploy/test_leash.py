@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
@@ -26,9 +26,9 @@ sys.stdin.read() or __import__("time").sleep(1000)
 """
 PARENT = """
 import pathlib, sys, time
-from deploy.stack.leash import Leashed
+from deploy.stack.leash import ChildProcess
 directory, program, remove = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-leashed = Leashed([sys.executable, "-c", program], directory / "log", grace_s=0.5,
+leashed = ChildProcess([sys.executable, "-c", program], directory / "log", grace_s=0.5,
                   remove=pathlib.Path(remove) if remove else None)
 while not (directory / "log").read_text():
     time.sleep(0.01)
@@ -40,7 +40,7 @@ time.sleep(1000)
 def test_a_leashed_process_ends_with_its_own_status_and_its_output_is_in_the_log(
     tmp_path: Path,
 ) -> None:
-    process = Leashed([sys.executable, "-c", "print('so long'); exit(7)"], tmp_path / "log")
+    process = ChildProcess([sys.executable, "-c", "print('so long'); exit(7)"], tmp_path / "log")
 
     assert process.join() == 7
     assert process.stop() == 7
@@ -48,7 +48,7 @@ def test_a_leashed_process_ends_with_its_own_status_and_its_output_is_in_the_log
 
 
 def test_a_leashed_process_that_is_killed_ends_with_the_signal(tmp_path: Path) -> None:
-    process = Leashed(SLEEP, tmp_path / "log")
+    process = ChildProcess(SLEEP, tmp_path / "log")
 
     os.kill(process.pid, signal.SIGKILL)
 
@@ -57,14 +57,14 @@ def test_a_leashed_process_that_is_killed_ends_with_the_signal(tmp_path: Path) -
 
 
 def test_stopping_is_sigterm(tmp_path: Path) -> None:
-    process = Leashed(SLEEP, tmp_path / "log")
+    process = ChildProcess(SLEEP, tmp_path / "log")
 
     assert process.stop() == -signal.SIGTERM
     assert not process.alive
 
 
 def test_a_process_deaf_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    process = Leashed([sys.executable, "-c", DEAF], tmp_path / "log", grace_s=0.3)
+    process = ChildProcess([sys.executable, "-c", DEAF], tmp_path / "log", grace_s=0.3)
     assert wait_until(lambda: process.log_tail() == "deaf", ENDED_WITHIN_S)
 
     assert process.stop() == -signal.SIGKILL
@@ -72,11 +72,11 @@ def test_a_process_deaf_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such-command"):
-        Leashed(["no-such-command"], tmp_path / "log")
+        ChildProcess(["no-such-command"], tmp_path / "log")
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_a_leashed_process(tmp_path: Path) -> None:
-    process = Leashed(SLEEP, tmp_path / "log")
+    process = ChildProcess(SLEEP, tmp_path / "log")
 
     assert os.getsid(process.pid) != os.getsid(0)
     process.stop()
@@ -107,7 +107,7 @@ def test_the_leash_removes_what_a_killed_parent_would_have_removed(tmp_path: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
 def test_a_process_ends_when_its_leash_is_killed(tmp_path: Path) -> None:
-    process = Leashed(SLEEP, tmp_path / "log")
+    process = ChildProcess(SLEEP, tmp_path / "log")
     itself = process_of(process.pid)
     leash = itself.parent()
 

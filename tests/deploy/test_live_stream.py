@@ -7,10 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
-from headrace.deploy.demo.synthetic import SyntheticStream, World
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 
 if TYPE_CHECKING:
-    from headrace.deploy.demo.synthetic import Happened
+    from headrace.deploy.demo.synthetic import SyntheticEvents
 
 
 def test_a_machine_that_follows_gets_the_rate_wanted() -> None:
@@ -34,16 +34,16 @@ def test_one_that_has_caught_up_gets_more_again_little_by_little() -> None:
 
 
 def test_it_shows_until_told_to_stop_and_then_sends_every_click_that_is_due() -> None:
-    sent: list[Happened] = []
+    sent: list[SyntheticEvents] = []
     enough = threading.Event()
 
-    def send(happened: Happened) -> None:
+    def send(happened: SyntheticEvents) -> None:
         sent.append(happened)
         if sum(len(each.impressions) for each in sent) >= 200:
             enough.set()
 
     now_ms = time.time_ns() // 1_000_000
-    stream = SyntheticStream(World(click_delay_s=0.05, longest_delay_s=0.2), 1, now_ms)
+    stream = SyntheticStream(SyntheticSite(click_delay_s=0.05, longest_delay_s=0.2), 1, now_ms)
     live = LiveStream(stream, Throttle(2000), send, lambda: 0)
     live.start()
     assert enough.wait(20)
@@ -57,10 +57,10 @@ def test_it_shows_until_told_to_stop_and_then_sends_every_click_that_is_due() ->
 
 
 def test_what_sending_raises_ends_it_and_is_kept() -> None:
-    def send(_happened: Happened) -> None:
+    def send(_happened: SyntheticEvents) -> None:
         raise ConnectionError("nobody there")
 
-    live = LiveStream(SyntheticStream(World(), 1, 0), Throttle(10), send, lambda: 0)
+    live = LiveStream(SyntheticStream(SyntheticSite(), 1, 0), Throttle(10), send, lambda: 0)
     live.start()
     live.join(20)
     assert isinstance(live.failure, ConnectionError)

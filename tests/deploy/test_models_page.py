@@ -13,10 +13,11 @@ from typing import NamedTuple
 import pytest
 
 import headrace.deploy
+from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.models import open_model
-from headrace.learner.models.deep.contract import Batch, Form
-from headrace.learner.spec.model_spec import SpecError, parse_spec
-from headrace.learner.spec.optimizers import Optimizer, floats
+from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.spec.optimizer_spec import Optimizer, floats
 from tests.deploy.pages import blocks, command_of, commands
 
 PAGE = (Path(headrace.deploy.__file__).parent / "MODELS.md").read_text()
@@ -253,7 +254,7 @@ def test_floats_are_what_optimizers_take() -> None:
 def test_the_form_and_the_batch_of_a_module_are_told_whole() -> None:
     own = PAGE.partition("## A module of your own")[2]
     first_cells = set(quoted(" ".join(re.findall(r"^\| (`.*?) \|", own, re.MULTILINE))))
-    assert set(Form._fields) | set(Batch._fields) <= first_cells
+    assert set(NetworkShape._fields) | set(NetworkBatch._fields) <= first_cells
 
 
 @pytest.mark.parametrize("text", SPECS)

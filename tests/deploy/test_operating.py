@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headrace.deploy
-from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.valkey import call, server_binary
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.operations import cluster_checks, server_checks
-from headrace.deploy.operations.finding import Severity
+from headrace.deploy.operations.check_result import Severity
 from headrace.ingest.errors import StreamError
 from headrace.learner.errors import LearnerError
 from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.survey import survey
-from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.redis_backend.redis_store import open_store
 from tests.deploy.pages import blocks, command_of, commands
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def configured(tmp_path: Path) -> Iterator[int]:
     (tmp_path / "page.conf").write_text("\n".join(lines) + "\n")
     port = free_port()
     own = ("--port", str(port), "--cluster-port", str(free_port()), "--bind", "127.0.0.1")
-    server = Leashed(
+    server = ChildProcess(
         [str(server_binary()), str(tmp_path / "page.conf"), *own, "--dir", str(tmp_path)],
         tmp_path / "server.log",
     )

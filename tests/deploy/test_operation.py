@@ -16,12 +16,13 @@ from headrace.deploy.termination import UNREACHABLE
 from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics
 from headrace.ingest.kafka.topics import examples_topic
 from headrace.pserver.inspection import buckets
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import Gains
-from headrace.pserver.store import Push, Shape, Span
+from headrace.pserver.rows.deltas import RowDeltas
+from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.entries import Pusher, blob_of, gains_of
 
@@ -75,7 +76,7 @@ def store(spec: ModelSpec, cluster: ValkeyCluster) -> Iterator[RedisStore]:
     for _ in range(30):
         store.push([pusher.next() for pusher in pushers])
     ticks = iter(range(0, 10**9, 1000))
-    keeping = Keeping(keep_ms=0)
+    keeping = FoldPolicy(keep_ms=0)
     keeper = Keeper(store, shape, name="tender", keeping=keeping, now_ms=ticks.__next__,
                     draw_nonce=lambda: b"12345678")  # fmt: skip
     while keeper.held != list(range(BUCKETS)) or keeper.step():
@@ -165,9 +166,9 @@ def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
     known = Pusher(6, BUCKETS, seed=1)
     new = gains_of(6, BUCKETS, known.dice, rows=1)
     ids = np.array([6 << 61 | 5, 6 << 61 | 6], np.uint64)
-    pair = Gains._make([ids, *(np.repeat(column, 2, axis=0) for column in new[1:])])
+    pair = RowDeltas._make([ids, *(np.repeat(column, 2, axis=0) for column in new[1:])])
     for start, blob in ((0, known.next().blob), (1, blob_of(pair)), (2, blob_of(pair))):
-        store.push([Push(6, (Span("late/0", start, start + 1),), bytes([start] * 8), blob)])
+        store.push([Push(6, (OffsetSpan("late/0", start, start + 1),), bytes([start] * 8), blob)])
     _, found = inspected(headrace, *to)
     assert found["rows"] == ROWS * BUCKETS + 2
     assert (found["buckets"][6]["rows"], found["buckets"][6]["rows_in_log"]) == (ROWS + 2, 2)
@@ -201,7 +202,7 @@ def test_lag_is_how_far_the_marks_are_behind_kafka(
     assert code == 2  # the marks there are of no topic in this Kafka
     assert "--accept-topic" in findings[0]["remedy"]
     store.push(
-        [Push(2, (Span(f"{identity}/0", 0, 5),), b"12345678", Pusher(2, BUCKETS).next().blob)]
+        [Push(2, (OffsetSpan(f"{identity}/0", 0, 5),), b"12345678", Pusher(2, BUCKETS).next().blob)]
     )
     _, found = inspected(headrace, *to, "--kafka", kafka)
     assert [each["lag"] for each in found["buckets"]] == [0] * BUCKETS

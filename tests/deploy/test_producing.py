@@ -12,7 +12,7 @@ import pytest
 
 import headrace.deploy
 from headrace.ingest.client import CollectorClient
-from headrace.ingest.collector.backpressure import Limits
+from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import TOO_LARGE
 from headrace.ingest.collector.validation import check
 from headrace.ingest.events.contract import Reason
@@ -39,7 +39,7 @@ def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
 def test_an_event_of_the_table_is_refused_for_the_reason_it_says(
     event: str, reason: str, field: str
 ) -> None:
-    [refused] = check([event.strip().encode() or b" "], NOW_MS, Limits()).refused
+    [refused] = check([event.strip().encode() or b" "], NOW_MS, CollectorLimits()).refused
     assert (refused.reason, refused.field) == (reason, field)
     assert refused.expected
     assert refused.found
@@ -54,7 +54,7 @@ def test_events_that_the_page_shows_are_taken() -> None:
     shown = re.findall(r"^    topic \w+ +(\{.*\})$", PAGE, re.MULTILINE)
     curls = [shlex.split(line) for line in PAGE.splitlines() if line.startswith("curl ")]
     posted = [words[words.index("-d") + 1] for words in curls]
-    checked = check([text.encode() for text in shown + posted], NOW_MS, Limits())
+    checked = check([text.encode() for text in shown + posted], NOW_MS, CollectorLimits())
     assert len(shown) == 2
     assert len(posted) == 1
     assert not checked.refused
@@ -75,4 +75,4 @@ def test_its_python_uses_the_client_as_it_is() -> None:
     events = [ast.literal_eval(each.args[0]) for each in calls if each.args[0:1] and named]
     sent = [orjson.dumps(each) for each in events if isinstance(each, dict)]
     assert len(sent) == 2
-    assert not check(sent, NOW_MS, Limits()).refused
+    assert not check(sent, NOW_MS, CollectorLimits()).refused

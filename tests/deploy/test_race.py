@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from headrace.deploy.reports.model_comparison import Race
+from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import Kind
 from tests.deploy.handmade import examples, scores
 
@@ -15,7 +15,7 @@ SHOWN, CLICKED = Kind.SHOWN, Kind.CLICKED
 
 
 def test_before_anything_froze_there_is_only_the_live_model() -> None:
-    race = Race()
+    race = ModelComparison()
     race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)]), 1)
     race.add_scores(scores([("a", 0.1), ("b", 0.2)]))
     standing = race.standing(0, 10)
@@ -26,7 +26,7 @@ def test_before_anything_froze_there_is_only_the_live_model() -> None:
 
 
 def test_both_are_judged_on_what_both_have_scored() -> None:
-    race = Race()
+    race = ModelComparison()
     race.add_examples(examples([(SHOWN, "early", None), (CLICKED, "early", None)]), 1)
     race.frozen = lambda features, _: np.linspace(0.9, 0.1, len(features))
     race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None)]), 5)
@@ -41,7 +41,7 @@ def test_both_are_judged_on_what_both_have_scored() -> None:
 
 
 def test_only_impressions_of_the_time_asked_for_count() -> None:
-    race = Race()
+    race = ModelComparison()
     for second, name in enumerate("abcd"):
         race.add_examples(examples([(SHOWN, name, None)]), second)
     race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "d", None)]), 9)
@@ -53,7 +53,7 @@ def test_only_impressions_of_the_time_asked_for_count() -> None:
 
 
 def test_the_first_score_counts_whichever_of_score_and_example_comes_first() -> None:
-    race = Race()
+    race = ModelComparison()
     race.add_scores(scores([("a", 0.9)]))
     race.add_scores(scores([("a", 0.1)]))
     race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "a", None)]), 0)
@@ -63,7 +63,7 @@ def test_the_first_score_counts_whichever_of_score_and_example_comes_first() -> 
 
 
 def test_it_grows_past_what_it_began_with() -> None:
-    race, names = Race(), [f"i{number}" for number in range(20_000)]
+    race, names = ModelComparison(), [f"i{number}" for number in range(20_000)]
     race.add_truth(names, np.linspace(0, 1, len(names)))
     race.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
     race.add_examples(examples([(CLICKED, name, None) for name in names[10_000:]]), 1)
@@ -73,7 +73,7 @@ def test_it_grows_past_what_it_began_with() -> None:
 
 
 def test_what_was_served_is_judged_on_the_impressions_that_every_model_scored() -> None:
-    race = Race()
+    race = ModelComparison()
     race.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
     race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)
     race.add_scores(scores([("a", 0.1), ("b", 0.2), ("c", 0.01)]))

@@ -15,14 +15,14 @@ from headrace.deploy.cli.pserver_restore import moment_ms
 from headrace.deploy.errors import BadOption
 from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.fakes import ListReader
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Record, Source
+from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.recovery.rebuild import BEGINNING, Rebuilding, RebuildSettings, rebuild
+from headrace.learner.recovery.rebuild import BEGINNING, Rebuilder, RebuildSettings, rebuild
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
 from tests.deploy.learned_model import FAR_MS, LearnedModel, counts_of
 from tests.learner.streams import Bench
 from tests.pserver.snapshot_world import taken
@@ -45,8 +45,8 @@ def model(
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(str(tmp_path / "shelf"))
+def shelf(tmp_path: Path) -> SnapshotStorage:
+    return SnapshotStorage(str(tmp_path / "shelf"))
 
 
 def a_moment_later() -> int:
@@ -57,9 +57,9 @@ def a_moment_later() -> int:
     return at_ms
 
 
-def rebuilt(model: LearnedModel, shelf: Shelf, settings: RebuildSettings) -> Manifest:
+def rebuilt(model: LearnedModel, shelf: SnapshotStorage, settings: RebuildSettings) -> Manifest:
     told: list[Any] = []
-    rebuilding = Rebuilding(settings, model.kafka, model.spec, shelf)
+    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
     try:
         manifest = rebuild(
             rebuilding,
@@ -77,17 +77,19 @@ def rebuilt(model: LearnedModel, shelf: Shelf, settings: RebuildSettings) -> Man
     return manifest
 
 
-def rows_of(shelf: Shelf, manifest: Manifest) -> Rows:
+def rows_of(shelf: SnapshotStorage, manifest: Manifest) -> FoldedRows:
     chunks = [
         chunk
         for each in manifest.files
         for chunk in unpack(shelf.read(manifest.name, each.file) or b"", manifest.width)
     ]
-    return Rows._make(np.concatenate(column) for column in zip(*chunks, strict=True)).existing()
+    return FoldedRows._make(
+        np.concatenate(column) for column in zip(*chunks, strict=True)
+    ).existing()
 
 
 def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_one_that_learned_up_to_there(
-    model: LearnedModel, shelf: Shelf
+    model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     model.produce(150)
     model.make(BUCKETS)
@@ -105,7 +107,7 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_one_that_learned_up_to
     began: list[Manifest | None] = []
     for start in (None, early.name, BEGINNING):
         settings = RebuildSettings(then_ms, start, buckets=BUCKETS)
-        rebuilding = Rebuilding(settings, model.kafka, model.spec, shelf)
+        rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
         rebuilding.reader.close()
         began.append(rebuilding.manifest)
         manifest = rebuilt(model, shelf, settings)
@@ -121,7 +123,7 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_one_that_learned_up_to
 
 
 def test_values_are_those_of_a_learner_of_the_same_examples(
-    model: LearnedModel, shelf: Shelf
+    model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     examples = model.produce(120)
     manifest = rebuilt(model, shelf, RebuildSettings(a_moment_later(), buckets=BUCKETS))
@@ -140,7 +142,7 @@ def in_order_of_batches(examples: Examples) -> Examples:
 
 
 def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refused(
-    model: LearnedModel, shelf: Shelf
+    model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     model.produce(80)
     then_ms = a_moment_later()
@@ -153,7 +155,7 @@ def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refu
     def refused(start: str | None) -> str:
         settings = RebuildSettings(then_ms, start)
         with pytest.raises(RecoveryRefused) as refusal:
-            Rebuilding(settings, model.kafka, model.spec, shelf)
+            Rebuilder(settings, model.kafka, model.spec, shelf)
         return str(refusal.value)
 
     assert "--from: expected a snapshot from before that time" in refused(late.name)
@@ -164,13 +166,13 @@ def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refu
         "from offset 0 on, to begin with the beginning, found that Kafka holds them from 1" in said
     )
     settings = RebuildSettings(FAR_MS)
-    rebuilding = Rebuilding(settings, model.kafka, model.spec, shelf)
+    rebuilding = Rebuilder(settings, model.kafka, model.spec, shelf)
     rebuilding.reader.close()
     assert rebuilding.manifest == late
 
 
 def test_a_snapshot_of_another_spec_is_not_begun_with(
-    model: LearnedModel, shelf: Shelf, caplog: pytest.LogCaptureFixture
+    model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.make(BUCKETS)
     model.produce(40)
@@ -178,7 +180,7 @@ def test_a_snapshot_of_another_spec_is_not_begun_with(
     with model.store() as store:
         other = taken(store, shelf)
     model.spec = parse_spec(model.spec.text.replace("alpha = ", "alpha = 0.1 # "), "spec.toml")
-    rebuilding = Rebuilding(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
+    rebuilding = Rebuilder(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
     rebuilding.reader.close()
     assert rebuilding.manifest is None
     assert f"not beginning with snapshot {other.name}: it is of another spec" in caplog.text
@@ -201,7 +203,7 @@ def reader_of(*counts: int) -> ListReader:
 def test_a_bounded_reader_ends_each_source_at_its_bound_whatever_lies_beyond() -> None:
     inner = reader_of(5, 2)
     reader = BoundedReader(inner, {SOURCES[0]: 3, SOURCES[1]: 2})
-    assert reader.poll(0.0) == [Gained(source) for source in SOURCES]
+    assert reader.poll(0.0) == [PartitionAssigned(source) for source in SOURCES]
     assert reader.held(SOURCES[0]) == (0, 3)
     for _ in range(2):  # and again from the start
         reader.start(dict.fromkeys(SOURCES, 0))

@@ -9,13 +9,13 @@ import orjson
 import pytest
 import zstandard
 
-from headrace.deploy.local.run import in_words
+from headrace.deploy.local.log_run import in_words
 from headrace.deploy.models import path_of
 from headrace.deploy.reports.event_log import first_impressions, impression_ids_of, span_ms
 from headrace.deploy.reports.outcomes import join_outcomes
 from headrace.deploy.reports.report import (
-    Freshness,
-    Held,
+    FreshnessReport,
+    HeldBatches,
     count_rows,
     make_report,
     read_held,
@@ -23,13 +23,13 @@ from headrace.deploy.reports.report import (
 )
 from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.joiner.process import JoinerState
+from headrace.ingest.joiner.committed_state import JoinerState
 from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import EventTopics
-from headrace.learner.loop.batch_guard import letter_of
+from headrace.learner.loop.batch_guard import quarantine_letter
 from headrace.learner.spec.model_spec import load_spec, parse_spec
-from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from tests.deploy.handmade import examples, scores
 
@@ -46,7 +46,7 @@ def rows(counts: Sequence[tuple[int, int, int]]) -> RowTable:
     order = np.argsort([number for number, _, _ in counts], kind="stable")
     ids = [(place + 1) << 10 | number for place, (number, _, _) in enumerate(counts)]
     table.add(
-        Gains(
+        RowDeltas(
             np.array(ids, np.uint64)[order],
             np.array([shows for _, shows, _ in counts], np.uint32)[order],
             np.array([clicks for _, _, clicks in counts], np.uint32)[order],
@@ -114,11 +114,11 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     )
     report = make_report(
         state=JoinerState(4, 2, 0, 0, 6, 1, 0),
-        held=Held(2, 300),
+        held=HeldBatches(2, 300),
         outcomes=outcomes,
         data=data,
         rows=count_rows(rows([(1, 4, 2)]), SPEC.fields),
-        freshness=Freshness(12.5, None),
+        freshness=FreshnessReport(12.5, None),
         seconds=1.23456,
     )
     assert report["progressive"]["auc"] == 0.5
@@ -141,11 +141,11 @@ def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
     outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
     report = make_report(
         state=JoinerState(1, 0, 0, 0, 1, 0, 0),
-        held=Held(0, 0),
+        held=HeldBatches(0, 0),
         outcomes=outcomes,
         data=[],
         rows=count_rows(rows([]), SPEC.fields),
-        freshness=Freshness(None, None),
+        freshness=FreshnessReport(None, None),
         seconds=0.1,
     )
     path = tmp_path / "made" / "report.json"
@@ -165,12 +165,12 @@ def test_a_batch_held_back_counts_once_however_often_its_letter_was_written(
     of_others = Source("examples.other", 0)
     writer = KafkaWriter(settings)
     for source, offset, reason in (
-        (Source(f"examples.{name}", 1), 7, letter_of(120, "gradients explode")),
-        (Source(f"examples.{name}", 1), 7, letter_of(120, "gradients explode")),
-        (Source(f"examples.{name}", 0), 7, letter_of(30, "another")),
-        (of_others, 7, letter_of(500, "gradients explode")),
+        (Source(f"examples.{name}", 1), 7, quarantine_letter(120, "gradients explode")),
+        (Source(f"examples.{name}", 1), 7, quarantine_letter(120, "gradients explode")),
+        (Source(f"examples.{name}", 0), 7, quarantine_letter(30, "another")),
+        (of_others, 7, quarantine_letter(500, "gradients explode")),
     ):
         writer.send(Source(letters, 0), pack_letter(Record(source, offset, 1, b"[]"), reason))
     writer.flush()
     writer.close()
-    assert read_held(settings, spec) == Held(2, 150)
+    assert read_held(settings, spec) == HeldBatches(2, 150)

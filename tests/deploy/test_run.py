@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 from headrace.deploy.models import path_of
 from tests.deploy.command import headrace, running
 
@@ -59,7 +59,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     directories, impressions, clicks = [], 0, 0
     for number in range(2):
         directory = home / f"part{number}"
-        stream = SyntheticStream(World(), number, START_MS + number * 3_600_000)
+        stream = SyntheticStream(SyntheticSite(), number, START_MS + number * 3_600_000)
         written = write_log(directory, stream, SECONDS, REQUESTS_S)
         directories.append(directory)
         impressions += written.impressions

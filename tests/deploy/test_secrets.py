@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from headrace.deploy.local.pipeline import Road, RoadSettings
-from headrace.deploy.local.services.progress import SilentSteps
-from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.models import path_of
 from headrace.pserver.redis_backend.acl import ROLES
 from tests.deploy.in_process import Commands, headrace
@@ -100,20 +100,20 @@ def test_parts_get_the_url_by_their_environment_and_the_steps_do_not_show_it(
     tmp_path: Path,
 ) -> None:
     url = f"redis://somebody:{QUOTED}@redis"
-    road = Road(RoadSettings(path_of("demo"), redis=url), SilentSteps())
+    road = LocalPipeline(PipelineSettings(path_of("demo"), redis=url), SilentSetupProgress())
     parts = {part.name: part for part in road._parts("kafka:9092", url)}
     for name in ("server", "keeper", "learner"):
         assert parts[name].environment["HEADRACE_REDIS"] == url
     assert "hunter2" not in " ".join(word for part in parts.values() for word in part.arguments)
 
-    class Steps(SilentSteps):
+    class Steps(SilentSetupProgress):
         said: tuple[str, ...] = ()
 
         def step(self, text: str) -> None:
             self.said = (*self.said, text)
 
     steps = Steps()
-    with OneMachine(kafka="kafka:9092", redis=url, directory=tmp_path, steps=steps):
+    with LocalServices(kafka="kafka:9092", redis=url, directory=tmp_path, steps=steps):
         pass
     assert any("redis://redis:6379" in text for text in steps.said)
     assert "hunter2" not in " ".join(steps.said)

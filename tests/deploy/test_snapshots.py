@@ -26,7 +26,7 @@ from tests.deploy.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 BUCKETS = 8
 

@@ -14,22 +14,22 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.deploy.local.services import ports
-from headrace.deploy.local.services.errors import DidNotStart, StackError
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import HOST, free_port, is_free, take_port
-from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.service_errors import DidNotStart, StackError
+from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.valkey import SLOTS, ValkeyCluster, ValkeyNode, call
 from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_running
 
 ONE_MACHINE = """
 import signal, sys, time
-from deploy.stack.one_machine import OneMachine
+from deploy.stack.one_machine import LocalServices
 # who runs the tests in the background of a shell has it ignored, and hands that on
 signal.signal(signal.SIGINT, signal.default_int_handler)
 kafka = sys.argv[1] or None
-with OneMachine(kafka=kafka) as machine:
+with LocalServices(kafka=kafka) as machine:
     print(machine.directory, flush=True)
     time.sleep(1000)
 """
@@ -142,7 +142,7 @@ def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path:
 
 
 def test_addresses_that_are_given_are_used_and_nothing_is_started(directory: Path) -> None:
-    with OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
+    with LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
         assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
         assert machine.kafka_node is None
         assert machine.valkey_cluster is None
@@ -150,16 +150,16 @@ def test_addresses_that_are_given_are_used_and_nothing_is_started(directory: Pat
 
 def test_a_directory_belongs_to_one_at_a_time(directory: Path) -> None:
     with (
-        OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory),
+        LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
         pytest.raises(StackError, match=rf"--state.*{directory}"),
-        OneMachine(kafka="kafka:9092", redis="redis://redis", directory=directory),
+        LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
     ):
         pass
 
 
 def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
     before = descendants(os.getpid())
-    machine = OneMachine(jars_directory=tmp_path)
+    machine = LocalServices(jars_directory=tmp_path)
 
     with pytest.raises(StackError, match="--kafka-jars"), machine:
         pass

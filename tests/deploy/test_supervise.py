@@ -11,7 +11,7 @@ import pytest
 
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.local.supervisor import Part, Restart, Supervisor, SupervisorSettings
+from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor, SupervisorSettings
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
@@ -29,10 +29,10 @@ time.sleep(1000)
 """
 PARENT = """
 import pathlib, sys, time
-from deploy.supervise import Part, Supervisor
+from deploy.supervise import SupervisedPart, Supervisor
 supervisor = Supervisor(pathlib.Path(sys.argv[1]), command=(sys.executable, "-c"))
 for name in ("learner", "joiner"):
-    supervisor.start(Part(name, ("import time; time.sleep(1000)",)))
+    supervisor.start(SupervisedPart(name, ("import time; time.sleep(1000)",)))
 print("started", flush=True)
 time.sleep(1000)
 """
@@ -62,7 +62,7 @@ def failure_of(supervisor: Supervisor) -> str:
 def test_a_killed_part_is_started_again_and_the_restart_is_told(tmp_path: Path) -> None:
     told: queue.SimpleQueue[Restart] = queue.SimpleQueue()
     with Supervisor(tmp_path, command=PYTHON, on_restart=told.put) as supervisor:
-        supervisor.start(Part("learner", (SLEEP,)))
+        supervisor.start(SupervisedPart("learner", (SLEEP,)))
         first = supervisor.pid("learner")
 
         os.kill(first, signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_what_a_part_refused_to_begin_with_is_reported_and_not_retried(
 ) -> None:
     program = f"import sys; print('line 3: expected a transform'); sys.exit({status})"
     with Supervisor(tmp_path, command=PYTHON) as supervisor:
-        supervisor.start(Part("joiner", (program,)))
+        supervisor.start(SupervisedPart("joiner", (program,)))
 
         message = failure_of(supervisor)
 
@@ -95,7 +95,7 @@ def test_what_a_part_refused_to_begin_with_is_reported_and_not_retried(
 def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(tmp_path: Path) -> None:
     settings = SupervisorSettings(first_pause_s=0.01, quick_failures=3)
     with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
-        supervisor.start(Part("keeper", ("raise SystemExit('out of luck')",)))
+        supervisor.start(SupervisedPart("keeper", ("raise SystemExit('out of luck')",)))
 
         message = failure_of(supervisor)
 
@@ -108,7 +108,7 @@ def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(tmp_path: P
 def test_deaths_far_apart_do_not_add_up_to_a_failure(tmp_path: Path) -> None:
     settings = SupervisorSettings(first_pause_s=0.01, quick_s=0.0, quick_failures=2)
     with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
-        supervisor.start(Part("learner", ("raise SystemExit(1)",)))
+        supervisor.start(SupervisedPart("learner", ("raise SystemExit(1)",)))
 
         assert eventually(lambda: supervisor.restarts("learner") >= 4)
         supervisor.check()
@@ -119,7 +119,7 @@ def test_parts_stop_in_the_order_asked_for_and_then_the_last_started_first(tmp_p
     names = ("server", "keeper", "learner", "joiner")
     with Supervisor(tmp_path, command=PYTHON) as supervisor:
         for name in names:
-            supervisor.start(Part(name, (SAYS_WHEN_IT_STOPS, name, str(order))))
+            supervisor.start(SupervisedPart(name, (SAYS_WHEN_IT_STOPS, name, str(order))))
         for name in names:
             log = supervisor.log_path(name)
             assert eventually(lambda log=log: "ready" in log.read_text())  # type: ignore[misc]
@@ -134,7 +134,7 @@ def test_parts_stop_in_the_order_asked_for_and_then_the_last_started_first(tmp_p
 def test_a_part_that_waits_to_be_started_again_can_be_stopped(tmp_path: Path) -> None:
     settings = SupervisorSettings(first_pause_s=1000.0, longest_pause_s=1000.0)
     with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
-        supervisor.start(Part("learner", ("raise SystemExit(1)",)))
+        supervisor.start(SupervisedPart("learner", ("raise SystemExit(1)",)))
         assert eventually(lambda: not supervisor.alive("learner"))
 
     assert supervisor.restarts("learner") == 0
@@ -142,10 +142,10 @@ def test_a_part_that_waits_to_be_started_again_can_be_stopped(tmp_path: Path) ->
 
 def test_a_name_is_kept_once(tmp_path: Path) -> None:
     with Supervisor(tmp_path, command=PYTHON) as supervisor:
-        supervisor.start(Part("learner", (SLEEP,)))
+        supervisor.start(SupervisedPart("learner", (SLEEP,)))
 
         with pytest.raises(ValueError, match="learner"):
-            supervisor.start(Part("learner", (SLEEP,)))
+            supervisor.start(SupervisedPart("learner", (SLEEP,)))
 
 
 def test_no_part_outlives_a_killed_supervisor(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ time.sleep(1000)
         first_pause_s=0.01, longest_pause_s=0.05, quick_s=0.5, quick_failures=3
     )
     with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
-        supervisor.start(Part("learner", (program,)))
+        supervisor.start(SupervisedPart("learner", (program,)))
         assert eventually(lambda: supervisor.restarts("learner") == 8)
         supervisor.check()
         assert supervisor.alive("learner")

@@ -9,22 +9,22 @@ import numpy as np
 import orjson
 import pytest
 
-from headrace.deploy.demo.synthetic import SyntheticStream, World, write_log
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.deploy.demo.synthetic import Happened
+    from headrace.deploy.demo.synthetic import SyntheticEvents
 
 START_MS = 1_700_000_000_000
 SEEDS = (1, 2, 3)
 
 
 def happened(
-    seed: int, seconds: int, requests_s: int = 200, world: World | None = None
-) -> Happened:
+    seed: int, seconds: int, requests_s: int = 200, world: SyntheticSite | None = None
+) -> SyntheticEvents:
     """Everything of so many seconds and of the draining after them."""
-    stream = SyntheticStream(world or World(), seed, START_MS)
+    stream = SyntheticStream(world or SyntheticSite(), seed, START_MS)
     steps = [stream.step(stream.now_ms + 1000, requests_s) for _ in range(seconds)]
     while stream.pending:
         steps.append(stream.step(stream.now_ms + 1000, 0))
@@ -58,7 +58,7 @@ def test_the_same_seed_and_calls_give_the_same_events_and_another_seed_others() 
 def test_every_click_follows_its_impression_within_the_longest_delay_and_comes_once(
     seed: int,
 ) -> None:
-    world = World()
+    world = SyntheticSite()
     all_of_it = happened(seed, 20, world=world)
     shown_ms = {event["impression_id"]: event["timestamp_ms"] for event in all_of_it.impressions}
     delays = [e["timestamp_ms"] - shown_ms[e["impression_id"]] for e in all_of_it.clicks]
@@ -83,33 +83,33 @@ def test_a_request_shows_different_items_of_one_user_at_ascending_positions() ->
     for event in happened(5, 5).impressions:
         requests.setdefault(event["request_id"], []).append(event)
     for slate in requests.values():
-        assert [event["position"] for event in slate] == list(range(1, World().slate + 1))
+        assert [event["position"] for event in slate] == list(range(1, SyntheticSite().slate + 1))
         assert len({event["item_id"] for event in slate}) == len(slate)
         assert len({(event["user_id"], event["device"]) for event in slate}) == 1
 
 
 def test_time_does_not_go_back() -> None:
-    stream = SyntheticStream(World(), 1, START_MS)
+    stream = SyntheticStream(SyntheticSite(), 1, START_MS)
     with pytest.raises(ValueError, match=f"expected {START_MS} or later"):
         stream.step(START_MS - 1, 1)
 
 
 def test_a_written_log_holds_what_was_counted_in_the_order_of_time(tmp_path: Path) -> None:
-    written = write_log(tmp_path, SyntheticStream(World(), 3, START_MS), 10, requests_s=20)
+    written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 3, START_MS), 10, requests_s=20)
     for name, count in (("impressions", written.impressions), ("clicks", written.clicks)):
         lines = (tmp_path / f"{name}.ndjson").read_bytes().splitlines()
         times = [orjson.loads(line)["timestamp_ms"] for line in lines]
         assert len(lines) == count > 0
         assert times == sorted(times)
-    assert written.impressions == 10 * 20 * World().slate == written.truth.size
+    assert written.impressions == 10 * 20 * SyntheticSite().slate == written.truth.size
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_world_that_is_overturned_has_the_same_items_and_other_likings(seed: int) -> None:
-    still = World(lifetime_s=1e9, wander_s=1e9, taste_spread=0.0)
+    still = SyntheticSite(lifetime_s=1e9, wander_s=1e9, taste_spread=0.0)
     turned = replace(still, overturned_after_s=30.0)
 
-    def likings(world: World) -> dict[str, tuple[float, float]]:
+    def likings(world: SyntheticSite) -> dict[str, tuple[float, float]]:
         all_of_it = happened(seed, 60, world=world)
         late = np.array(
             [each["timestamp_ms"] > START_MS + 30_000 for each in all_of_it.impressions]

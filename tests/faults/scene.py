@@ -17,10 +17,10 @@ from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
 from headrace.ingest.kafka.topics import examples_topic
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-from headrace.pserver.redis_backend.cluster_client import Waiting
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.cluster_client import WaitLimits
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape
 from tests.faults.shards import DEADLINE_S, expect
@@ -29,12 +29,12 @@ from tests.faults.traffic import PARTITIONS, Traffic, spec_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.pserver.store import Answer
+    from headrace.pserver.store import BucketAnswer
     from tests.faults.traffic import Counts
 
 BUCKETS = 16
-WAITING = Waiting(connect_timeout_ms=1000, answer_timeout_ms=500)
-KEEPING = Keeping(keep_ms=400, keep_bytes=40_000, rows_a_fold=100, lease_ms=2000)
+WAITING = WaitLimits(connect_timeout_ms=1000, answer_timeout_ms=500)
+KEEPING = FoldPolicy(keep_ms=400, keep_bytes=40_000, rows_a_fold=100, lease_ms=2000)
 """So that rows are folded and logs trimmed many times within a test."""
 
 
@@ -170,9 +170,9 @@ class Scene:
         self.workers.clear()
         return errors
 
-    def heads(self) -> dict[int, Answer]:
+    def heads(self) -> dict[int, BucketAnswer]:
         """How every bucket stands; where a node does not answer, asks again."""
-        found: dict[int, Answer] = {}
+        found: dict[int, BucketAnswer] = {}
 
         def all_answered() -> bool:
             for answer in self.store.marks([b for b in range(BUCKETS) if b not in found]):

@@ -19,9 +19,9 @@ import numpy as np
 import orjson
 import pytest
 
-from headrace.deploy.local.pipeline import Road, RoadSettings
-from headrace.deploy.local.services.progress import SilentSteps
-from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
@@ -133,12 +133,12 @@ class Requests(Repeating):
 class Site:
     """The road, its events and its requests."""
 
-    def __init__(self, machine: OneMachine) -> None:
+    def __init__(self, machine: LocalServices) -> None:
         self.machine = machine
-        settings = RoadSettings(
+        settings = PipelineSettings(
             model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
         )
-        self.road = Road(settings, SilentSteps())
+        self.road = LocalPipeline(settings, SilentSetupProgress())
 
     def expect(self, what: Callable[[], bool], said: str) -> None:
         def alive() -> bool:
@@ -163,7 +163,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with OneMachine() as machine, Site(machine) as site:
+    with LocalServices() as machine, Site(machine) as site:
         yield site
 
 

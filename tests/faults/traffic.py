@@ -18,7 +18,7 @@ from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.kafka import KafkaReader, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 
 if TYPE_CHECKING:

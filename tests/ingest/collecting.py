@@ -11,10 +11,10 @@ import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headrace.ingest.collector.app import make_app
-from headrace.ingest.collector.backpressure import Limits, Room
+from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.collector.fakes import ListKafka
-from headrace.ingest.collector.metrics import CollectorMetrics
+from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
@@ -32,9 +32,9 @@ class Collector:
     """The parts of a collector under test."""
 
     http: httpx.AsyncClient
-    kafka: ListKafka
+    kafka: FakeProducer
     delivery: Delivery
-    room: Room
+    room: AdmissionControl
     readiness: Readiness
     registry: CollectorRegistry
 
@@ -44,10 +44,14 @@ class Collector:
 
 @contextlib.asynccontextmanager
 async def collecting(
-    limits: Limits | None = None, tokens: Sequence[str] = (), deadline_s: float = 15.0
+    limits: CollectorLimits | None = None, tokens: Sequence[str] = (), deadline_s: float = 15.0
 ) -> AsyncIterator[Collector]:
     """Yield a collector whose Kafka is a list; afterwards it holds nothing of any request."""
-    kafka, room, readiness = ListKafka(), Room(limits or Limits()), Readiness()
+    kafka, room, readiness = (
+        FakeProducer(),
+        AdmissionControl(limits or CollectorLimits()),
+        Readiness(),
+    )
     delivery = Delivery(KafkaSettings("fake:9092"), deadline_s, 2, kafka.make)
     registry = CollectorRegistry()
     metrics = CollectorMetrics(registry)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest.examples.batch import Kind, unpack
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
+from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.kafka import EventTopics
 from headrace.ingest.kafka.protocols import Record, Source
 

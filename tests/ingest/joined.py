@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
-from headrace.ingest.joiner.process import StateReader
+from headrace.ingest.features.fields import FieldSet, parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.committed_state import StateReader
 from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, ensure_topics, topics_for
 from headrace.ingest.kafka import read_all as read_whole_topic
 from headrace.ingest.kafka.topics import examples_topic

@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 
-from headrace.ingest.features.fields import SpecText, parse_fields
-from headrace.ingest.joiner.process import JoinerSettings, run_joiner
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka import EventTopics, KafkaSettings
 
 if __name__ == "__main__":

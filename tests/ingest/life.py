@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.ingest.examples.splitting import Cut
-from headrace.ingest.joiner.loop import Joiner, Pace
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import TOPICS, examples_in, fields_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 MODEL = "test"
 EXAMPLES = examples_topic(MODEL)
-EAGER = Pace(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
+EAGER = JoinerPacing(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
 
 
 class Life:
@@ -32,7 +32,7 @@ class Life:
         *,
         policy: str = "immediate",
         largest_poll: int = 1_000,
-        pace: Pace = EAGER,
+        pace: JoinerPacing = EAGER,
     ) -> None:
         self.clock_ms = 1_000
         self.rests: list[float] = []
@@ -47,7 +47,7 @@ class Life:
             pace=pace,
             now_ms=lambda: self.clock_ms,
             rest=self.rests.append,
-            restoring=ask_again(0.0),
+            restoring=retry_for(0.0),
             give_up_s=60.0,
         )
 

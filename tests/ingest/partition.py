@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
-from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.features.fields import FieldSet, parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.protocols import Block, Record, Source
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.joiner.core.join import Dead
+    from headrace.ingest.joiner.core.join import DeadEvents
 
 T0_MS = 1_700_000_000_000
 WINDOW_MS = 100
@@ -64,7 +65,7 @@ def tick(at: int) -> bytes:
 
 
 def records(
-    side: Side, values: Iterable[bytes], append_ms: int | Sequence[int] = LONG_AGO_MS
+    side: EventSide, values: Iterable[bytes], append_ms: int | Sequence[int] = LONG_AGO_MS
 ) -> list[Record]:
     """Messages as Kafka would give them; offsets have gaps, as those of transactions have."""
     values = list(values)
@@ -84,11 +85,11 @@ class Partition:
         self.reader = ChunkReader(self.fields)
         self.joiner = PartitionJoiner(self.fields)
         self.made: list[tuple[str, str, int]] = []
-        self.dead: list[Dead] = []
+        self.dead: list[DeadEvents] = []
 
-    def offer(self, side: Side, found: Sequence[Record]) -> None:
+    def offer(self, side: EventSide, found: Sequence[Record]) -> None:
         if found:
-            self.joiner.offer(self.reader.read(side, Block.of(found)))
+            self.joiner.offer(self.reader.read(side, MessageBlock.of(found)))
 
     def advance(self, now_ms: int = 0, limit: int = 4096) -> list[tuple[str, str, int]]:
         joined = self.joiner.advance(now_ms, limit)
@@ -101,7 +102,7 @@ class Partition:
         self, impressions: Iterable[bytes], clicks: Iterable[bytes]
     ) -> list[tuple[str, str, int]]:
         """Offer all of it, and say that there is no more."""
-        for side, values in ((Side.IMPRESSIONS, impressions), (Side.CLICKS, clicks)):
+        for side, values in ((EventSide.IMPRESSIONS, impressions), (EventSide.CLICKS, clicks)):
             self.offer(side, records(side, values))
             self.joiner.ended(side)
         return self.advance()

@@ -8,7 +8,7 @@ from typing import Any
 
 import confluent_kafka
 
-from headrace.ingest.dead_letters import retry as dead_letter_retry
+from headrace.ingest.dead_letters import letter_retry as dead_letter_retry
 from headrace.ingest.dead_letters.letter import Letter
 from headrace.ingest.dead_letters.reader import Choice
 from headrace.ingest.kafka import EventTopics, KafkaSettings

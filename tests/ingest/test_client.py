@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.ingest.client import ClientSettings, CollectorClient, NotDelivered, RefusedEvent
+from headrace.ingest.client import ClientSettings, CollectorClient, NotDelivered, UndeliverableEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def test_it_waits_as_long_as_the_collector_says() -> None:
 
 
 def test_only_what_was_not_acknowledged_is_sent_again_and_what_is_wrong_is_told() -> None:
-    told: list[RefusedEvent] = []
+    told: list[UndeliverableEvent] = []
 
     def partly(events: list[bytes]) -> Answer:
         assert len(events) == 4
@@ -170,7 +170,7 @@ def test_only_what_was_not_acknowledged_is_sent_again_and_what_is_wrong_is_told(
 
 
 def test_a_batch_too_large_is_halved_until_the_event_is_found() -> None:
-    told: list[RefusedEvent] = []
+    told: list[UndeliverableEvent] = []
 
     def too_large(events: list[bytes]) -> Answer:
         if any(b'"n":5' in each for each in events):

@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from headrace.ingest.collector import delivery as delivery_module
-from headrace.ingest.collector.backpressure import Limits
+from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import RETRY_AFTER_S
 from headrace.ingest.collector.validation import _WANTED
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.http.bearer_tokens import Tokens, read_tokens
-from headrace.ingest.http.errors import BadTokens
+from headrace.ingest.http.http_errors import BadTokens
 from tests.ingest.collecting import NOW_MS, collecting, until
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def test_a_wrong_request_is_refused_as_a_whole(name: str) -> None:
     body, headers, status, field, expected = WRONG[name]
 
     async def send() -> None:
-        limits = Limits(body_bytes=2000, batch_events=10)
+        limits = CollectorLimits(body_bytes=2000, batch_events=10)
         async with collecting(limits) as collector:
             answer = await collector.http.post(CLICKS, content=body, headers=headers)
             error = answer.json()["error"]
@@ -259,9 +259,9 @@ def test_what_kafka_will_never_take_is_not_to_be_sent_again(when: str) -> None:
 
 
 FULL = {
-    "requests": Limits(requests=1),
-    "events": Limits(waiting_events=3),
-    "bytes": Limits(waiting_bytes=150),
+    "requests": CollectorLimits(requests=1),
+    "events": CollectorLimits(waiting_events=3),
+    "bytes": CollectorLimits(waiting_bytes=150),
 }
 
 
@@ -342,7 +342,7 @@ def test_a_body_that_stalls_gives_its_room_back() -> None:
             yield b"{"
             await asyncio.Event().wait()
 
-        async with collecting(Limits(body_timeout_s=0.01)) as collector:
+        async with collecting(CollectorLimits(body_timeout_s=0.01)) as collector:
             answer = await collector.http.post(IMPRESSIONS, content=stalling(), headers=JSON)
             assert answer.status_code == 408
             assert answer.json()["error"]["found"] == "1 bytes of it"

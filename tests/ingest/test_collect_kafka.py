@@ -26,10 +26,10 @@ from headrace.deploy.cli import dead_letters
 from headrace.deploy.errors import BadOption
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import free_port
-from headrace.ingest.client import CollectorClient, RefusedEvent
-from headrace.ingest.collector import process as process_module
+from headrace.ingest.client import CollectorClient, UndeliverableEvent
+from headrace.ingest.collector import collector_process as process_module
+from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.collector.process import CollectorSettings, run_collector
 from headrace.ingest.dead_letters.letter import pack
 from headrace.ingest.errors import (
     KafkaRefused,
@@ -39,7 +39,7 @@ from headrace.ingest.errors import (
     StreamError,
 )
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.http.errors import AddressTaken, BadTokens
+from headrace.ingest.http.http_errors import AddressTaken, BadTokens
 from headrace.ingest.kafka import (
     EventTopics,
     KafkaSettings,
@@ -247,7 +247,7 @@ def answers(port: int) -> bool:
 def test_the_client_and_the_collector_understand_each_other(
     own_kafka: KafkaWithPasswords,
 ) -> None:
-    told: list[RefusedEvent] = []
+    told: list[UndeliverableEvent] = []
     now_ms = time.time_ns() // 1_000_000
     with (
         collecting_here(KafkaSettings(own_kafka.bootstrap)) as port,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.ingest.runtime.numba_kernels import Settled, kernel
+from headrace.ingest.runtime.numba_kernels import CachedDispatch, kernel
 
 
 class Pair(NamedTuple):
@@ -25,20 +25,20 @@ def add_up(pair, total):  # type: ignore[no-untyped-def]
         total[0] += pair.left[i] + 10.0 * pair.right[i]
 
 
-def added(settled: Settled, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> float:
+def added(settled: CachedDispatch, left: npt.NDArray[Any], right: npt.NDArray[Any]) -> float:
     total = np.empty(1)
     settled(left, Pair(left, right), total)
     return float(total[0])
 
 
 def test_every_call_computes_what_the_kernel_does() -> None:
-    settled, left = Settled(add_up), np.arange(4.0)
+    settled, left = CachedDispatch(add_up), np.arange(4.0)
     for scale in range(5):
         assert added(settled, left, np.full(4, float(scale))) == 6.0 + 40.0 * scale
 
 
 def test_arrays_of_another_type_come_with_another_lasting_one() -> None:
-    settled = Settled(add_up)
+    settled = CachedDispatch(add_up)
     for left, right in (
         (np.arange(4.0), np.ones(4)),
         (np.arange(8.0)[::2], np.ones(8)[::2]),  # strided: laid out otherwise
@@ -50,14 +50,14 @@ def test_arrays_of_another_type_come_with_another_lasting_one() -> None:
 
 
 def test_two_that_take_turns_get_what_is_theirs() -> None:
-    settled, whole, strided = Settled(add_up), np.arange(4.0), np.arange(8.0)[::2]
+    settled, whole, strided = CachedDispatch(add_up), np.arange(4.0), np.arange(8.0)[::2]
     for _ in range(4):
         for left in (whole, strided, strided):
             assert added(settled, left, np.zeros(4)) == left.sum()
 
 
 def test_it_keeps_no_memory_that_nobody_else_wants() -> None:
-    settled, left = Settled(add_up), np.arange(4.0)
+    settled, left = CachedDispatch(add_up), np.arange(4.0)
     for _ in range(3):
         added(settled, left, np.ones(4))
     gone = weakref.ref(left)

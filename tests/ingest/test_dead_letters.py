@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from headrace.ingest.dead_letters.letter import Letter, Origin, Settled, pack, pack_settled, unpack
+from headrace.ingest.dead_letters.letter import (
+    Letter,
+    Origin,
+    SettledLetters,
+    pack,
+    pack_settled,
+    unpack,
+)
+from headrace.ingest.dead_letters.letter_retry import Retried, retry
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.dead_letters.repairs import BadRepair, FileRepairs, FunctionRepairs, as_line
-from headrace.ingest.dead_letters.retry import Retried, retry
 from headrace.ingest.errors import Fenced
 from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
 from headrace.ingest.kafka import (
@@ -34,7 +41,7 @@ from tests.ingest.joined import Joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.ingest.dead_letters.retry import Repairs
+    from headrace.ingest.dead_letters.letter_retry import Repairs
 
 NOW_MS = 1_767_225_600_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +87,7 @@ def test_letters_written_before_they_had_keys_are_read() -> None:
 
 
 def test_a_settlement_is_told_from_a_letter_and_other_messages_from_both() -> None:
-    settled = Settled(retried=(Origin("t", 1, 2, 3),), discarded=(Origin("t", 1, 4, 5),))
+    settled = SettledLetters(retried=(Origin("t", 1, 2, 3),), discarded=(Origin("t", 1, 4, 5),))
     assert unpack(pack_settled(settled)) == settled
     assert unpack(b"hello") is None
     assert unpack(b'{"settled":1}') is None
@@ -299,7 +306,7 @@ def test_a_settlement_behind_the_open_transaction_of_a_joiner_is_waited_for(
     joining.produce(topics.names.dead_letters, pack(topics.broken(2)[1], Reason.NO_TIME))
     joining.flush(30)
     writer = KafkaWriter(topics.kafka)
-    settled = Settled(retried=(topics_origin(topics, 0),))
+    settled = SettledLetters(retried=(topics_origin(topics, 0),))
     writer.send(Source(topics.names.dead_letters, 0), pack_settled(settled), b"settled")
     writer.close()
     ending = threading.Timer(0.5, joining.commit_transaction)

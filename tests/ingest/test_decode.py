@@ -28,11 +28,12 @@ from headrace.ingest.events.contract import (
     read_event,
 )
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.hashing import hash_values, texts
-from headrace.ingest.joiner.core.input import Chunk, ChunkReader, Role, Side
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventRole, EventSide
 from headrace.ingest.joiner.core.join import _no_chunk
-from headrace.ingest.kafka.protocols import Block, Record, Source
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 
 NOW_MS = 1_700_000_000_000
 _SPEC = """
@@ -91,12 +92,14 @@ FIELDS = fields()
 READER, ENCODER = ChunkReader(FIELDS), Encoder(FIELDS)
 
 
-def block(values: list[bytes], append_ms: int = NOW_MS) -> Block:
+def block(values: list[bytes], append_ms: int = NOW_MS) -> MessageBlock:
     source = Source("shown", 0)
-    return Block.of([Record(source, 3 * i, append_ms, value) for i, value in enumerate(values)])
+    return MessageBlock.of(
+        [Record(source, 3 * i, append_ms, value) for i, value in enumerate(values)]
+    )
 
 
-def strings_of(chunk: Chunk, place: int) -> list[str | None]:
+def strings_of(chunk: EventChunk, place: int) -> list[str | None]:
     rows = chunk.rows
     return [
         bytes(rows.data[begin : begin + length]).decode() if length >= 0 else None
@@ -107,19 +110,19 @@ def strings_of(chunk: Chunk, place: int) -> list[str | None]:
 def agree(values: list[bytes], append_ms: int = NOW_MS) -> None:
     """Both ways lead to the same, for impressions and for clicks."""
     expected = [read_event(value, append_ms) for value in values]
-    for side in Side:
+    for side in EventSide:
         chunk = READER.read(side, block(values, append_ms))
         assert chunk.refused == {i: e for i, e in enumerate(expected) if isinstance(e, Reason)}
         for place, event in enumerate(expected):
             if isinstance(event, Reason):
-                assert chunk.arrays.roles[place] == Role.REFUSED
+                assert chunk.arrays.roles[place] == EventRole.REFUSED
                 continue
-            role = Role.TICK if is_tick(event) else Role.EVENT
+            role = EventRole.TICK if is_tick(event) else EventRole.EVENT
             assert chunk.arrays.roles[place] == role, values[place]
             assert chunk.arrays.event_ms[place] == event[TIME]
             [hashed] = hash_values([event.get(IMPRESSION_ID)])
             assert chunk.arrays.hashes[place] == hashed
-    chunk = READER.read(Side.IMPRESSIONS, block(values, append_ms))
+    chunk = READER.read(EventSide.IMPRESSIONS, block(values, append_ms))
     kept = [(i, event) for i, event in enumerate(expected) if not isinstance(event, Reason)]
     for place, event in kept:
         encoded = ENCODER.encode([event])
@@ -322,11 +325,11 @@ transform = "number"
 def test_kernels_see_the_same_types_whatever_the_fields_and_the_events() -> None:
     event = b'{"impression_id":"a","timestamp_ms":1,"amount":2,"tags":["b"]}'
     blocks = [block([event] * 3), block([event]), block([b"[]"])]
-    chunks = [_no_chunk(side) for side in Side]
+    chunks = [_no_chunk(side) for side in EventSide]
     for text in (_SPEC, _ONE_ID, _ONE_NUMBER, _WEIGHED):
         where = SpecText("test.toml", text)
         reader = ChunkReader(parse_fields(where.tables(), where))
-        for side in Side:
+        for side in EventSide:
             chunks += [reader.read(side, each) for each in blocks]
     kinds: set[object] = {typeof((chunk.arrays, chunk.rows)) for chunk in chunks}  # type: ignore[no-untyped-call]
     assert len(kinds) == 1

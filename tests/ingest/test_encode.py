@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.hashing import ABSENT, field_id, hash_text
+from headrace.ingest.features.spec_text import SpecText
 from tests.ingest.crosses import cross_ids
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.batch import Examples, concatenate, pack, unpack
-from headrace.ingest.features.fields import SpecError
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.joiner.core.input import EventSide
 from tests.ingest.partition import Partition, clicked, fields_of, records, shown, tick
 
 END = tick(1000)
@@ -16,7 +16,7 @@ WEIGHT = 'weight = "worth"'
 
 
 def _examples(partition: Partition, impressions: list[bytes], clicks: list[bytes]) -> Examples:
-    for side, values in ((Side.IMPRESSIONS, impressions), (Side.CLICKS, clicks)):
+    for side, values in ((EventSide.IMPRESSIONS, impressions), (EventSide.CLICKS, clicks)):
         partition.offer(side, records(side, [*values, END]))
         partition.joiner.ended(side)
     parts = []
@@ -45,8 +45,8 @@ def test_both_examples_of_an_impression_have_the_weight_of_its_field() -> None:
 def test_a_weight_that_is_none_makes_a_dead_letter_of_its_impression(worth: object) -> None:
     partition = Partition(examples=WEIGHT)
     impressions = [shown("a", 0, worth=worth), shown("b", 1, worth="3"), shown("c", 2, worth=None)]
-    partition.offer(Side.IMPRESSIONS, records(Side.IMPRESSIONS, [*impressions, END]))
-    partition.offer(Side.CLICKS, records(Side.CLICKS, [END]))
+    partition.offer(EventSide.IMPRESSIONS, records(EventSide.IMPRESSIONS, [*impressions, END]))
+    partition.offer(EventSide.CLICKS, records(EventSide.CLICKS, [END]))
     joined = partition.joiner.advance(0)
     assert _weights(joined.examples) == {("b", 0): 3.0, ("c", 0): 1.0}
     [dead] = joined.dead
@@ -136,9 +136,9 @@ def test_a_joiner_that_starts_again_drops_the_same() -> None:
     values = [shown(f"i{i}", i) for i in range(300)]
     whole, broken = (Partition("window", "negative_rate = 0.3") for _ in range(2))
     expected = whole.join([*values, END], [END])
-    broken.offer(Side.IMPRESSIONS, records(Side.IMPRESSIONS, values)[:150])
-    broken.joiner.ended(Side.IMPRESSIONS)
-    broken.offer(Side.CLICKS, records(Side.CLICKS, [END]))
+    broken.offer(EventSide.IMPRESSIONS, records(EventSide.IMPRESSIONS, values)[:150])
+    broken.joiner.ended(EventSide.IMPRESSIONS)
+    broken.offer(EventSide.CLICKS, records(EventSide.CLICKS, [END]))
     made = broken.advance()
     checkpoint = broken.joiner.checkpoint()
     again = Partition("window", "negative_rate = 0.3")

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.ingest.examples.batch import Examples, UnreadableExamples, concatenate, pack, unpack
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.features.fields import FieldSet, parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.core.input import EventSide
 from tests.ingest.partition import Partition, clicked, fields_of, records, shown, tick
 
 
@@ -31,7 +32,7 @@ def _joined(count: int, first: int = 0) -> Examples:
         for i in range(first, first + count)
     ]
     clicks = [clicked(f"i{i}", i) for i in range(first, first + count, 2)]
-    for side, values in ((Side.IMPRESSIONS, impressions), (Side.CLICKS, clicks)):
+    for side, values in ((EventSide.IMPRESSIONS, impressions), (EventSide.CLICKS, clicks)):
         partition.offer(side, records(side, [*values, tick(1000)]))
     return partition.joiner.advance(0).examples
 

@@ -1,7 +1,15 @@
 """The fakes keep the promises of the protocols they stand for."""
 
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, Sent
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Lost, Reader, Record, Source, Writer
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, SentMessage
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    PartitionAssigned,
+    PartitionRevoked,
+    Reader,
+    Record,
+    Source,
+    Writer,
+)
 from headrace.ingest.kafka.transactions import Committed, Outgoing, Transactions
 
 SOURCE, OTHER = Source("t", 0), Source("t", 1)
@@ -21,7 +29,7 @@ def test_the_fakes_have_the_shape_of_the_real_ones() -> None:
 
 def test_nothing_comes_before_start_and_then_all_in_order_with_the_end() -> None:
     reader = ListReader({SOURCE: [record(0), record(2), record(5)]}, largest_poll=2)
-    assert reader.poll(0.0) == [Gained(SOURCE)]
+    assert reader.poll(0.0) == [PartitionAssigned(SOURCE)]
     assert reader.poll(0.0) == []
     reader.start({SOURCE: 1})
     assert reader.poll(0.0) == [record(2), record(5), AtEnd(SOURCE, 6)]
@@ -47,11 +55,11 @@ def test_a_lost_source_is_silent_until_gained_and_started_again() -> None:
     reader.poll(0.0)
     reader.start({SOURCE: 0})
     reader.lose(SOURCE)
-    assert reader.poll(0.0) == [Lost(SOURCE)]
+    assert reader.poll(0.0) == [PartitionRevoked(SOURCE)]
     reader.start({SOURCE: 0})
     assert reader.poll(0.0) == []
     reader.gain(SOURCE)
-    assert reader.poll(0.0) == [Gained(SOURCE)]
+    assert reader.poll(0.0) == [PartitionAssigned(SOURCE)]
     reader.start({SOURCE: 0})
     assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
 
@@ -59,7 +67,7 @@ def test_a_lost_source_is_silent_until_gained_and_started_again() -> None:
 def test_a_writer_remembers_what_was_flushed() -> None:
     writer = ListWriter()
     writer.send(SOURCE, b"v", b"k")
-    assert (writer.sent, writer.flushed) == ([Sent(SOURCE, b"v", b"k")], 0)
+    assert (writer.sent, writer.flushed) == ([SentMessage(SOURCE, b"v", b"k")], 0)
     writer.close()
     assert (writer.flushed, writer.closed) == (1, True)
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.ingest.features.fields import (
-    FieldSet,
-    LabelPolicy,
-    Policy,
-    SpecError,
-    SpecText,
-    parse_fields,
-)
+from headrace.ingest.features.fields import FieldSet, LabelPolicy, Policy, parse_fields
+from headrace.ingest.features.spec_text import SpecError, SpecText
 
 GOOD = """
 [label]

@@ -9,8 +9,8 @@ import pytest
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.core import join
-from headrace.ingest.joiner.core.checkpoint import Checkpoint, Counters
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
+from headrace.ingest.joiner.core.input import EventSide
 from tests.ingest.partition import (
     LONG_AGO_MS,
     T0_MS,
@@ -23,7 +23,7 @@ from tests.ingest.partition import (
 )
 
 END = tick(100 * WINDOW_MS)
-IMPRESSIONS, CLICKS = Side.IMPRESSIONS, Side.CLICKS
+IMPRESSIONS, CLICKS = EventSide.IMPRESSIONS, EventSide.CLICKS
 
 
 def test_an_impression_is_shown_at_once_and_its_click_is_a_second_example() -> None:
@@ -31,14 +31,14 @@ def test_an_impression_is_shown_at_once_and_its_click_is_a_second_example() -> N
     made = partition.join([shown("a", 0), shown("b", 5), END], [clicked("a", 7), END])
     assert made == [("shown", "a", 0), ("shown", "b", 0), ("clicked", "a", 1)]
     counters = partition.joiner.counters
-    assert counters == Counters(impressions=2, clicks=1, examples=3, ticks=2)
+    assert counters == JoinerCounters(impressions=2, clicks=1, examples=3, ticks=2)
 
 
 def test_a_window_closes_with_the_label_known_by_then() -> None:
     partition = Partition("window")
     made = partition.join([shown("a", 0), shown("b", 5), END], [clicked("b", 7), END])
     assert made == [("closed", "a", 0), ("closed", "b", 1)]
-    assert partition.joiner.counters == Counters(impressions=2, clicks=1, examples=2, ticks=2)
+    assert partition.joiner.counters == JoinerCounters(impressions=2, clicks=1, examples=2, ticks=2)
 
 
 def test_a_window_is_open_to_its_last_millisecond_and_no_longer() -> None:
@@ -292,7 +292,7 @@ def test_a_checkpoint_is_short_and_survives_as_json() -> None:
     partition = Partition()
     partition.join([shown("a", 0), shown("b", 1), b"", END], [clicked("a", 2), END])
     checkpoint = partition.joiner.checkpoint()
-    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert JoinerCheckpoint.from_json(checkpoint.to_json()) == checkpoint
     assert len(checkpoint.to_json()) < 500
     assert checkpoint.shown.position == 17
     assert checkpoint.clicked.position == 13
@@ -328,17 +328,17 @@ def test_reading_again_ends_where_records_were_deleted_meanwhile() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "null", "nonsense", '{"format":1}'])
 def test_metadata_that_is_no_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected the checkpoint of a joiner"):
-        Checkpoint.from_json(text)
+        JoinerCheckpoint.from_json(text)
 
 
 def test_a_checkpoint_of_another_format_is_refused() -> None:
     text = Partition().joiner.checkpoint().to_json().replace('"format":1', '"format":9')
     with pytest.raises(ValueError, match="expected format 1, found 9"):
-        Checkpoint.from_json(text)
+        JoinerCheckpoint.from_json(text)
 
 
 def test_counters_add_up() -> None:
-    one = Counters(impressions=1, clicks=2, duplicate_clicks=3)
-    both = one + Counters(impressions=10, duplicate_impressions=5)
-    assert both == Counters(11, 2, 0, 5, 3)
+    one = JoinerCounters(impressions=1, clicks=2, duplicate_clicks=3)
+    both = one + JoinerCounters(impressions=10, duplicate_impressions=5)
+    assert both == JoinerCounters(11, 2, 0, 5, 3)
     assert both.duplicates == 8

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
-from headrace.ingest.joiner.core.checkpoint import Checkpoint
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
+from headrace.ingest.joiner.core.input import EventSide
 from headrace.ingest.joiner.core.rules import FOREVER
 from tests.ingest.partition import T0_MS, Partition, clicked, records, shown, tick
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.ingest.joiner.core.join import PartitionJoiner
     from headrace.ingest.kafka.protocols import Record
 
-SIDES = (Side.IMPRESSIONS, Side.CLICKS)
+SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ class _Script:
         count = dice.choice((10, 60, 150))
         self.streams = [self._stream(side, count) for side in SIDES]
 
-    def _stream(self, side: Side, count: int) -> list[Record]:
+    def _stream(self, side: EventSide, count: int) -> list[Record]:
         dice = self.dice
         values, appends, now = [], [], 0
         for _ in range(count):
@@ -64,7 +64,7 @@ class _Script:
                 values.append(tick(at + dice.choice((0, 0, 150))))
             elif kind < 0.1:
                 values.append(dice.choice((b"", b"{", b'{"timestamp_ms":1}')))
-            elif side is Side.CLICKS:
+            elif side is EventSide.CLICKS:
                 values.append(clicked(identity, at + dice.randrange(60)))
             else:
                 tags = dice.sample(["a", "bb", "ccc"], dice.randrange(4))
@@ -86,19 +86,19 @@ class _Fed:
     def joiner(self) -> PartitionJoiner:
         return self.partition.joiner
 
-    def offer(self, side: Side, count: int) -> None:
+    def offer(self, side: EventSide, count: int) -> None:
         begin = self.offered[side]
         self.offered[side] = min(len(self.script.streams[side]), begin + count)
         self.partition.offer(side, self.script.streams[side][begin : self.offered[side]])
         if self.offered[side] > begin:
             self.at_end[side] = False
 
-    def end(self, side: Side) -> None:
+    def end(self, side: EventSide) -> None:
         self.at_end[side] = True
         self.joiner.ended(side)
 
     def restart(self, dice: random.Random) -> None:
-        checkpoint = Checkpoint.from_json(self.joiner.checkpoint().to_json())
+        checkpoint = JoinerCheckpoint.from_json(self.joiner.checkpoint().to_json())
         self.partition = Partition(self.policy)
         self.joiner.restore(checkpoint)
         left = {
@@ -187,7 +187,7 @@ def test_a_click_that_a_closing_window_makes_late_is_late_on_either_side_of_a_re
     """The watermark moves past what it waits for, and the joiner is killed before another event."""
     waits, opens = [clicked("x", 0)], [shown("a", 100)]
     before, after = Partition("window"), Partition("window")
-    for side, values in ((Side.IMPRESSIONS, opens), (Side.CLICKS, waits)):
+    for side, values in ((EventSide.IMPRESSIONS, opens), (EventSide.CLICKS, waits)):
         before.offer(side, records(side, values))
         before.joiner.ended(side)
     made = [before.advance(now_ms) for now_ms in (0, 1_000, 2_000)]
@@ -195,7 +195,10 @@ def test_a_click_that_a_closing_window_makes_late_is_late_on_either_side_of_a_re
     assert before.joiner.counters.late_clicks == 1
 
     after.joiner.restore(before.joiner.checkpoint())
-    for side, values in ((Side.IMPRESSIONS, [*opens, shown("b", 160)]), (Side.CLICKS, waits)):
+    for side, values in (
+        (EventSide.IMPRESSIONS, [*opens, shown("b", 160)]),
+        (EventSide.CLICKS, waits),
+    ):
         after.offer(side, records(side, values))
         after.joiner.ended(side)
     for now_ms in (2_000, 3_000):

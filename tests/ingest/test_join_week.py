@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from headrace.ingest.features.fields import LabelPolicy, Policy, SpecText, parse_fields
-from headrace.ingest.joiner.core.checkpoint import Checkpoint
-from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.features.fields import LabelPolicy, Policy, parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.protocols import Block, Record, Source
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 from tests.ingest.partition import LONG_AGO_MS
 
 WEEK = Path(__file__).parents[2].parent / "shared" / "data" / "ebnerd_week1"
@@ -53,7 +54,7 @@ def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> No
     fields = parse_fields(where.tables(), where)
     assert fields.label == LabelPolicy(policy, WINDOW_S[policy] * 1000)
     reader = ChunkReader(fields)
-    streams = {Side.IMPRESSIONS: _records("impressions"), Side.CLICKS: _records("clicks")}
+    streams = {EventSide.IMPRESSIONS: _records("impressions"), EventSide.CLICKS: _records("clicks")}
     nexts = dict.fromkeys(streams, 0)
     joiner = PartitionJoiner(fields)
     shows = clicks = rounds = 0
@@ -61,7 +62,7 @@ def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> No
         for side, records in streams.items():
             if joiner.queued(side) < _CHUNK and nexts[side] < len(records):
                 chunk = records[nexts[side] : nexts[side] + _CHUNK]
-                joiner.offer(reader.read(side, Block.of(chunk)))
+                joiner.offer(reader.read(side, MessageBlock.of(chunk)))
                 nexts[side] += len(chunk)
         joined = joiner.advance(0)
         assert not joined.dead
@@ -70,11 +71,11 @@ def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> No
         clicks += int(labels.sum())
         rounds += 1
         if rounds % 20 == 0:  # killed, and started by another
-            checkpoint = Checkpoint.from_json(joiner.checkpoint().to_json())
+            checkpoint = JoinerCheckpoint.from_json(joiner.checkpoint().to_json())
             joiner = PartitionJoiner(fields)
             joiner.restore(checkpoint)
-            nexts = {Side.IMPRESSIONS: checkpoint.shown.rewind}
-            nexts[Side.CLICKS] = checkpoint.clicked.rewind
+            nexts = {EventSide.IMPRESSIONS: checkpoint.shown.rewind}
+            nexts[EventSide.CLICKS] = checkpoint.clicked.rewind
         elif joined.taken == 0 and nexts == {s: len(each) for s, each in streams.items()}:
             break
     counters = joiner.counters

@@ -15,7 +15,8 @@ import pytest
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
-from headrace.ingest.joiner.process import JoinerSettings, read_state, run_joiner
+from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka import EventTopics, KafkaSettings, TopicSpec, ensure_topics, read_all
 from headrace.ingest.replay.replay import replay
 from tests.ingest.events_of import Happened, fields_of, happen

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.examples.splitting import Cut
-from headrace.ingest.joiner.committed_state import Saved
-from headrace.ingest.joiner.loop import Pace
+from headrace.ingest.joiner.committed_state import SavedCheckpoint
+from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.transactions import Committed
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.transactions import Outgoing
 
 
-def saved(transactions: ListTransactions, partition: int) -> Saved:
+def saved(transactions: ListTransactions, partition: int) -> SavedCheckpoint:
     text = transactions.offsets[Source(TOPICS.impressions, partition)].metadata
-    return msgspec.json.decode(text, type=Saved)
+    return msgspec.json.decode(text, type=SavedCheckpoint)
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
@@ -51,7 +51,7 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
     dice = random.Random(seed)
     records = happened.records(TOPICS, PARTITIONS)
     transactions = ForgetfulTransactions(dice)
-    pace = Pace(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
+    pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
     deaths = losses = aborts = 0
     while deaths < 500:
         life = Life(
@@ -157,7 +157,7 @@ def test_a_joiner_that_can_write_nothing_for_long_gives_up_saying_why() -> None:
 
 def test_progress_without_examples_is_committed_after_a_while_and_not_before() -> None:
     happened = Happened()
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=Pace())
+    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=JoinerPacing())
     life.joiner.step(0.0)
     life.joiner.step(0.0)
     tick = json.dumps({"timestamp_ms": 1_700_000_000_000}).encode()
@@ -197,7 +197,9 @@ def test_windows_close_by_wall_time_when_nothing_comes() -> None:
 
 def test_partitions_are_written_in_the_order_of_event_time_within_a_slice() -> None:
     happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
-    pace = Pace(turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1))
+    pace = JoinerPacing(
+        turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
+    )
     life = Life(
         happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
     )
@@ -229,7 +231,7 @@ def test_a_source_that_runs_ahead_is_paused_until_it_no_longer_does() -> None:
     shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
     late = records[clicked]
     life = Life(
-        {shown: records[shown], clicked: []}, ListTransactions(), pace=Pace(ahead_limit=500)
+        {shown: records[shown], clicked: []}, ListTransactions(), pace=JoinerPacing(ahead_limit=500)
     )
     life.reader.pause([clicked])  # Kafka is slow with these, and they are not at their end
     paused: set[Source] = set()
@@ -277,7 +279,7 @@ def test_a_topic_made_again_or_overtaken_by_retention_is_refused() -> None:
 
 def test_what_was_made_is_written_when_the_joiner_finishes() -> None:
     happened = happen(seed=9, count=50, partitions=PARTITIONS)
-    slow = Pace(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
+    slow = JoinerPacing(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
     life.joiner.step(0.0)
     life.joiner.step(0.0)

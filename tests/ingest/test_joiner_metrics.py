@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.events.contract import Reason
-from headrace.ingest.joiner.metrics import JoinerCollector
+from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.kafka.fakes import ListTransactions
 from tests.ingest.events_of import START_MS, TOPICS, WINDOW_MS, Happened, happen
 from tests.ingest.life import MODEL, PARTITIONS, Life

@@ -31,7 +31,14 @@ from headrace.ingest.kafka import (
     read_all,
     topics_for,
 )
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Happening, Lost, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    Happening,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
 from headrace.ingest.kafka.topics import STATUS_TOPIC
 
 if TYPE_CHECKING:
@@ -101,7 +108,7 @@ def test_a_gained_source_delivers_nothing_before_start_and_then_all_up_to_its_en
     source, other = Source(topic, 0), Source(topic, 1)
     write(settings, source, numbered(100))
     write(settings, other, numbered(3))
-    assert reader.poll(0.0) == [Gained(source), Gained(other)]
+    assert reader.poll(0.0) == [PartitionAssigned(source), PartitionAssigned(other)]
     reader.start({other: 3})
     assert until_end(reader, other, 3) == [AtEnd(other, 3)]
     reader.start({source: 40})
@@ -222,9 +229,9 @@ def test_a_topic_made_again_has_another_identity(
 def owned(happened: list[Happening]) -> set[Source]:
     ours: set[Source] = set()
     for happening in happened:
-        if isinstance(happening, Gained):
+        if isinstance(happening, PartitionAssigned):
             ours.add(happening.source)
-        elif isinstance(happening, Lost):
+        elif isinstance(happening, PartitionRevoked):
             ours.discard(happening.source)
     return ours
 
@@ -291,8 +298,14 @@ def test_an_instance_called_fenced_while_nobody_took_over_joins_again_and_reads_
     sources = owned(happened)
     reader.start(dict.fromkeys(sources, 0))
     reader._consumer = cast("Any", CalledFenced(reader._consumer))
-    happened = poll_until(reader, lambda happened: any(isinstance(h, Gained) for h in happened))
-    assert {h.source for h in happened if isinstance(h, Lost)} == sources == owned(happened)
+    happened = poll_until(
+        reader, lambda happened: any(isinstance(h, PartitionAssigned) for h in happened)
+    )
+    assert (
+        {h.source for h in happened if isinstance(h, PartitionRevoked)}
+        == sources
+        == owned(happened)
+    )
     source = Source(topic, 1)
     write(settings, source, numbered(7))
     reader.start({source: 0})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from headrace.ingest.http.server import Gathering, OneWrite
+from headrace.ingest.http.server import BatchingTransport, SingleWriteProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class Transport(asyncio.Transport):
 def test_the_head_and_the_body_of_an_answer_are_one_write() -> None:
     async def answer() -> list[Any]:
         transport = Transport()
-        gathered = Gathering(transport, asyncio.get_running_loop())
+        gathered = BatchingTransport(transport, asyncio.get_running_loop())
         gathered.write(b"head ")
         gathered.write(b"body")
         assert transport.told == []
@@ -49,7 +49,7 @@ def test_the_head_and_the_body_of_an_answer_are_one_write() -> None:
 def test_what_was_written_is_sent_before_the_connection_is_closed() -> None:
     async def answer() -> Transport:
         transport = Transport()
-        gathered = Gathering(transport, asyncio.get_running_loop())
+        gathered = BatchingTransport(transport, asyncio.get_running_loop())
         gathered.write(b"last")
         gathered.close()
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ def test_what_was_written_is_sent_before_the_connection_is_closed() -> None:
 def test_what_is_sent_at_once_comes_after_what_was_written() -> None:
     async def answer() -> list[Any]:
         transport = Transport()
-        gathered = Gathering(transport, asyncio.get_running_loop())
+        gathered = BatchingTransport(transport, asyncio.get_running_loop())
         gathered.write(b"one ")
         gathered.send(b"two")
         gathered.send(b"three")
@@ -106,10 +106,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("nobody asks")
 
 
-def connection(timers: Timers) -> tuple[OneWrite, Transport]:
+def connection(timers: Timers) -> tuple[SingleWriteProtocol, Transport]:
     config = uvicorn.Config(app, log_config=None, ws="none", timeout_keep_alive=10)
     loop: Any = timers
-    protocol, transport = OneWrite(config, ServerState(), {}, loop), Transport()
+    protocol, transport = SingleWriteProtocol(config, ServerState(), {}, loop), Transport()
     protocol.connection_made(transport)
     return protocol, transport
 

@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
-from headrace.ingest.replay.replay import NoEventsError, Progress, ReplaySettings, replay
+from headrace.ingest.replay.ndjson import NoEventsError
+from headrace.ingest.replay.replay import ReplayProgress, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +61,7 @@ def test_every_line_arrives_once_by_its_key_in_order_and_ticks_end_it(
 ) -> None:
     first = write_directory(tmp_path / "1", [shown(i) for i in range(3_000)], [clicked(7)])
     second = write_directory(tmp_path / "2", [shown(i) for i in range(3_000, 3_010)], [])
-    reached: list[Progress] = []
+    reached: list[ReplayProgress] = []
     replayed = replay(
         settings,
         [first, second],

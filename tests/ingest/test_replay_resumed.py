@@ -14,7 +14,7 @@ import pytest
 
 from headrace.ingest.errors import BadCheckpoint
 from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
-from headrace.ingest.replay.replay import Progress, ReplaySettings, replay
+from headrace.ingest.replay.replay import ReplayProgress, ReplaySettings, replay
 from tests.ingest.test_replay import clicked, shown, write_directory
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_a_replay_killed_at_any_moment_goes_on_without_duplicates(
             while int(process.stdout.readline()) < limit:
                 assert time.monotonic() < deadline
             process.kill()
-    reached: list[Progress] = []
+    reached: list[ReplayProgress] = []
     replayed = replay(
         settings,
         [directory],

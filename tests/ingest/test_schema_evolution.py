@@ -13,12 +13,13 @@ import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind, concatenate, unpack
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.fields import FieldSet, SpecText, parse_fields
+from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.hashing import ABSENT, field_id
-from headrace.ingest.joiner.loop import Joiner, Pace
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.retry import ask_again
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ class Broker:
             model=model,
             fields=fields,
             topics=TOPICS,
-            pace=Pace(lazy_commit_ms=0),
+            pace=JoinerPacing(lazy_commit_ms=0),
             now_ms=lambda: 0,
             rest=lambda _: None,
-            restoring=ask_again(0.0),
+            restoring=retry_for(0.0),
             give_up_s=60.0,
         )
         for _ in range(100):

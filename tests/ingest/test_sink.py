@@ -14,8 +14,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from headrace.ingest.archive.archiver import Sink, SinkSettings
-from headrace.ingest.archive.parquet_folder import Folder, SinkError
+from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
+from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.kafka import (
     EventTopics,
     KafkaSettings,
@@ -55,14 +55,16 @@ def read(directory: Path, topic: str = "impressions") -> list[dict[str, Any]]:
     return rows
 
 
-def drain(sink: Sink) -> None:
+def drain(sink: Archiver) -> None:
     for _ in range(40):
         sink.step(0.0)
 
 
 def test_every_event_is_in_the_file_of_its_hour(tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path))
-    sink = Sink(ListReader({SHOWN: records(100)}, largest_poll=7), folder, None, SinkSettings(30))
+    folder = ArchiveFolder(str(tmp_path))
+    sink = Archiver(
+        ListReader({SHOWN: records(100)}, largest_poll=7), folder, None, ArchiveSettings(30)
+    )
     drain(sink)
     sink.finish()
     rows = read(tmp_path)
@@ -78,8 +80,8 @@ def test_every_event_is_in_the_file_of_its_hour(tmp_path: Path) -> None:
 def test_what_is_no_event_is_kept_too(tmp_path: Path) -> None:
     odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b""]
     held = [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]
-    folder = Folder(str(tmp_path))
-    sink = Sink(ListReader({SHOWN: held}), folder, None, SinkSettings())
+    folder = ArchiveFolder(str(tmp_path))
+    sink = Archiver(ListReader({SHOWN: held}), folder, None, ArchiveSettings())
     drain(sink)
     sink.finish()
     folder.close()
@@ -97,7 +99,7 @@ def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_p
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
     for life in range(60):
-        folder = Folder(str(tmp_path))
+        folder = ArchiveFolder(str(tmp_path))
         calls = dice.randrange(1, 25) if life < 59 else 10**6
 
         def counted(method: Any) -> Any:
@@ -116,7 +118,7 @@ def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_p
 
         folder._files = Deadly()
         reader = ListReader({SHOWN: records(120)}, largest_poll=5)
-        sink = Sink(reader, folder, None, SinkSettings(most_rows=dice.choice([5, 12])))
+        sink = Archiver(reader, folder, None, ArchiveSettings(most_rows=dice.choice([5, 12])))
         try:
             drain(sink)
             sink.finish()
@@ -131,10 +133,10 @@ def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_p
 
 def test_old_rows_are_written_though_they_are_few(tmp_path: Path) -> None:
     now_s = 0.0
-    folder = Folder(str(tmp_path))
-    settings = SinkSettings(most_age_s=10.0)
+    folder = ArchiveFolder(str(tmp_path))
+    settings = ArchiveSettings(most_age_s=10.0)
     reader = ListReader({SHOWN: records(3)})
-    sink = Sink(reader, folder, None, settings, now_s=lambda: now_s)
+    sink = Archiver(reader, folder, None, settings, now_s=lambda: now_s)
     drain(sink)
     assert not (tmp_path / "impressions").exists()
     now_s = 10.0
@@ -144,30 +146,30 @@ def test_old_rows_are_written_though_they_are_few(tmp_path: Path) -> None:
 
 
 def test_a_gap_or_another_topic_is_refused(tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path))
-    sink = Sink(ListReader({SHOWN: records(3)}), folder, None, SinkSettings())
+    folder = ArchiveFolder(str(tmp_path))
+    sink = Archiver(ListReader({SHOWN: records(3)}), folder, None, ArchiveSettings())
     drain(sink)
     sink.finish()
     late = [Record(SHOWN, 50, START_MS, event(1))]
-    with pytest.raises(SinkError, match="removed by retention"):
-        drain(Sink(ListReader({SHOWN: late}), folder, None, SinkSettings()))
+    with pytest.raises(ArchiveError, match="removed by retention"):
+        drain(Archiver(ListReader({SHOWN: late}), folder, None, ArchiveSettings()))
     again = ListReader({SHOWN: records(3)})
     again.topic_id = lambda topic: "another"  # type: ignore[method-assign]
-    with pytest.raises(SinkError, match="made again"):
-        drain(Sink(again, folder, None, SinkSettings()))
-    with pytest.raises(SinkError, match="expected a folder"):
-        Folder(str(tmp_path))  # in use
+    with pytest.raises(ArchiveError, match="made again"):
+        drain(Archiver(again, folder, None, ArchiveSettings()))
+    with pytest.raises(ArchiveError, match="expected a folder"):
+        ArchiveFolder(str(tmp_path))  # in use
     folder.close()
 
 
 _PROGRAM = """
 import sys, threading, signal
 from ingest.kafka import EventTopics, KafkaSettings
-from ingest.sink import SinkSettings, run_sink
+from ingest.sink import ArchiveSettings, run_sink
 bootstrap, url, *topics = sys.argv[1:]
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
-run_sink(SinkSettings(most_rows=500, most_age_s=0.2), KafkaSettings(bootstrap), None, url, stop,
+run_sink(ArchiveSettings(most_rows=500, most_age_s=0.2), KafkaSettings(bootstrap), None, url, stop,
          EventTopics(*topics))
 """
 

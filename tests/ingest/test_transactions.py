@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
 from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
 from headrace.ingest.kafka.offset_store import committed_offsets
-from headrace.ingest.kafka.protocols import Gained, Source
+from headrace.ingest.kafka.protocols import PartitionAssigned, Source
 from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Member:
     def __init__(self, settings: KafkaSettings, group: str, source: Source, name: str) -> None:
         self.reader = KafkaReader(settings, group, [source.topic])
         deadline_s = time.monotonic() + 30
-        while Gained(source) not in self.reader.poll(0.05):
+        while PartitionAssigned(source) not in self.reader.poll(0.05):
             assert time.monotonic() < deadline_s
         self.transactions = KafkaTransactions(settings, f"{group}.{name}", self.reader)
 

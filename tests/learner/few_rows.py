@@ -11,12 +11,12 @@ from headrace.deploy.connections import open_store
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.cached_replica import HotRows
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.models import open_model
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.bucket_lease import Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.row_codec import Rows
-    from headrace.pserver.store import Answer, Looked, Push
+    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.store import BucketAnswer, LookResult, Push
 
 
 class Silent:
@@ -44,13 +44,13 @@ class Silent:
         self._store, self._dice = store, dice
         self.share = self.push_share = 0.0
 
-    def look(self, wanted: Any, after: Any, limit: int) -> list[Looked | Unreachable]:
+    def look(self, wanted: Any, after: Any, limit: int) -> list[LookResult | Unreachable]:
         answers = self._store.look(wanted, after, limit)
         silent = [self._dice.random() < self.share for _ in answers]
         return [Unreachable("no answer") if s else a for s, a in zip(silent, answers, strict=True)]
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
-        answers: list[Answer | Unreachable] = []
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
+        answers: list[BucketAnswer | Unreachable] = []
         for push in pushes:
             if self._dice.random() >= self.push_share:
                 answers += self._store.push([push])
@@ -96,7 +96,7 @@ class Model:
             self.store,
             self.shape,
             name="k",
-            keeping=Keeping(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry),
+            keeping=FoldPolicy(keep_ms=100, keep_bytes=4000, lease_ms=50, expiry=self.expiry),
             now_ms=lambda: self.now_ms,
             draw_nonce=self.nonce,
         )
@@ -109,9 +109,9 @@ class Model:
         model = open_model(self.spec, BUCKETS)
         source = Source("examples.test", partition)
         records = [Record(source, *each[1:]) for each in self.records]
-        replica: Replica | HotRows = Replica(store, self.shape)
+        replica: Replica | CachedReplica = Replica(store, self.shape)
         if most_rows is not None:
-            replica = HotRows(store, self.shape, model.asked_rows, most_rows)
+            replica = CachedReplica(store, self.shape, model.asked_rows, most_rows)
         while not replica.complete:
             self.now_ms += 1
             replica.poll()
@@ -124,7 +124,7 @@ class Model:
             replica=replica,
             model=model,
             fields=self.spec.fields,
-            pace=Pace(push_interval_ms=30, retry_interval_ms=5),
+            pace=LearnerPacing(push_interval_ms=30, retry_interval_ms=5),
             now_ms=lambda: self.now_ms,
             draw_nonce=self.nonce,
             rest=lambda seconds: None,
@@ -151,11 +151,11 @@ class Model:
             replica.poll()
         return replica
 
-    def rows(self) -> Rows:
+    def rows(self) -> FoldedRows:
         return self.replica().table.everything().existing()
 
 
-def assert_same(found: Rows, expected: Rows) -> None:
+def assert_same(found: FoldedRows, expected: FoldedRows) -> None:
     for name, column in expected._asdict().items():
         np.testing.assert_array_equal(getattr(found, name), column, err_msg=name)
 

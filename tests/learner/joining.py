@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from headrace.learner.models.deep.deep_model import DeepModel
-from headrace.learner.models.deep.process_group import Place, meet
+from headrace.learner.models.deep.process_group import GroupConfig, join_group
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
@@ -53,7 +53,7 @@ def member(spec: ModelSpec) -> Bench:
 def main(rank: int, size: int, port: int, rounds: int) -> None:
     """Take part in some rounds, print what was gained of all chunks, and die without a word."""
     bench = member(spec_of(MINI_BATCH))
-    bench.model.step_together(meet(Place(rank, size, port=port, timeout_s=PATIENCE_S)))  # type: ignore[attr-defined]
+    bench.model.step_together(join_group(GroupConfig(rank, size, port=port, timeout_s=PATIENCE_S)))  # type: ignore[attr-defined]
     examples = random_examples(np.random.default_rng(7), bench.spec, EXAMPLES, closed=True)
     for number in range(rounds):
         begin = (number * size + rank) * MINI_BATCH

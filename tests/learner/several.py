@@ -16,24 +16,25 @@ import numpy as np
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models import open_model
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Push, Shape
+from headrace.pserver.store import BucketAnswer, Push, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.example_queue import Batch
-    from headrace.learner.loop.pacing import Staleness
+    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.pacing import PushInterval
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 _MOST_TURNS = 200_000
 
@@ -43,14 +44,14 @@ class SlowExchange:
 
     def __init__(self, world: Turns) -> None:
         self._world = world
-        self._answers: list[Answer | Unreachable] | None = None
+        self._answers: list[BucketAnswer | Unreachable] | None = None
         self._at_ms = 0
 
     def send(self, pushes: Sequence[Push]) -> None:
         self._answers = self._world.store.push(pushes)
         self._at_ms = self._world.now_ms + self._world.answer_ms
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         if self._world.now_ms < self._at_ms:
             return None
         answers, self._answers = self._answers, None
@@ -65,7 +66,7 @@ class Turns:
         spec: ModelSpec,
         batches: Sequence[Examples],
         learners: int,
-        staleness: Staleness,
+        staleness: PushInterval,
         *,
         partitions: int = 4,
         buckets: int = 16,
@@ -87,7 +88,8 @@ class Turns:
         self.written = ListWriter()
         self.learners = [
             self._learner(
-                {s: records[s] for s in sources[number::learners]}, Pace(staleness=staleness)
+                {s: records[s] for s in sources[number::learners]},
+                LearnerPacing(staleness=staleness),
             )
             for number in range(learners)
         ]
@@ -95,12 +97,12 @@ class Turns:
             self.store,
             self.shape,
             name="keeper",
-            keeping=Keeping(keep_ms=500, keep_bytes=100_000, lease_ms=10_000),
+            keeping=FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000),
             now_ms=lambda: self.now_ms,
             draw_nonce=self._draw_nonce,
         )
 
-    def _learner(self, records: dict[Source, list[Record]], pace: Pace) -> Learner:
+    def _learner(self, records: dict[Source, list[Record]], pace: LearnerPacing) -> Learner:
         replica = Replica(self.store, self.shape)
         while not replica.complete:
             replica.poll()
@@ -121,7 +123,7 @@ class Turns:
         # read far ahead, so that batches go in the order of event time whatever is waited for
         take, taken_ms = learner._intake.next, [-1]
 
-        def one_a_turn() -> Batch | None:
+        def one_a_turn() -> ExampleBatch | None:
             if taken_ms[0] == self.now_ms:
                 return None
             batch = take()
@@ -150,14 +152,14 @@ class Turns:
         return [
             {int(name.rpartition("/")[2]): mark for name, mark in answer.marks.items()}
             for answer in answers
-            if isinstance(answer, Answer)
+            if isinstance(answer, BucketAnswer)
         ]
 
     def learned(self) -> bool:
         """Whether every bucket has all examples."""
         return all(marks == self._ends for marks in self.marks())
 
-    def rows(self) -> Rows:
+    def rows(self) -> FoldedRows:
         """All rows, as anybody reads them."""
         replica = Replica(self.store, self.shape)
         while not replica.complete:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from headrace.ingest.examples.batch import Kind
-from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.inputs.example_inputs import INTERCEPT
 
 if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples

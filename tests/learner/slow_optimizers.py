@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.learner.spec.optimizers import Optimizer
+    from headrace.learner.spec.optimizer_spec import Optimizer
 
 DAY_S = 86_400
 KEPT = {"sgd": "w", "adagrad": "wn", "ftrl": "zn", "adam": "wmvt", "coin": "mnv"}

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.models import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Bench:
         self.model = open_model(spec, BUCKETS)
         self.view = view_of(spec.width)
         self.shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, "")
-        self.pending = Pending(self.view, self.shape)
+        self.pending = PendingGains(self.view, self.shape)
 
     def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> np.ndarray:
         """Learn a batch; `inactive` buckets already have it."""
@@ -240,22 +240,22 @@ class Bench:
         self.view.reserve(self.model.rows_needed(examples))
         return self.model.learn(self.view, self.pending.reserve(), active, examples)
 
-    def rows(self) -> Gains:
+    def rows(self) -> RowDeltas:
         """The rows of the view, by ascending id, without those that nothing happened to."""
         return sorted_rows(self.view)
 
-    def gained(self) -> Gains:
+    def gained(self) -> RowDeltas:
         """What all buckets gained since the last call, by ascending id."""
         taken = self.pending.take(range(BUCKETS))
-        gains = Gains(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
+        gains = RowDeltas(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
         return gains.chosen(np.argsort(gains.ids))
 
 
-def sorted_rows(view: RowTable) -> Gains:
+def sorted_rows(view: RowTable) -> RowDeltas:
     """Return the rows of a table by ascending id."""
     columns, count = view.columns, len(view)
     order = np.argsort(columns.ids[:count])
-    return Gains(
+    return RowDeltas(
         columns.ids[:count][order],
         columns.shows[:count][order].astype(np.uint32),
         columns.clicks[:count][order].astype(np.uint32),

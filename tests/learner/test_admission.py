@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.learner.inputs.admission import (
-    Filter,
-    Gate,
+    AdmissionGate,
+    CountingFilter,
     admits,
     counters_of,
     counting,
@@ -35,7 +35,7 @@ def _spec(admission: str) -> ModelSpec:
 _FIELDS = ((1, "user"), (2, "item"))
 
 
-def _gate(admission: str) -> Gate:
+def _gate(admission: str) -> AdmissionGate:
     spec = _spec(admission)
     assert spec.admission is not None
     return counting(gate_of(spec.admission, spec.fields, 16), spec.admission)
@@ -138,7 +138,7 @@ def test_the_filter_takes_the_memory_that_the_spec_gives_it_and_no_more() -> Non
     assert spec.admission is not None
     gate = gate_of(spec.admission, spec.fields, 16)
     assert gate.filter.counters.nbytes == 0  # who only predicts pays nothing
-    made: Filter = counting(gate, spec.admission).filter
+    made: CountingFilter = counting(gate, spec.admission).filter
     assert made.counters.nbytes == 3 << 20
     assert made.counters.shape[0] == counters_of(spec.admission)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.learner.spec.compatibility import check_agreement, check_copy
+from headrace.learner.spec.compatibility import check_compatible, check_copy
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import WrongModel
 from headrace.pserver.store import Shape
@@ -30,14 +30,14 @@ def shape() -> Shape:
 
 
 def test_the_same_spec_agrees_and_so_does_one_with_another_comment() -> None:
-    check_agreement(parse_spec(SPEC, "news.toml"), shape())
-    check_agreement(parse_spec("# as in 2026\n" + SPEC, "elsewhere.toml"), shape())
+    check_compatible(parse_spec(SPEC, "news.toml"), shape())
+    check_compatible(parse_spec("# as in 2026\n" + SPEC, "elsewhere.toml"), shape())
 
 
 def test_another_spec_is_refused_showing_the_lines_that_differ() -> None:
     changed = parse_spec(SPEC.replace("0.05", "0.1"), "news.toml")
     with pytest.raises(WrongModel) as refused:
-        check_agreement(changed, shape())
+        check_compatible(changed, shape())
     lines = str(refused.value).splitlines()
     assert "-alpha = 0.05" in lines
     assert "+alpha = 0.1" in lines
@@ -47,18 +47,18 @@ def test_another_spec_is_refused_showing_the_lines_that_differ() -> None:
 
 def test_another_name_is_refused() -> None:
     with pytest.raises(WrongModel, match=r'expected model "sport".*found "news"'):
-        check_agreement(parse_spec(SPEC.replace("news", "sport"), "sport.toml"), shape())
+        check_compatible(parse_spec(SPEC.replace("news", "sport"), "sport.toml"), shape())
 
 
 def test_one_text_with_two_meanings_is_refused_saying_so() -> None:
     spec = parse_spec(SPEC, "news.toml")
     with pytest.raises(WrongModel, match="another version of headrace"):
-        check_agreement(spec, replace(shape(), fingerprint="0" * 16))
+        check_compatible(spec, replace(shape(), fingerprint="0" * 16))
 
 
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(WrongModel, match="rows of 2 floats, found 18"):
-        check_agreement(parse_spec(SPEC, "news.toml"), replace(shape(), width=18))
+        check_compatible(parse_spec(SPEC, "news.toml"), replace(shape(), width=18))
 
 
 @pytest.mark.parametrize(

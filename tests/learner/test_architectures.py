@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from headrace.learner.inputs.inputs import INTERCEPT
-from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.inputs.example_inputs import INTERCEPT
+from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.deep_model import DeepModel, _Module
 from headrace.learner.models.deep.networks import (
     DCNv2,
@@ -40,9 +40,9 @@ MODULES = {
     "din": DeepInterestNetwork,
 }
 FORMS = [
-    Form(vectors=1, dimensions=1, layers=(1,), cross_layers=1, target=0),
-    Form(vectors=4, dimensions=3, layers=(5,), cross_layers=2, target=1),
-    Form(vectors=5, dimensions=11, layers=(6, 4, 3), cross_layers=3, target=4),
+    NetworkShape(vectors=1, dimensions=1, layers=(1,), cross_layers=1, target=0),
+    NetworkShape(vectors=4, dimensions=3, layers=(5,), cross_layers=2, target=1),
+    NetworkShape(vectors=5, dimensions=11, layers=(6, 4, 3), cross_layers=3, target=4),
 ]
 """11: some floats are read eight at a time, some alone."""
 
@@ -55,9 +55,9 @@ def _dice(module: torch.nn.Module, dice: torch.Generator) -> dict[str, Any]:
     return parameters_in(module)
 
 
-def _batch(form: Form, examples: int, longest: int, dice: torch.Generator) -> Batch:
+def _batch(form: NetworkShape, examples: int, longest: int, dice: torch.Generator) -> NetworkBatch:
     """Return random inputs; the places of items that are not there hold numbers too."""
-    return Batch(
+    return NetworkBatch(
         torch.randn(examples, generator=dice),
         torch.randn(examples, form.vectors, form.dimensions, generator=dice),
         torch.randn(examples, longest, form.dimensions, generator=dice),
@@ -66,7 +66,7 @@ def _batch(form: Form, examples: int, longest: int, dice: torch.Generator) -> Ba
 
 
 def _expected(
-    architecture: str, parameters: dict[str, Any], batch: Batch, form: Form
+    architecture: str, parameters: dict[str, Any], batch: NetworkBatch, form: NetworkShape
 ) -> list[float]:
     answers = []
     for i in range(batch.wide.shape[0]):
@@ -80,7 +80,7 @@ def _expected(
 @pytest.mark.parametrize(("examples", "longest"), [(7, 4), (1, 3), (1, 0), (5, 0), (0, 0)])
 @pytest.mark.parametrize("architecture", MODULES)
 def test_log_odds_are_what_the_papers_formulas_say(
-    architecture: str, examples: int, longest: int, form: Form
+    architecture: str, examples: int, longest: int, form: NetworkShape
 ) -> None:
     dice = torch.Generator().manual_seed(form.dimensions)
     module = MODULES[architecture](form)
@@ -104,7 +104,7 @@ def test_only_items_that_are_there_count_however_many() -> None:
     with torch.no_grad():
         found = module(batch._replace(present=present))
         moved = module(batch._replace(items=elsewhere, present=present))
-        without = module(Batch(batch.wide, batch.vectors, *cut))
+        without = module(NetworkBatch(batch.wide, batch.vectors, *cut))
     torch.testing.assert_close(moved, found, rtol=0.0, atol=0.0)
     torch.testing.assert_close(found[0], without[0])
     assert abs(found[1] - without[1]) > 0.01

@@ -11,20 +11,21 @@ import pytest
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import AT_EASE, Pace, Staleness, parse_staleness
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushInterval, parse_push_interval
 from headrace.learner.models.logistic import LogisticRegression
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Push, Shape
+from headrace.pserver.store import BucketAnswer, Push, Shape
 from tests.learner.streams import BUCKETS, counted, part, random_examples, random_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.pserver.errors import Unreachable
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000
@@ -36,12 +37,12 @@ class Now:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._answers: list[Answer | Unreachable] | None = None
+        self._answers: list[BucketAnswer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
         self._answers = self._store.push(pushes)
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         answers, self._answers = self._answers, None
         return answers
 
@@ -52,7 +53,7 @@ class Stage:
     def __init__(
         self,
         unsent_limit: int = 200,
-        staleness: Staleness = AT_EASE,
+        staleness: PushInterval = AT_EASE,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
         self.now_ms, dice = 0, random.Random(5)
@@ -80,7 +81,7 @@ class Stage:
             replica=replica,
             model=LogisticRegression(self.spec),
             fields=self.spec.fields,
-            pace=Pace(
+            pace=LearnerPacing(
                 push_interval_ms=10,
                 log_bytes_limit=limit_bytes,
                 unsent_limit=unsent_limit,
@@ -94,7 +95,7 @@ class Stage:
             self.store,
             self.shape,
             name="k",
-            keeping=Keeping(keep_ms=0, keep_bytes=0, lease_ms=1000),
+            keeping=FoldPolicy(keep_ms=0, keep_bytes=0, lease_ms=1000),
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: dice.randbytes(8),
         )
@@ -106,15 +107,15 @@ class Stage:
             if keeping:
                 self.keeper.step()
 
-    def rows(self) -> Rows:
+    def rows(self) -> FoldedRows:
         replica = Replica(self.store, self.shape)
         while not replica.complete:
             replica.poll()
         return replica.table.everything()
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[BucketAnswer]:
         answers = self.store.marks(range(BUCKETS))
-        return [answer for answer in answers if isinstance(answer, Answer)]
+        return [answer for answer in answers if isinstance(answer, BucketAnswer)]
 
     def throttled(self) -> bool:
         return self.learner.figures.throttled
@@ -159,7 +160,7 @@ def test_while_logs_are_full_it_learns_on_for_a_while_and_pushes_that_as_one() -
 
 @pytest.mark.parametrize("text", ["batch", "1000", "20ms"])
 def test_who_promised_how_stale_others_may_be_learns_nothing_while_logs_are_full(text: str) -> None:
-    stage = Stage(10**6, parse_staleness(text))
+    stage = Stage(10**6, parse_push_interval(text))
     while not stage.throttled():
         stage.work(1, keeping=False)
     before = stage.learner.figures.examples

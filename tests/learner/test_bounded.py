@@ -11,7 +11,7 @@ import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.errors import GroupBroken, NotPulled
-from headrace.learner.loop.cached_replica import HotRows
+from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.pserver.keeper.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.loop import Learner
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.learner.loop.learner import Learner
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.rows.table import RowTable
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
@@ -117,17 +117,17 @@ def test_whatever_happens_every_example_counts_once_and_rows_are_a_replicas(
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
 
 
-def settled(learner: Learner, model: Model) -> HotRows:
+def settled(learner: Learner, model: Model) -> CachedReplica:
     """Let all that is under way arrive; return the rows that the learner holds."""
     for _ in range(60):
         model.now_ms += 20
         learner.step(0.0)
-    assert isinstance(learner.replica, HotRows)
+    assert isinstance(learner.replica, CachedReplica)
     return learner.replica
 
 
-def standing(model: Model, ids: Any) -> Rows:
-    """Rows as a replica has them that begins now."""
+def standing(model: Model, ids: Any) -> FoldedRows:
+    """FoldedRows as a replica has them that begins now."""
     table = model.replica().table
     places = table.find(ids)
     return table.take(places[places >= 0]).existing()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.learner.validation.breakdown import (
-    Scored,
+    ScoredImpressions,
     by_decile,
     by_slice,
     by_window,
@@ -27,9 +27,9 @@ ROWS = st.lists(
 )
 
 
-def _scored(labels: list[int], scores: list[float], **more: np.ndarray) -> Scored:
+def _scored(labels: list[int], scores: list[float], **more: np.ndarray) -> ScoredImpressions:
     columns = {"event_ms": np.arange(len(labels), dtype=np.int64), **more}
-    return Scored(np.array(labels, np.uint8), np.array(scores), **columns)
+    return ScoredImpressions(np.array(labels, np.uint8), np.array(scores), **columns)
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind, concatenate
-from headrace.learner.calibration.isotonic import Isotonic
-from headrace.learner.calibration.platt import Calibrated
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
-from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.calibration.platt import PlattScaling
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.validation.progressive import calibration, normalized_entropy
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
 
@@ -41,7 +42,7 @@ def layer_of(bench: Bench) -> np.ndarray:
 
 
 def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, float]:
-    """Calibrated scores, a and b, of a plain loop."""
+    """PlattScaling scores, a and b, of a plain loop."""
     a = b = 0.0
     scores = []
     for i, p in enumerate(raw):
@@ -151,7 +152,7 @@ def test_a_model_that_is_too_sure_of_itself_is_mended(policy: str) -> None:
 def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     random = np.random.default_rng(8)
     spec, _ = pair()
-    bench, layer = Bench(spec), Calibrated(Calibration(alpha=0.01), 600_000)
+    bench, layer = Bench(spec), PlattScaling(Calibration(alpha=0.01), 600_000)
     view, gaining, active = bench.view, bench.pending, np.ones(BUCKETS, np.bool_)
     for rate in (0.3, 0.05):
         examples = random_examples(random, spec, 1000, closed=True)
@@ -169,8 +170,10 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     assert answer[0] == pytest.approx(0.05, abs=0.03)
 
 
-@pytest.mark.parametrize(("layer", "kind"), [(Calibrated, "platt"), (Isotonic, "isotonic")])
-def test_who_asks_a_broken_model_gets_no_number(layer: type[Calibrated], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("layer", "kind"), [(PlattScaling, "platt"), (IsotonicScaling, "isotonic")]
+)
+def test_who_asks_a_broken_model_gets_no_number(layer: type[PlattScaling], kind: str) -> None:
     """An end of the scale in its place would hide that the model is broken."""
     asked = np.array([0.3, np.nan, 0.0, 1.0])
     layer(Calibration(kind), 600_000).apply(Bench(pair()[0]).view, asked)

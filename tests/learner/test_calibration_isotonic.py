@@ -1,4 +1,5 @@
-"""Isotonic calibration: a number for each of many log-odds, and answers that rise with them."""
+"""IsotonicScaling calibration: a number for each of many log-odds, and answers that rise with
+them."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headrace.learner.calibration.isotonic import Isotonic
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER, Calibration
-from headrace.learner.spec.model_spec import ModelSpec, SpecError, load_spec, parse_spec
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
+from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
 from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
@@ -104,11 +106,11 @@ def test_a_bucket_that_has_the_examples_keeps_its_knots() -> None:
     assert np.any(then[~mine] != values[~mine])
 
 
-def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[Isotonic, Bench]:
+def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[IsotonicScaling, Bench]:
     """Teach the layer impressions that a model promised so much, and that click so often."""
     spec, _ = _pair()
     random = np.random.default_rng(seed)
-    bench, layer = Bench(spec), Isotonic(Calibration("isotonic", 0.05), 600_000)
+    bench, layer = Bench(spec), IsotonicScaling(Calibration("isotonic", 0.05), 600_000)
     some = random_examples(random, spec, 1000, closed=True)
     for begin in range(0, rates.shape[0], 1000):
         these = slice(begin, begin + 1000)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from headrace.learner.calibration.isotonic import Isotonic
-from headrace.learner.calibration.platt import Calibrated, gain_of
-from headrace.learner.spec.calibration import Calibration
+from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.calibration.platt import PlattScaling, gain_of
+from headrace.learner.spec.calibration_spec import Calibration
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.learner.test_calibration import pair
 
@@ -28,7 +28,7 @@ DEFAULT = {"platt": 0.0005, "isotonic": 0.01}
 def _answers(kind: str, labels: list[int], weights: list[float]) -> Floats:
     """Return what the layer says of examples that a model promises 1 % each, as it learns them."""
     spec, _ = pair()
-    layer = {"platt": Calibrated, "isotonic": Isotonic}[kind](
+    layer = {"platt": PlattScaling, "isotonic": IsotonicScaling}[kind](
         Calibration(kind, DEFAULT[kind]), 600_000
     )
     bench, active = Bench(spec), np.ones(BUCKETS, np.bool_)

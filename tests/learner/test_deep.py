@@ -19,7 +19,7 @@ from headrace.learner.models.deep.deep_model import DeepModel, _Module
 from headrace.learner.models.deep.networks import make_module
 from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.learner.spec.optimizers import floats
+from headrace.learner.spec.optimizer_spec import floats
 from tests.learner.streams import (
     BUCKETS,
     COUNT,

@@ -7,9 +7,9 @@ import orjson
 import pytest
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.joiner.core.input import ChunkReader, Side
+from headrace.ingest.joiner.core.input import ChunkReader, EventSide
 from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.protocols import Block, Record, Source
+from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.validation.progressive import progressive
 from tests.learner.streams import Bench
@@ -65,12 +65,12 @@ def _learned(
         if is_clicked
     ]
     reader, joiner, bench = ChunkReader(spec.fields), PartitionJoiner(spec.fields), Bench(spec)
-    for side, found in ((Side.IMPRESSIONS, events), (Side.CLICKS, clicks)):
+    for side, found in ((EventSide.IMPRESSIONS, events), (EventSide.CLICKS, clicks)):
         records = [
             Record(Source(side.name, 0), i, START_MS * 2, orjson.dumps(each))
             for i, each in enumerate([*found, *ends])
         ]
-        joiner.offer(reader.read(side, Block.of(records)))
+        joiner.offer(reader.read(side, MessageBlock.of(records)))
         joiner.ended(side)
     made: dict[tuple[str, int], tuple[float, float]] = {}
     while (joined := joiner.advance(0)).taken or len(joined.examples):

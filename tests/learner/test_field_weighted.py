@@ -10,14 +10,14 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 
 import torch
 
-from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.networks import FieldWeightedFM
 
 
 @pytest.mark.parametrize("fields", [1, 2, 5])
 def test_log_odds_and_gradients_are_by_definition(fields: int) -> None:
     dice = torch.Generator().manual_seed(fields)
-    module = FieldWeightedFM(Form(fields, 3, (), 0, -1))
+    module = FieldWeightedFM(NetworkShape(fields, 3, (), 0, -1))
     with torch.no_grad():
         module.strength.normal_(generator=dice)
     vectors = torch.randn(4, fields, 3, generator=dice).requires_grad_()
@@ -28,7 +28,7 @@ def test_log_odds_and_gradients_are_by_definition(fields: int) -> None:
         expected = expected + (vectors[:, i] * vectors[:, j]).sum(dim=1) * (1.0 + strength)
 
     none, present = torch.zeros(4, 0, 3), torch.zeros(4, 0, dtype=torch.bool)
-    found = module(Batch(wide, vectors, none, present))
+    found = module(NetworkBatch(wide, vectors, none, present))
 
     torch.testing.assert_close(found, expected)
     leaves = [wide, vectors, module.strength]

@@ -14,11 +14,11 @@ from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.inputs.admission import high_bits
 from headrace.learner.kernels.row_ids import rare_id
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models.logistic import LogisticRegression
-from headrace.pserver.keeper.bucket_lease import Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore
@@ -70,7 +70,7 @@ def test_learner_keeper_and_server_agree_on_which_rows_there_are(growth: str) ->
         replica=learning,
         model=model,
         fields=spec.fields,
-        pace=Pace(push_interval_ms=10),
+        pace=LearnerPacing(push_interval_ms=10),
         now_ms=lambda: clock[0],
         draw_nonce=lambda: dice.randbytes(8),
         rest=lambda seconds: None,
@@ -80,7 +80,7 @@ def test_learner_keeper_and_server_agree_on_which_rows_there_are(growth: str) ->
         shape,
         name="k",
         # ten minutes without being seen happen to a few pairs of user and item
-        keeping=Keeping(keep_ms=100, expiry=Expiry(after_s=600, interval_ms=200)),
+        keeping=FoldPolicy(keep_ms=100, expiry=Expiry(after_s=600, interval_ms=200)),
         now_ms=lambda: clock[0],
         draw_nonce=lambda: dice.randbytes(8),
     )

@@ -16,22 +16,22 @@ from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoded
 from headrace.ingest.kafka.fakes import ListReader, ListWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.batch_guard import Guard, Limits
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.batch_guard import BatchGuard, GuardLimits
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models import open_model
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Shape
+from headrace.pserver.store import BucketAnswer, Shape
 from tests.learner.streams import BUCKETS, part, random_examples, random_spec
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
     from headrace.learner.models import Model
-    from headrace.learner.models.sync_group import Rounds
+    from headrace.learner.models.sync_group import SyncGroup
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 BATCH = 120
 BAD = 60
@@ -51,7 +51,7 @@ LINES = {
     JOINT: 'architecture = "dcn_v2"\ndimensions = 3\nlayers = [4]\nmini_batch = 16\n'
     "synchronous = true\n",
 }
-LIMITS = Limits(warm_up_examples=2000, least_examples=50)
+LIMITS = GuardLimits(warm_up_examples=2000, least_examples=50)
 
 
 class Stage:
@@ -62,7 +62,7 @@ class Stage:
         spec: ModelSpec,
         batches: list[Examples],
         push_interval_ms: int = 50,
-        limits: Limits = LIMITS,
+        limits: GuardLimits = LIMITS,
     ):
         self.now_ms, dice = 0, random.Random(5)
         source = Source("examples.test", 0)
@@ -84,23 +84,27 @@ class Stage:
             replica=replica,
             model=model,
             fields=spec.fields,
-            pace=Pace(push_interval_ms=push_interval_ms, backlog_interval_ms=push_interval_ms),
+            pace=LearnerPacing(
+                push_interval_ms=push_interval_ms, backlog_interval_ms=push_interval_ms
+            ),
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: dice.randbytes(8),
             rest=lambda seconds: None,
-            guard=Guard(limits),
+            guard=BatchGuard(limits),
             dead_letters="dead-letters",
             rounds=_alone(model) if spec.structure.synchronous else None,
         )
 
-    def run(self) -> Rows:
+    def run(self) -> FoldedRows:
         """Learn everything; return the rows that the store's logs make."""
         for _ in range(3000):
             self.now_ms += 10
             self.learner.step(0.0)
             answers = self.store.marks(range(BUCKETS))
             marks = [
-                max(each.marks.values(), default=0) for each in answers if isinstance(each, Answer)
+                max(each.marks.values(), default=0)
+                for each in answers
+                if isinstance(each, BucketAnswer)
             ]
             if marks == [self.end] * BUCKETS:
                 break
@@ -127,15 +131,15 @@ class Stage:
         return [each.value for each in self.written.sent if each.target.topic == topic]
 
 
-def _alone(model: Model) -> Rounds:
+def _alone(model: Model) -> SyncGroup:
     """A group of one."""
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
     from headrace.learner.models.deep.deep_model import DeepModel
-    from headrace.learner.models.deep.process_group import Place, Together
+    from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup
 
     assert isinstance(model, DeepModel)
-    return model.step_together(Together(HashStore(), Place(0, 1)))
+    return model.step_together(ProcessGroup(HashStore(), GroupConfig(0, 1)))
 
 
 @functools.cache
@@ -179,7 +183,7 @@ def _spoiled(batches: list[Examples], how: str) -> list[Examples]:
     return [*batches[:BAD], bad, *batches[BAD + 1 :]]
 
 
-def _assert_as_if_never_come(found: Rows, expected: Rows) -> None:
+def _assert_as_if_never_come(found: FoldedRows, expected: FoldedRows) -> None:
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.shows, expected.shows)
     np.testing.assert_array_equal(found.clicks, expected.clicks)
@@ -189,7 +193,7 @@ def _assert_as_if_never_come(found: Rows, expected: Rows) -> None:
 
 
 @functools.cache
-def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Rows:
+def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> FoldedRows:
     spec, batches = _stream(policy, model)
     healthy = Stage(spec, [*batches[:BAD], *batches[BAD + 1 :]], push_interval_ms)
     found = healthy.run()
@@ -271,7 +275,7 @@ def test_who_asks_for_it_learns_whatever_its_loss_but_nothing_that_breaks_the_mo
 
 def test_few_examples_and_a_young_model_are_not_judged_by_their_loss() -> None:
     _, batches = _stream("window")
-    guard = Guard(Limits(warm_up_examples=1000, least_examples=50))
+    guard = BatchGuard(GuardLimits(warm_up_examples=1000, least_examples=50))
     good, wrong = np.full(BATCH, 0.01), np.full(BATCH, 0.99)
     negative = replace(batches[0], labels=np.zeros(BATCH, np.uint8))
     assert guard.judge("p", 0, negative, wrong, 0.0) is None
@@ -284,7 +288,7 @@ def test_few_examples_and_a_young_model_are_not_judged_by_their_loss() -> None:
 def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_gains_each_time() -> None:
     """Read again, it meets a model that knows less: that is not the batch's fault."""
     _, batches = _stream("window")
-    guard = Guard(Limits(warm_up_examples=1000, least_examples=50))
+    guard = BatchGuard(GuardLimits(warm_up_examples=1000, least_examples=50))
     good, wrong = np.full(BATCH, 0.01), np.full(BATCH, 0.99)
     negative = replace(batches[0], labels=np.zeros(BATCH, np.uint8))
     for offset in range(100):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.learner.spec.model_spec import SpecError, parse_spec
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.spec.model_spec import parse_spec
 
 DIN = """\
 [model]

@@ -10,8 +10,8 @@ from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.errors import TopicMadeAgain
 from headrace.learner.loop.cursors import Cursors
-from headrace.learner.loop.example_queue import Intake
-from headrace.pserver.store import Answer
+from headrace.learner.loop.example_queue import ExampleQueue
+from headrace.pserver.store import BucketAnswer
 from tests.learner.streams import random_examples, random_spec
 
 SOURCE = Source("examples.test", 0)
@@ -31,7 +31,7 @@ class Scenery:
         self.asked = 0
         self.reader.topic_id = self._topic_id  # type: ignore[method-assign]
         self.cursors = Cursors()
-        self.intake = Intake(
+        self.intake = ExampleQueue(
             self.reader,
             self.cursors,
             spec.fields,
@@ -49,7 +49,7 @@ class Scenery:
 
     def begin(self, *marks: dict[str, int]) -> None:
         """Begin with the marks of so many buckets."""
-        self.intake.begin([Answer(b, 1, b"", b"", m, 0) for b, m in enumerate(marks)])
+        self.intake.begin([BucketAnswer(b, 1, b"", b"", m, 0) for b, m in enumerate(marks)])
 
     def learn(self) -> None:
         """Take in and learn what there is."""

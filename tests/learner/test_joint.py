@@ -17,7 +17,7 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.errors import GroupBroken
-from headrace.learner.models.deep.process_group import Place, Together, meet
+from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup, join_group
 from tests.learner.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
 from tests.learner.streams import (
     COUNT,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.models.deep.synchronous_layers import JointLayers
+    from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
 
 DENSE, ROUNDS = 1001, 5
 
@@ -69,10 +69,10 @@ def at_once(*works: Callable[[], None]) -> None:
 def group(size: int, optimizer: str, timeout_s: float = 60.0) -> tuple[list[Bench], list[Any]]:
     """Learners that have met, and who takes part in rounds for each."""
     store, benches = HashStore(), [member(spec_of(MINI_BATCH, optimizer)) for _ in range(size)]
-    joint: list[JointLayers | None] = [None] * size
+    joint: list[SynchronousLayers | None] = [None] * size
 
     def join(rank: int) -> None:
-        together = Together(store, Place(rank, size, timeout_s=timeout_s))
+        together = ProcessGroup(store, GroupConfig(rank, size, timeout_s=timeout_s))
         joint[rank] = benches[rank].model.step_together(together)  # type: ignore[attr-defined]
 
     at_once(*(lambda rank=rank: join(rank) for rank in range(size)))
@@ -200,10 +200,10 @@ def test_a_rehearsal_shows_what_learning_does_and_leaves_no_trace(
     assert joint[0]._gained.tobytes() == joint[1]._gained.tobytes()
 
 
-def alone(bench: Bench) -> JointLayers:
+def alone(bench: Bench) -> SynchronousLayers:
     """A group of one."""
-    together = Together(HashStore(), Place(0, 1))
-    joint: JointLayers = bench.model.step_together(together)  # type: ignore[attr-defined]
+    together = ProcessGroup(HashStore(), GroupConfig(0, 1))
+    joint: SynchronousLayers = bench.model.step_together(together)  # type: ignore[attr-defined]
     return joint
 
 
@@ -232,7 +232,8 @@ def test_a_learner_in_another_process_steps_too_and_its_death_ends_the_group() -
     )
     try:
         bench = member(spec_of(MINI_BATCH))
-        joint = bench.model.step_together(meet(Place(0, 2, port=port, timeout_s=PATIENCE_S)))  # type: ignore[attr-defined]
+        group = join_group(GroupConfig(0, 2, port=port, timeout_s=PATIENCE_S))
+        joint = bench.model.step_together(group)  # type: ignore[attr-defined]
         examples = stream(7)
         for number in range(rounds):
             begin = 2 * number * MINI_BATCH

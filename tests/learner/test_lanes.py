@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.errors import TypingError
 
-from headrace.ingest.runtime.numba_kernels import kernel, part, quotient_part
+from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
 from headrace.learner.intrinsics.simd import (
     LANES,
     absolute,
@@ -23,7 +23,7 @@ from headrace.learner.intrinsics.simd import (
     with_sign,
 )
 from headrace.learner.kernels.optimizers import begin_step, gained_at, group_of, step_at, step_row
-from headrace.learner.spec.optimizers import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
+from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
 from headrace.pserver.intrinsics.row_view import row_of
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
@@ -31,7 +31,7 @@ ARRAYS = st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=40)
 _TWO = np.float32(2.0)
 
 
-@quotient_part
+@inlined_ieee_division
 def _work_out(x, y, made, at):  # type: ignore[no-untyped-def]
     one, other = take(x, 0, at), take(y, 0, at)
     ratio = _TWO * root(absolute(one)) / (other + np.float32(0.5)) - one
@@ -40,7 +40,7 @@ def _work_out(x, y, made, at):  # type: ignore[no-untyped-def]
     add(made, 0, at, chosen(np.float32(1.0) > other, np.float32(1.0), other))
 
 
-@part
+@inlined
 def _draw(word, made, at):  # type: ignore[no-untyped-def]
     bits = numbered(word, np.uint64(0x9E3779B97F4A7C15), at)
     bits ^= bits >> np.uint64(33)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.ingest.examples.batch import Kind
-from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.inputs.example_inputs import INTERCEPT
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import BUCKETS, Bench, counted, part, random_examples, random_spec
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from headrace.learner.kernels.optimizers import gained_at, group_of, shrink_of, step_row
-from headrace.learner.spec.optimizers import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
+from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
 from tests.learner.slow_optimizers import DAY_S, Coordinate
 
 GRADIENTS = st.lists(

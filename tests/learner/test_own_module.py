@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.contract import Batch, Form
+from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.deep.networks import (
     DCNv2,
     DeepFM,
@@ -22,22 +22,22 @@ from headrace.learner.models.deep.networks import (
 )
 from headrace.learner.models.deep.user_module import check_module, make_own
 
-FORM = Form(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
+FORM = NetworkShape(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target=0)
 
 
 class Summing(nn.Module):
     """Fit: whatever an example has is summed."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__()
         self.mix = nn.Parameter(torch.ones(form.dimensions))
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         both = batch.vectors.sum(1) + self.interest(batch)
         return batch.wide + both @ self.mix
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return what items come to, (n, d)."""
         return batch.items.sum(1)
 
@@ -45,7 +45,7 @@ class Summing(nn.Module):
 class Largest(Summing):
     """The largest of no items is nothing that torch knows."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return the largest of each dimension."""
         return batch.items.max(dim=1).values
 
@@ -53,7 +53,7 @@ class Largest(Summing):
 class Mean(Summing):
     """An example with fewer items than its neighbour has a mean with zeros."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return the mean over the longest example's number."""
         return batch.items.sum(1) / max(1, batch.items.shape[1])
 
@@ -61,7 +61,7 @@ class Mean(Summing):
 class MaskedMean(Summing):
     """Fit: it looks at what is present."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return the mean over an example's own items."""
         return batch.items.sum(1) / batch.present.sum(1, keepdim=True).clamp(min=1)
 
@@ -69,7 +69,7 @@ class MaskedMean(Summing):
 class Attending(Summing):
     """No item is present: all weights are those of minus infinity."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return items weighed by a softmax over those present."""
         logits = (batch.items @ self.mix).masked_fill(~batch.present, -torch.inf)
         return (logits.softmax(1).unsqueeze(2) * batch.items).sum(1)
@@ -78,7 +78,7 @@ class Attending(Summing):
 class Centred(Summing):
     """An example less the others of its batch."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return what is to be added: minus the batch's mean."""
         return -batch.vectors.sum(1).mean(0, keepdim=True).expand(batch.wide.shape[0], -1)
 
@@ -86,11 +86,11 @@ class Centred(Summing):
 class Normed(Summing):
     """What has no variance: one example."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         self.norm = nn.BatchNorm1d(form.dimensions, track_running_stats=False)
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return what a batch norm without buffers makes of vectors."""
         normed: Tensor = self.norm(batch.vectors.sum(1))
         return normed
@@ -99,7 +99,7 @@ class Normed(Summing):
 class Random(Summing):
     """Two answers to one question."""
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return noise."""
         return torch.rand(batch.wide.shape[0], FORM.dimensions)
 
@@ -107,11 +107,11 @@ class Random(Summing):
 class Hidden(Centred):
     """What hangs on the batch goes through a layer that begins with zeros."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         self.gate = nn.Parameter(torch.zeros(form.dimensions))
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return nothing, to begin with."""
         return super().interest(batch) * self.gate
 
@@ -119,7 +119,7 @@ class Hidden(Centred):
 class Double(Summing):
     """Float32 inside, float64 at the end."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds in another type than is learned from."""
         return super().forward(batch).double()
 
@@ -127,7 +127,7 @@ class Double(Summing):
 class Remembering(Summing):
     """Fit: it keeps its last answer, for somebody to look at."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         self.seen = super().forward(batch)
         return self.seen
@@ -136,11 +136,11 @@ class Remembering(Summing):
 class Listed(Summing):
     """Its layers are in a list that torch does not look into."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         self.layers = [nn.Linear(form.dimensions, form.dimensions)]
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return what a layer that nobody trains makes of vectors."""
         made: Tensor = self.layers[0](batch.vectors.sum(1))
         return made
@@ -149,7 +149,7 @@ class Listed(Summing):
 class ListedConstant(Listed):
     """It begins alike wherever it is made, and stays there."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         for each in self.layers[0].parameters():
             nn.init.constant_(each, 0.5)
@@ -158,11 +158,11 @@ class ListedConstant(Listed):
 class Projecting(Summing):
     """Every process projects in a direction of its own."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         self.direction = torch.randn(form.dimensions)
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return vectors, projected."""
         return batch.vectors.sum(1) * self.direction
 
@@ -170,7 +170,7 @@ class Projecting(Summing):
 class ProjectingLate(Projecting):
     """The direction is seen once a parameter that begins with zero moves."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         nn.init.zeros_(self.mix)
 
@@ -178,12 +178,12 @@ class ProjectingLate(Projecting):
 class Seeded(Summing):
     """Fit: what it draws is the same everywhere."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         dice = torch.Generator().manual_seed(3)
         self.direction = torch.randn(form.dimensions, generator=dice)
 
-    def interest(self, batch: Batch) -> Tensor:
+    def interest(self, batch: NetworkBatch) -> Tensor:
         """Return vectors, projected."""
         return batch.vectors.sum(1) * self.direction
 
@@ -193,7 +193,7 @@ class Another(Summing):
 
     made = 0
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         Another.made += 1
         self.more = nn.Parameter(torch.zeros(Another.made))
@@ -202,12 +202,12 @@ class Another(Summing):
 class Deep(nn.Module):
     """Fit: a network that ignores the sum of weights."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__()
         wide = form.vectors * form.dimensions
         self.layers = nn.Sequential(nn.Linear(wide, 8), nn.ReLU(), nn.Linear(8, 1))
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         made: Tensor = self.layers(batch.vectors.flatten(1)).squeeze(1)
         return made
@@ -216,7 +216,7 @@ class Deep(nn.Module):
 class NeverNegative(Deep):
     """Fit, if odd: it never says less than one half."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds of zero or more."""
         return super().forward(batch).relu()
 
@@ -224,7 +224,7 @@ class NeverNegative(Deep):
 class Bounded(Deep):
     """Fit: it never says that it is sure."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds from -1 to 1."""
         return super().forward(batch).tanh()
 
@@ -232,10 +232,10 @@ class Bounded(Deep):
 class NoParameters(nn.Module):
     """Fit: embeddings are all it has."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__()
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         return batch.wide + batch.vectors.sum((1, 2))
 
@@ -243,7 +243,7 @@ class NoParameters(nn.Module):
 class Probable(Summing):
     """The sigmoid is taken twice: here, and of what is returned."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return probabilities."""
         return super().forward(batch).sigmoid()
 
@@ -251,7 +251,7 @@ class Probable(Summing):
 class DeepProbable(Deep):
     """So it is here, where the sum of weights is ignored."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return probabilities."""
         return super().forward(batch).sigmoid()
 
@@ -259,7 +259,7 @@ class DeepProbable(Deep):
 class OneOfTwo(Summing):
     """A probability, without the word."""
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return the click's share of two classes."""
         log_odds = super().forward(batch)
         return torch.stack((torch.zeros_like(log_odds), log_odds), dim=1).softmax(1)[:, 1]
@@ -268,7 +268,7 @@ class OneOfTwo(Summing):
 class Shut(Summing):
     """Never copied: who answers needs a module a thread."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
         self.twice = self.mix * 2.0
 
@@ -276,10 +276,10 @@ class Shut(Summing):
 class Unbegun(nn.Module):
     """Its constructor forgets that of nn.Module."""
 
-    def __init__(self, form: Form = FORM) -> None:
+    def __init__(self, form: NetworkShape = FORM) -> None:
         pass
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         return batch.wide
 
@@ -292,7 +292,7 @@ def _same_dice() -> Iterator[None]:
         yield
 
 
-def _check(kind: type[nn.Module], form: Form = FORM) -> nn.Module:
+def _check(kind: type[nn.Module], form: NetworkShape = FORM) -> nn.Module:
     """Check a module as if a spec had named it; return it."""
     module = kind(form)
     check_module("ours", module, kind(form), form)
@@ -325,7 +325,7 @@ def test_a_module_that_minds_only_its_example_is_fit(kind: type[nn.Module]) -> N
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_a_module_is_fit_whatever_it_is_made_for(form: Form, seed: int) -> None:
+def test_a_module_is_fit_whatever_it_is_made_for(form: NetworkShape, seed: int) -> None:
     torch.manual_seed(seed)
     for kind in (Summing, Deep, NeverNegative, Bounded, WideAndDeep, DeepFM, DCNv2):
         _check(kind, form)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from headrace.ingest.runtime.numba_kernels import kernel
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.kernels.row_counters import count_row
-from headrace.pserver.rows.deltas import NEVER, Gains
+from headrace.pserver.rows.deltas import NEVER, RowDeltas
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
 
@@ -25,8 +25,8 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     view, folded = view_of(2), RowTable(2)
     ids = np.arange(1, 5001, dtype=np.uint64)
     ones = np.ones(5000, np.uint32)
-    folded.add(Gains(ids, ones, ones, ones, ones, np.ones((5000, 2), np.float32)))
-    pending = Pending(view, SHAPE)
+    folded.add(RowDeltas(ids, ones, ones, ones, ones, np.ones((5000, 2), np.float32)))
+    pending = PendingGains(view, SHAPE)
     pending.refresh(folded, ids, None)
     gaining = pending.reserve()
     for row_id, gained in ((4000, 3), (17, 5), (2500, 7)):
@@ -52,7 +52,7 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
 
 def test_what_a_view_gained_that_somebody_made_grow_is_taken_out_once() -> None:
     view = view_of(2)
-    pending = Pending(view, SHAPE)
+    pending = PendingGains(view, SHAPE)
     [place] = view.find_or_add(np.array([17], np.uint64))
     _count_at(view.columns, pending.reserve(), np.array([5], np.uint32))
     pending.gaining.values[place] = 0.5, -2.0
@@ -67,7 +67,7 @@ def test_what_a_view_gained_that_somebody_made_grow_is_taken_out_once() -> None:
 
 def test_what_is_pending_goes_along_when_the_view_grows() -> None:
     view = view_of(1)
-    pending = Pending(view, SHAPE)
+    pending = PendingGains(view, SHAPE)
     for first in range(0, 5000, 500):
         ids = np.arange(first + 1, first + 501, dtype=np.uint64)
         view.reserve(500)
@@ -95,7 +95,7 @@ def test_a_row_is_listed_once_whatever_the_seconds_in_which_it_is_counted(
     seconds: tuple[int, ...], first: int
 ) -> None:
     view = view_of(2)
-    pending = Pending(view, SHAPE)
+    pending = PendingGains(view, SHAPE)
     view.find_or_add(np.array([17], np.uint64))
     _count_at(view.columns, pending.reserve(), np.array(seconds, np.uint32))
     assert len(pending) == 1

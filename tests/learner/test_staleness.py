@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 
-from headrace.learner.loop.pacing import AT_EASE, BadStaleness, Pace, Staleness, parse_staleness
+from headrace.learner.loop.pacing import (
+    AT_EASE,
+    BadPushInterval,
+    LearnerPacing,
+    PushInterval,
+    parse_push_interval,
+)
 from tests.learner.several import Turns
 from tests.learner.streams import counted, part, random_examples, random_spec
 
@@ -17,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.pushes import Progress
+    from headrace.learner.loop.pushes import LearningProgress
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.store import Push
 
@@ -38,20 +44,20 @@ def stream(seed: int, impressions: int = IMPRESSIONS) -> tuple[ModelSpec, list[E
     ("text", "meant", "said"),
     [
         ("", AT_EASE, "at ease"),
-        ("batch", Staleness(examples=1), "every batch"),
-        ("20000", Staleness(examples=20_000), "every 20000 examples"),
-        ("50ms", Staleness(interval_ms=50), "every 50 ms"),
+        ("batch", PushInterval(examples=1), "every batch"),
+        ("20000", PushInterval(examples=20_000), "every 20000 examples"),
+        ("50ms", PushInterval(interval_ms=50), "every 50 ms"),
     ],
 )
-def test_a_setting_is_one_of_three_kinds_or_none(text: str, meant: Staleness, said: str) -> None:
-    assert parse_staleness(text) == meant
+def test_a_setting_is_one_of_three_kinds_or_none(text: str, meant: PushInterval, said: str) -> None:
+    assert parse_push_interval(text) == meant
     assert str(meant) == said
 
 
 @pytest.mark.parametrize("text", ["0", "0ms", "50 ms", "1s", "batches", "-3", "1e3"])
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadStaleness, match=f"found '{text}'"):
-        parse_staleness(text)
+    with pytest.raises(BadPushInterval, match=f"found '{text}'"):
+        parse_push_interval(text)
 
 
 @pytest.mark.parametrize("learners", [1, 2, 4])
@@ -60,7 +66,7 @@ def test_several_learners_count_every_example_once(learners: int, setting: str) 
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     spec, batches = stream(seed)
-    turns = Turns(spec, batches, learners, parse_staleness(setting))
+    turns = Turns(spec, batches, learners, parse_push_interval(setting))
     turns.run()
     rows = turns.rows()
     clicks = sum(int(each.labels.sum()) for each in batches)
@@ -79,13 +85,15 @@ def test_no_push_carries_more_than_the_bound_though_answers_are_slow(
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     spec, batches = stream(seed)
-    turns = Turns(spec, batches, 2, parse_staleness(setting), answer_ms=60)
+    turns = Turns(spec, batches, 2, parse_push_interval(setting), answer_ms=60)
     carried: list[int] = []
     for learner in turns.learners:
         known = [0]
         send = learner._pushes.send
 
-        def spy(progress: Progress, before: object, learner=learner, known=known, send=send):  # type: ignore[no-untyped-def]
+        def spy(  # type: ignore[no-untyped-def]
+            progress: LearningProgress, before: object, learner=learner, known=known, send=send
+        ):
             carried.append(learner.figures.examples - known[0])
             known[0] = learner.figures.examples
             send(progress, before)
@@ -123,7 +131,7 @@ def alone(
 ) -> list[Sent]:
     """Let one learner learn a batch every 2 ms; return its rounds while there was any left."""
     spec, batches = stream(7, impressions)
-    turns = Turns(spec, batches, 1, parse_staleness(setting), answer_ms=answer_ms)
+    turns = Turns(spec, batches, 1, parse_push_interval(setting), answer_ms=answer_ms)
     noted = rounds_of(turns, monkeypatch)
     turns.run()
     total = sum(len(each) for each in batches)
@@ -174,13 +182,13 @@ def test_with_a_number_that_few_examples_do_not_reach_the_interval_bounds_the_wa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds = alone("1000000", monkeypatch, answer_ms=4, impressions=12_000)
-    assert max(rounds[0].at_ms, *gaps_ms(rounds)) <= Pace().backlog_interval_ms
+    assert max(rounds[0].at_ms, *gaps_ms(rounds)) <= LearnerPacing().backlog_interval_ms
 
 
 def test_at_ease_rounds_are_rarer_while_much_is_waiting_and_the_last_of_it_goes_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pace = Pace()
+    pace = LearnerPacing()
     gaps = gaps_ms(alone("", monkeypatch, answer_ms=4, impressions=25_000))
     assert max(gaps) == pace.backlog_interval_ms
     assert gaps.count(pace.backlog_interval_ms) > 2
@@ -193,7 +201,7 @@ def test_a_time_bounds_how_long_another_learner_lacks_what_was_learned(
 ) -> None:
     """Sent within the time, and folded within the time: it is what the setting promises."""
     spec, batches = stream(11, 6000)
-    turns = Turns(spec, batches, 2, parse_staleness(setting), answer_ms=2)
+    turns = Turns(spec, batches, 2, parse_push_interval(setting), answer_ms=2)
     other = turns.learners[1]
     folded: list[int] = []
     follow = other._follow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.learner.inputs.statistics import (
-    Memory,
+    StatisticMemory,
     empty_memory,
     keep,
     recall,
@@ -20,7 +20,7 @@ def _levels(value: int) -> np.ndarray:
     return np.array([value, -value], np.int16)
 
 
-def _recalled(memory: Memory, impression: int) -> list[int] | None:
+def _recalled(memory: StatisticMemory, impression: int) -> list[int] | None:
     levels = np.zeros(2, np.int16)
     return levels.tolist() if recall(memory, np.uint64(impression), levels) else None
 

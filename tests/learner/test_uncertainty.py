@@ -9,7 +9,7 @@ import pytest
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs.inputs import INTERCEPT
+from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import parse_spec
 from tests.learner.streams import (
     COUNT,

@@ -13,22 +13,22 @@ import pytest
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.spec.architecture import DENSE_NUMBER
-from headrace.learner.spec.calibration import CALIBRATION_NUMBER
+from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.learner.spec.warm_start import check_larger, first_after
 from headrace.pserver.errors import WrongModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.snapshots.restore import Change, restore
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.store import Push, Shape, Span
+from headrace.pserver.snapshots.restore import ShapeChange, restore
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
 from tests.pserver.snapshot_world import taken
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 SMALL = """\
 [model]
@@ -73,20 +73,20 @@ def store() -> MemoryStore:
 
 def learned(spec: ModelSpec, seed: int) -> tuple[MemoryStore, Bench]:
     """A store whose model has learned some examples, and who has learned them."""
-    from headrace.pserver.rows.deltas import Header
+    from headrace.pserver.rows.deltas import EntryHeader
     from headrace.pserver.rows.deltas import pack as pack_gains
 
     bench, filled = Bench(spec), store()
     filled.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
     bench.learn(random_examples(np.random.default_rng(seed), spec, 60, closed=False))
     for bucket, gains in bench.pending.take(range(BUCKETS)).items():
-        header = Header(spec.width, gains.ids.shape[0], NOW_MS, NOW_MS, [])
-        span = Span("old/0", 0, 1)
+        header = EntryHeader(spec.width, gains.ids.shape[0], NOW_MS, NOW_MS, [])
+        span = OffsetSpan("old/0", 0, 1)
         filled.push([Push(bucket, (span,), bytes(8), pack_gains(header, gains))])
     return filled, bench
 
 
-def rows_of(filled: MemoryStore, spec: ModelSpec, buckets: int) -> Rows:
+def rows_of(filled: MemoryStore, spec: ModelSpec, buckets: int) -> FoldedRows:
     replica = Replica(filled, filled.shape())
     while not replica.complete:
         replica.poll()
@@ -103,7 +103,7 @@ def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_it
     print(f"seed {seed}")
     small, large = spec_of(model), larger_of(model)
     filled, bench = learned(small, seed)
-    shelf = Shelf(str(tmp_path))
+    shelf = SnapshotStorage(str(tmp_path))
     manifest = taken(filled, shelf)
     kept = check_larger(large, small, "snapshot x")
     assert kept.new == ("size", "user_age")
@@ -111,7 +111,7 @@ def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_it
     target, shape = store(), Shape("large", 2 * BUCKETS, large.width, large.fingerprint, large.text)
     done = restore(
         target, shelf, manifest, shape,
-        change=Change(kept.rows, {"new/0": 7}), stop=threading.Event(), tell=lambda _: None,
+        change=ShapeChange(kept.rows, {"new/0": 7}), stop=threading.Event(), tell=lambda _: None,
     )  # fmt: skip
     assert done.complete
     found = rows_of(target, large, 2 * BUCKETS)

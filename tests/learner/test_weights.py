@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.ingest.examples.batch import Examples, Kind, concatenate
-from headrace.learner.spec.model_spec import ModelSpec, SpecError, parse_spec
+from headrace.ingest.features.spec_text import SpecError
+from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headrace.ingest.examples.batch import Kind
-from headrace.learner.models.deep.contract import Batch
+from headrace.learner.models.deep.contract import NetworkBatch
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.slow_logistic import Row, Seen, mixed
 from tests.learner.slow_optimizers import Coordinate
@@ -132,7 +132,7 @@ class TorchReference(SlowFactorization):
         for coordinate, gradient in zip(self.layers, torch.cat(gradients).tolist(), strict=True):
             coordinate.step(gradient)
 
-    def _batch(self, seen: list[Seen], tables: dict[int, torch.Tensor]) -> Batch:
+    def _batch(self, seen: list[Seen], tables: dict[int, torch.Tensor]) -> NetworkBatch:
         numbers = {each.number: at for at, each in enumerate(self.spec.fields.bags)}
         wide, vectors, histories = [], [], []
         d = self.spec.structure.dimensions
@@ -159,7 +159,7 @@ class TorchReference(SlowFactorization):
         ]
         there = np.array([[k < len(each) for k in range(longest)] for each in histories])
         present = torch.tensor(there.reshape(len(seen), longest))
-        return Batch(torch.stack(wide), torch.stack(vectors), torch.stack(padded), present)
+        return NetworkBatch(torch.stack(wide), torch.stack(vectors), torch.stack(padded), present)
 
 
 def _pairs(seen: Seen) -> list[tuple[int, tuple[int, float]]]:

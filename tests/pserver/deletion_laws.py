@@ -10,12 +10,12 @@ from headrace.pserver.replica.replica import Deleted, Replica
 from headrace.pserver.rows.deltas import (
     DELETING_FORMAT,
     Deletions,
-    Gains,
-    Header,
+    EntryHeader,
+    RowDeltas,
     pack,
     unpack_entry,
 )
-from headrace.pserver.store import Delete, Fold, Push, Span
+from headrace.pserver.store import Delete, Fold, OffsetSpan, Push
 from tests.pserver.entries import SOURCE, WIDTH, blob_of
 from tests.pserver.store_world import (
     LONG_MS,
@@ -35,16 +35,16 @@ def push_of(bucket_ids: list[int], second: int, offset: int) -> Push:
     count = len(bucket_ids)
     ones, seconds = np.ones(count, np.uint32), np.full(count, second, np.uint32)
     values = np.full((count, WIDTH), 0.5, np.float32)
-    gains = Gains(np.array(bucket_ids, np.uint64), ones, 0 * ones, seconds, seconds, values)
+    gains = RowDeltas(np.array(bucket_ids, np.uint64), ones, 0 * ones, seconds, seconds, values)
     blob = blob_of(gains, offset, offset + 1)
-    return Push(0, (Span(SOURCE, offset, offset + 1),), b"push%04d" % offset, blob)
+    return Push(0, (OffsetSpan(SOURCE, offset, offset + 1),), b"push%04d" % offset, blob)
 
 
 def deletion(world: World, ids: list[int], second: int, folds: int = 0) -> Delete:
     """Of rows of bucket 0 not seen after this second, decided at the head."""
     head = standing(world.store, 0)
     rows = Deletions(np.array(ids, np.uint64), np.full(len(ids), second, np.uint32))
-    blob = pack(Header(0, len(ids), 0, 0, [], DELETING_FORMAT), rows)
+    blob = pack(EntryHeader(0, len(ids), 0, 0, [], DELETING_FORMAT), rows)
     return Delete(0, "k", folds, head.version, head.nonce, b"deleting", blob)
 
 

@@ -1,4 +1,4 @@
-"""Gains, pushes and their sums, made for tests."""
+"""RowDeltas, pushes and their sums, made for tests."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 
 import numpy as np
 
-from headrace.pserver.rows.deltas import NEVER, Gains, Header, Reached, pack
-from headrace.pserver.store import Push, Span
+from headrace.pserver.rows.deltas import NEVER, EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.store import OffsetSpan, Push
 
 WIDTH = 2
 SOURCE = "topic/0"
 
 
-def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> Gains:
+def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> RowDeltas:
     """What up to `rows` of the bucket's nine rows gained."""
     high = np.uint64(64 - (buckets.bit_length() - 1))
     numbers = sorted({dice.randrange(9) for _ in range(rows)})
@@ -26,7 +26,7 @@ def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> G
     def some(limit: int) -> list[int]:
         return [dice.randrange(limit) for _ in range(count)]
 
-    return Gains(
+    return RowDeltas(
         ids,
         np.array(some(5), np.uint32),
         np.array(some(3), np.uint32),
@@ -38,10 +38,12 @@ def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> G
     )
 
 
-def blob_of(gains: Gains, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
+def blob_of(gains: RowDeltas, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
     """An entry with these gains, which says that it covers these offsets."""
     rows, width = gains.values.shape
-    return pack(Header(width, rows, stop, stop, [Reached(source, start, stop, stop)]), gains)
+    return pack(
+        EntryHeader(width, rows, stop, stop, [SourceReached(source, start, stop, stop)]), gains
+    )
 
 
 class Pusher:
@@ -59,7 +61,7 @@ class Pusher:
         self.offset = stop
         return Push(
             self.bucket,
-            (Span(SOURCE, start, stop),),
+            (OffsetSpan(SOURCE, start, stop),),
             self.dice.randbytes(8),
             blob_of(gains, start, stop),
         )

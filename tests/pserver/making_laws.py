@@ -15,7 +15,7 @@ from headrace.pserver.errors import (
     Unreachable,
 )
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.row_codec import Rows, StoredRows
+from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
 from headrace.pserver.store import Fold
 from tests.pserver.entries import SOURCE, Pusher
 from tests.pserver.store_world import (
@@ -31,7 +31,7 @@ from tests.pserver.store_world import (
 )
 
 
-def folded_bucket(world: World, bucket: int) -> Rows:
+def folded_bucket(world: World, bucket: int) -> FoldedRows:
     """Push to a bucket, fold it, and return its rows."""
     pusher = Pusher(bucket, BUCKETS)
     answered(world.store, *(pusher.next() for _ in range(4)))
@@ -86,7 +86,7 @@ class MakingLaws:
         assert (found.trimmed, found.entries) == (9, ())
         replica, loaded = rows_at(world, 1)
         order, expected = np.argsort(loaded.ids), np.argsort(rows.ids)
-        for name in Rows._fields:
+        for name in FoldedRows._fields:
             left, right = getattr(loaded, name)[order], getattr(rows, name)[expected]
             assert left.tobytes() == right.tobytes(), name
         pusher = Pusher(1, BUCKETS)

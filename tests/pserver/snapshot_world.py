@@ -6,12 +6,13 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import Gains, Header, pack, unpack
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.write import Facts, Writing, write_snapshot
-from headrace.pserver.store import Answer, Push, Shape, Span, Store
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack, unpack
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push, Shape, Store
 from tests.pserver.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.truth import Row, rows_of, truth
 
@@ -41,7 +42,7 @@ class History:
     def push(self, bucket: int) -> None:
         push = self.pushers[bucket].next()
         [answer] = self.store.push([push])
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, BucketAnswer)
         assert answer.covers(push.spans)
         self.pushed[bucket].append(push)
 
@@ -67,7 +68,7 @@ class History:
         factor = shape.buckets // self.shape.buckets
         for bucket in range(shape.buckets):
             [standing] = store.marks([bucket])
-            assert isinstance(standing, Answer)
+            assert isinstance(standing, BucketAnswer)
             mark = standing.marks.get(SOURCE, 0)
             lacking = [
                 each for each in self.pushed[bucket // factor] if each.spans[0].start >= mark
@@ -75,7 +76,7 @@ class History:
             assert not lacking or lacking[0].spans[0].start == mark
             for push in lacking:
                 [answer] = store.push([_part(push, shape, bucket)])
-                assert isinstance(answer, Answer)
+                assert isinstance(answer, BucketAnswer)
                 assert answer.covers(push.spans)
 
 
@@ -83,8 +84,13 @@ def _part(push: Push, shape: Shape, bucket: int) -> Push:
     header, gains = unpack(push.blob)
     own = gains.chosen(shape.bucket_of(gains.ids) == bucket)
     span = push.spans[0]
-    head = Header(WIDTH, own.ids.shape[0], header.event_ms, header.append_ms, header.reached)
-    return Push(bucket, (Span(SOURCE, span.start, span.stop),), push.nonce, pack(head, Gains(*own)))
+    head = EntryHeader(WIDTH, own.ids.shape[0], header.event_ms, header.append_ms, header.reached)
+    return Push(
+        bucket,
+        (OffsetSpan(SOURCE, span.start, span.stop),),
+        push.nonce,
+        pack(head, RowDeltas(*own)),
+    )
 
 
 def rows_in(store: Store, shape: Shape) -> dict[int, Row]:
@@ -105,7 +111,7 @@ def busy_keeper(store: Store, shape: Shape, seed: int) -> Keeper:
         store,
         shape,
         name="keeper",
-        keeping=Keeping(keep_ms=200, keep_bytes=600, rows_a_fold=3, lease_ms=100_000),
+        keeping=FoldPolicy(keep_ms=200, keep_bytes=600, rows_a_fold=3, lease_ms=100_000),
         now_ms=lambda: next(clock),
         draw_nonce=lambda: dice.randbytes(8),
     )
@@ -145,7 +151,7 @@ class Lively:
                     self._keeper.step()
 
 
-class DyingShelf(Shelf):
+class DyingShelf(SnapshotStorage):
     """A shelf of a process that is killed at its so-manieth act, which is not done any more."""
 
     def __init__(self, url: str, dies_at: int) -> None:
@@ -172,7 +178,7 @@ class DyingShelf(Shelf):
 
 def take(
     store: Any,
-    shelf: Shelf,
+    shelf: SnapshotStorage,
     *,
     at_ms: int = NOW_MS,
     parallel: int = 1,
@@ -184,16 +190,16 @@ def take(
     return write_snapshot(
         store,
         shelf,
-        Facts("1.2.3", 8),
+        SnapshotFacts("1.2.3", 8),
         now_ms=lambda: at_ms,
         token="0a1b",
         stop=stop or threading.Event(),
         tell=tell,
-        writing=Writing(parallel, patience_ms),
+        writing=SnapshotSettings(parallel, patience_ms),
     )
 
 
-def taken(store: Any, shelf: Shelf, **options: Any) -> Manifest:
+def taken(store: Any, shelf: SnapshotStorage, **options: Any) -> Manifest:
     """Take a snapshot that succeeds."""
     manifest = take(store, shelf, **options)
     assert manifest is not None

@@ -11,9 +11,9 @@ import pytest
 
 from headrace.pserver.errors import LostLease, MissingBucket, ModelExists
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import Gains, unpack
-from headrace.pserver.rows.row_codec import Rows
-from headrace.pserver.store import Fold, Polled, Push, Shape, Span, Trim
+from headrace.pserver.rows.deltas import RowDeltas, unpack
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import Fold, OffsetSpan, PollResult, Push, Shape, Trim
 from tests.pserver.deletion_laws import DeletionLaws
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of, gains_of
 from tests.pserver.making_laws import MakingLaws
@@ -86,26 +86,26 @@ class StoreLaws(MakingLaws, DeletionLaws):
         answered(world.store, pusher.next())
         before = standing(world.store, 0)
         for start in (before.marks[SOURCE] - 1, before.marks[SOURCE] + 1):
-            span = Span(SOURCE, start, start + 7)
+            span = OffsetSpan(SOURCE, start, start + 7)
             [answer] = answered(world.store, Push(0, (span,), b"8 random", b"blob"))
             assert not answer.covers((span,))
             assert answer.marks == {SOURCE: before.marks[SOURCE]}
         assert standing(world.store, 0) == before
 
     def test_several_sources_move_all_or_none(self, world: World) -> None:
-        both = (Span("a/0", 0, 3), Span("b/1", 0, 5))
+        both = (OffsetSpan("a/0", 0, 3), OffsetSpan("b/1", 0, 5))
         [answer] = answered(world.store, Push(0, both, b"n1", b"x"))
         assert answer.marks == {"a/0": 3, "b/1": 5}
-        half = (Span("a/0", 3, 4), Span("b/1", 4, 6))
+        half = (OffsetSpan("a/0", 3, 4), OffsetSpan("b/1", 4, 6))
         [answer] = answered(world.store, Push(0, half, b"n2", b"x"))
         assert answer.marks == {"a/0": 3, "b/1": 5}
         assert answer.version == 1
-        [answer] = answered(world.store, Push(0, (Span("c/0", 0, 1),), b"n3", b"x"))
+        [answer] = answered(world.store, Push(0, (OffsetSpan("c/0", 0, 1),), b"n3", b"x"))
         assert answer.marks == {"c/0": 1}
         assert standing(world.store, 0).marks == {"a/0": 3, "b/1": 5, "c/0": 1}
 
     def test_a_span_may_be_empty_beside_one_that_is_not(self, world: World) -> None:
-        spans = (Span("a/0", 0, 0), Span("b/0", 0, 2))
+        spans = (OffsetSpan("a/0", 0, 0), OffsetSpan("b/0", 0, 2))
         [answer] = answered(world.store, Push(3, spans, b"n", b""))
         assert answer.covers(spans)
 
@@ -128,13 +128,13 @@ class StoreLaws(MakingLaws, DeletionLaws):
 
     def test_offsets_beyond_32_bits_are_exact(self, world: World) -> None:
         far = 2**52 + 1
-        answered(world.store, Push(0, (Span(SOURCE, 0, far),), b"a", b""))
-        [answer] = answered(world.store, Push(0, (Span(SOURCE, far, far + 1),), b"b", b""))
+        answered(world.store, Push(0, (OffsetSpan(SOURCE, 0, far),), b"a", b""))
+        [answer] = answered(world.store, Push(0, (OffsetSpan(SOURCE, far, far + 1),), b"b", b""))
         assert answer.marks == {SOURCE: far + 1}
 
     def test_any_bytes_survive_in_nonce_and_blob(self, world: World) -> None:
         every = bytes(range(256)) * 300
-        answered(world.store, Push(0, (Span("Ä \r\n$9/0", 0, 1),), every[:8], every))
+        answered(world.store, Push(0, (OffsetSpan("Ä \r\n$9/0", 0, 1),), every[:8], every))
         [entry] = polled(world.store, 0, 0).entries
         assert (entry.nonce, entry.blob) == (every[:8], every)
         assert standing(world.store, 0).marks == {"Ä \r\n$9/0": 1}
@@ -158,7 +158,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert polled(world.store, 0, 2, limit=3).version == 7
         assert polled(world.store, 0, 7).entries == ()
         answers = world.store.poll({3: 0, 0: 6}, 10)
-        assert [a.bucket for a in answers if isinstance(a, Polled)] == [3, 0]
+        assert [a.bucket for a in answers if isinstance(a, PollResult)] == [3, 0]
 
     def test_only_one_keeper_holds_a_bucket(self, world: World) -> None:
         assert world.store.claim(0, "one", LONG_MS)
@@ -198,7 +198,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         [*chunks] = world.store.rows(2)
         ids = np.concatenate([chunk.rows.ids for chunk in chunks])
         order, expected = np.argsort(ids), np.argsort(fold.rows.ids)
-        for name in Rows._fields:
+        for name in FoldedRows._fields:
             column = np.concatenate([getattr(chunk.rows, name) for chunk in chunks])
             assert column[order].tobytes() == getattr(fold.rows, name)[expected].tobytes(), name
         assert {int(v) for chunk in chunks for v in chunk.versions} == {5}
@@ -358,8 +358,8 @@ class StoreLaws(MakingLaws, DeletionLaws):
         dice = random.Random(3)
         ids = np.unique(np.array([dice.getrandbits(62) for _ in range(5000)], np.uint64))
         one = gains_of(0, BUCKETS, dice, rows=1)
-        gains = Gains._make([ids, *(np.repeat(column, len(ids), axis=0) for column in one[1:])])
-        answered(world.store, Push(0, (Span(SOURCE, 0, 1),), b"nonce", blob_of(gains)))
+        gains = RowDeltas._make([ids, *(np.repeat(column, len(ids), axis=0) for column in one[1:])])
+        answered(world.store, Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(gains)))
         world.store.claim(0, "k", LONG_MS)
         fold_all(world, 0, "k")
         found = [chunk.rows for chunk in world.store.rows(0)]
@@ -385,10 +385,14 @@ class StoreLaws(MakingLaws, DeletionLaws):
 
     def test_a_push_that_moves_no_mark_cannot_be_made(self, world: World) -> None:
         before = standing(world.store, 0)
-        for spans in ((), (Span("a/0", 1, 1),), (Span("a/0", 0, 1), Span("a/0", 1, 2))):
+        for spans in (
+            (),
+            (OffsetSpan("a/0", 1, 1),),
+            (OffsetSpan("a/0", 0, 1), OffsetSpan("a/0", 1, 2)),
+        ):
             with pytest.raises(ValueError, match="spans"):
                 Push(0, spans, b"n", b"")
         for source, start, stop in (("version", 0, 1), ("a/0", 2, 1), ("a/0", -1, 1)):
             with pytest.raises(ValueError, match="offsets"):
-                Span(source, start, stop)
+                OffsetSpan(source, start, stop)
         assert standing(world.store, 0) == before

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.pserver.errors import LostLease
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Fold, Polled, Push, Shape, Store, Trim
+from headrace.pserver.store import BucketAnswer, Fold, PollResult, Push, Shape, Store, Trim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.pserver.rows.row_codec import FoldedRows
 
 BUCKETS = 4
 LONG_MS = 60_000
@@ -36,25 +36,25 @@ class World(Protocol):
         """Lose a bucket."""
 
 
-def answered(store: Store, *pushes: Push) -> list[Answer]:
+def answered(store: Store, *pushes: Push) -> list[BucketAnswer]:
     answers = store.push(pushes)
-    assert all(isinstance(answer, Answer) for answer in answers)
-    return [answer for answer in answers if isinstance(answer, Answer)]
+    assert all(isinstance(answer, BucketAnswer) for answer in answers)
+    return [answer for answer in answers if isinstance(answer, BucketAnswer)]
 
 
-def standing(store: Store, bucket: int) -> Answer:
+def standing(store: Store, bucket: int) -> BucketAnswer:
     [answer] = store.marks([bucket])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BucketAnswer)
     return answer
 
 
-def polled(store: Store, bucket: int, after: int, limit: int = 100) -> Polled:
+def polled(store: Store, bucket: int, after: int, limit: int = 100) -> PollResult:
     [answer] = store.poll({bucket: after}, limit)
-    assert isinstance(answer, Polled)
+    assert isinstance(answer, PollResult)
     return answer
 
 
-def rows_at(world: World, bucket: int) -> tuple[Replica, Rows]:
+def rows_at(world: World, bucket: int) -> tuple[Replica, FoldedRows]:
     replica = Replica(world.store, world.shape, buckets=[bucket])
     replica.poll()
     assert replica.complete

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from headrace.pserver.errors import Refused, StoreError
+from headrace.pserver.errors import AccessRefused, StoreError
 from headrace.pserver.inspection.survey import survey
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.acl import ROLES, rule
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Shape
+from headrace.pserver.store import BucketAnswer, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 from tests.pserver.test_stores import RedisWorld
@@ -93,8 +94,8 @@ def test_every_role_can_do_its_work(valkey_node: str, shape: Shape) -> None:
         pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
         for _ in range(2):
             answers = learner.push([pusher.next() for pusher in pushers])
-            assert all(isinstance(answer, Answer) for answer in answers)
-        keeping = Keeping(keep_ms=0, lease_ms=60_000)
+            assert all(isinstance(answer, BucketAnswer) for answer in answers)
+        keeping = FoldPolicy(keep_ms=0, lease_ms=60_000)
         keeper_of = Keeper(
             keeper,
             keeper.shape(),
@@ -133,7 +134,7 @@ def test_anything_else_is_refused_naming_setting_and_node(
     node = valkey_node.removeprefix("redis://")
     with closing(opened(valkey_node, role, shape.model)) as store:
         [answer] = store.nodes.run([Call(b"", words)])
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, AccessRefused)
     assert "--redis / HEADRACE_REDIS" in str(answer)
     assert node in str(answer)
     assert "headrace pserver acl" in str(answer)
@@ -144,14 +145,14 @@ def test_a_role_cannot_do_another_roles_work(valkey_node: str, shape: Shape) -> 
     push = Pusher(0, BUCKETS).next()
     with closing(opened(valkey_node, "server", shape.model)) as server:
         for call in (lambda: server.push([push]), lambda: server.claim(0, "k", 1000), server.drop):
-            with pytest.raises(Refused):
+            with pytest.raises(AccessRefused):
                 call()
     with closing(opened(valkey_node, "learner", shape.model)) as learner:
-        with pytest.raises(Refused, match="headrace pserver acl"):
+        with pytest.raises(AccessRefused, match="headrace pserver acl"):
             learner.drop()
         with pytest.raises(StoreError, match=r"ACL|permission"):
             learner.claim(0, "k", 1000)  # refused inside the function
-        assert all(isinstance(answer, Answer) for answer in learner.push([push]))
+        assert all(isinstance(answer, BucketAnswer) for answer in learner.push([push]))
 
 
 def test_a_user_has_the_keys_of_its_own_model_alone(
@@ -160,7 +161,7 @@ def test_a_user_has_the_keys_of_its_own_model_alone(
     other = fresh_name("other")
     with (
         closing(open_store(grant(valkey_node, "operator", other), shape.model)) as store,
-        pytest.raises(Refused),
+        pytest.raises(AccessRefused),
     ):
         store.shape()
 
@@ -173,7 +174,7 @@ def test_a_process_that_may_not_load_functions_says_so_when_it_starts(
         loaded = admin.execute_command("FUNCTION", "DUMP")
         admin.execute_command("FUNCTION", "FLUSH")
         try:
-            with pytest.raises(Refused, match=r"function\|load"):
+            with pytest.raises(AccessRefused, match=r"function\|load"):
                 open_store(url, model)
             open_store(url, model, StoreSettings(read_only=True)).close()
         finally:

@@ -14,16 +14,16 @@ from headrace.pserver.rows.deltas import (
     DELETING_FORMAT,
     NEVER,
     Deletions,
-    Gains,
-    Header,
-    Reached,
+    EntryHeader,
+    RowDeltas,
+    SourceReached,
     pack,
     unpack,
     unpack_entry,
 )
 from headrace.pserver.rows.row_codec import (
     MOST_SUB_HASHES,
-    Rows,
+    FoldedRows,
     pack_rows,
     row_bytes,
     sub_hash_of,
@@ -37,7 +37,7 @@ WIDTHS = st.integers(0, 5)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def some_rows(seed: int, count: int, width: int) -> Rows:
+def some_rows(seed: int, count: int, width: int) -> FoldedRows:
     """Any bits at all, NaN among the floats."""
     dice = np.random.default_rng(seed)
 
@@ -45,7 +45,7 @@ def some_rows(seed: int, count: int, width: int) -> Rows:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return np.frombuffer(dice.bytes(size), dtype).reshape(shape)
 
-    return Rows(
+    return FoldedRows(
         words("<u8", count),
         words("<u8", count),
         words("<u8", count),
@@ -84,7 +84,7 @@ def test_bytes_that_are_not_rows_of_that_width_are_refused() -> None:
 @given(seed=SEEDS, count=st.integers(0, 9))
 def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) -> None:
     rows = some_rows(seed, count, 0)
-    header = Header(0, count, 7, 8, [Reached("a/0", 1, 2, 3)], DELETING_FORMAT)
+    header = EntryHeader(0, count, 7, 8, [SourceReached("a/0", 1, 2, 3)], DELETING_FORMAT)
     blob = pack(header, Deletions(rows.ids, rows.last_seen))
     found_header, found = unpack_entry(blob)
     assert found_header == header
@@ -95,7 +95,7 @@ def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) 
     with pytest.raises(CorruptEntry, match="expected format"):
         unpack_entry(blob + b"x")
     with pytest.raises(ValueError, match="Deletions"):
-        pack(Header(0, count, 7, 8, []), Deletions(rows.ids, rows.last_seen))
+        pack(EntryHeader(0, count, 7, 8, []), Deletions(rows.ids, rows.last_seen))
 
 
 @given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, sources=st.lists(st.text(), max_size=3))
@@ -104,9 +104,9 @@ def test_an_entry_comes_back_as_it_was(
 ) -> None:
     rows = some_rows(seed, count, width)
     counts = rows.shows.astype(np.uint32), rows.clicks.astype(np.uint32)
-    gains = Gains(rows.ids, *counts, rows.first_seen, rows.last_seen, rows.values)
-    reached = [Reached(source, n, n + 1, 2**41, [(n, 5)]) for n, source in enumerate(sources)]
-    header = Header(width, count, 2**41, 0, reached)
+    gains = RowDeltas(rows.ids, *counts, rows.first_seen, rows.last_seen, rows.values)
+    reached = [SourceReached(source, n, n + 1, 2**41, [(n, 5)]) for n, source in enumerate(sources)]
+    header = EntryHeader(width, count, 2**41, 0, reached)
     blob = pack(header, gains)
     found_header, found = unpack(blob)
     assert found_header == header
@@ -118,7 +118,7 @@ def test_an_entry_comes_back_as_it_was(
 
 def test_an_entry_cannot_lie_about_its_gains() -> None:
     with pytest.raises(ValueError, match="header says 1 rows of 2 floats"):
-        pack(Header(2, 1, 0, 0, []), Gains.empty(2))
+        pack(EntryHeader(2, 1, 0, 0, []), RowDeltas.empty(2))
 
 
 @given(
@@ -154,7 +154,7 @@ def test_a_table_adds_like_a_dictionary() -> None:
         count = ids.shape[0]
         small = [np.array([dice.randrange(9) for _ in range(count)], np.uint32) for _ in range(4)]
         values = np.array([dice.gauss(0, 1) for _ in range(count)], np.float32).reshape(count, 1)
-        table.add(Gains._make([ids, *small, values]))
+        table.add(RowDeltas._make([ids, *small, values]))
         for i, row_id in enumerate(ids.tolist()):
             shows, clicks, first, last, value = truth.get(row_id, (0, 0, NEVER, 0, np.float32(0)))
             added = [int(column[i]) for column in small]

@@ -9,18 +9,18 @@ import pytest
 
 from headrace.pserver.rows import columns
 from headrace.pserver.rows.columns import FEW, own_memory
-from headrace.pserver.rows.deltas import Gains
+from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable, find
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def _gains(first: int, count: int) -> Gains:
+def _gains(first: int, count: int) -> RowDeltas:
     ids = np.arange(first, first + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     ones = np.ones(count, np.uint32)
     values = np.arange(first, first + 3 * count, dtype=np.float32)[: 3 * count].reshape(count, 3)
-    return Gains(ids, ones, ones, ones, ones, values)
+    return RowDeltas(ids, ones, ones, ones, ones, values)
 
 
 def _grown(rows: int) -> tuple[RowTable, list[int], npt.NDArray[np.float32]]:

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.expiry import ROWS_AN_ENTRY, Expiry, doomed, doomed_rows
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.expiry import ROWS_AN_ENTRY, Expiry, expired, expired_rows
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import Gains
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.deltas import RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Push, Shape, Span
+from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.pserver.entries import SOURCE, WIDTH, blob_of
 
 TIMES = st.lists(st.integers(0, 60), max_size=40)
@@ -29,7 +30,7 @@ def test_the_oldest_go_until_none_is_too_old_and_few_enough_are_left(
     times: list[int], after_s: int, most_rows: int
 ) -> None:
     last_seen = np.array(times, np.uint32)
-    going = set(doomed(last_seen, after_s, most_rows).tolist())
+    going = set(expired(last_seen, after_s, most_rows).tolist())
     seen = {i for i, second in enumerate(times) if second}
     left = seen - going
     assert going <= seen, "a row that was never seen has no age"
@@ -51,20 +52,20 @@ def test_each_bucket_has_its_own_present_and_share() -> None:
     ids = np.array([5, 1, 3, high | 9, high | 2, high | 4], np.uint64)
     zeros = np.zeros(6, np.uint64)
     times = np.array([100, 50, 99, 20, 10, 19], np.uint32)
-    rows = Rows(ids, zeros, zeros, times, times, np.zeros((6, WIDTH), np.float32))
-    found = {b: ids[i].tolist() for b, i in doomed_rows(rows, shape, Expiry(after_s=5))}
+    rows = FoldedRows(ids, zeros, zeros, times, times, np.zeros((6, WIDTH), np.float32))
+    found = {b: ids[i].tolist() for b, i in expired_rows(rows, shape, Expiry(after_s=5))}
     assert found == {0: [1], 1: [high | 2]}
-    found = {b: ids[i].tolist() for b, i in doomed_rows(rows, shape, Expiry(most_rows=4))}
+    found = {b: ids[i].tolist() for b, i in expired_rows(rows, shape, Expiry(most_rows=4))}
     assert found == {0: [1], 1: [high | 2]}
-    assert not list(doomed_rows(rows, shape, Expiry(most_rows=6, after_s=60)))
+    assert not list(expired_rows(rows, shape, Expiry(most_rows=6, after_s=60)))
 
 
 def test_no_more_go_at_once_than_an_entry_takes() -> None:
     count = ROWS_AN_ENTRY + 10
     ids, zeros = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.uint64)
     times = np.arange(1, count + 1, dtype=np.uint32)
-    rows = Rows(ids, zeros, zeros, times, times, np.zeros((count, 0), np.float32))
-    [(_, going)] = doomed_rows(rows, Shape("m", 1, 0, "f", "s"), Expiry(most_rows=1))
+    rows = FoldedRows(ids, zeros, zeros, times, times, np.zeros((count, 0), np.float32))
+    [(_, going)] = expired_rows(rows, Shape("m", 1, 0, "f", "s"), Expiry(most_rows=1))
     assert going.shape[0] == ROWS_AN_ENTRY
 
 
@@ -79,7 +80,7 @@ class Town:
         self.store.create(self.shape)
         self.offset = 0
         self.metrics = KeeperMetrics("m")
-        self.keeping = Keeping(
+        self.keeping = FoldPolicy(
             keep_ms=300, keep_bytes=1 << 20, rows_a_fold=50, lease_ms=10_000, expiry=expiry
         )
         self.keeper = self.new_keeper()
@@ -101,15 +102,15 @@ class Town:
         ones = np.ones(len(ids), np.uint32)
         values = np.ones((len(ids), WIDTH), np.float32)
         column = np.array(sorted(ids), np.uint64)
-        gains = Gains(column, ones, 0 * ones, ones * self.second, ones * self.second, values)
+        gains = RowDeltas(column, ones, 0 * ones, ones * self.second, ones * self.second, values)
         blob = blob_of(gains, self.offset, self.offset + 1)
-        span = Span(SOURCE, self.offset, self.offset + 1)
+        span = OffsetSpan(SOURCE, self.offset, self.offset + 1)
         self.offset += 1
         [answer] = self.store.push([Push(0, (span,), self.dice.randbytes(8), blob)])
         assert not isinstance(answer, Unreachable)
 
     def live(self, rounds: int, new: int) -> None:
-        """Rows come by `new` a second; row 1 is seen in each."""
+        """FoldedRows come by `new` a second; row 1 is seen in each."""
         for _ in range(rounds):
             ids = [self.next_id + 1 + i for i in range(new)]
             self.next_id += new
@@ -184,7 +185,7 @@ def test_a_table_made_compact_finds_the_same_rows(seed: int) -> None:
     ids = np.unique(dice.integers(1, 5000, 2000).astype(np.uint64))
     count = ids.shape[0]
     ones = np.ones(count, np.uint32)
-    table.add(Gains(ids, ones, ones, ones, ones, np.ones((count, 1), np.float32)))
+    table.add(RowDeltas(ids, ones, ones, ones, ones, np.ones((count, 1), np.float32)))
     gone = dice.random(count) < 0.7
     table.clear(table.find(ids[gone]))
     keep = np.zeros(table.columns.ids.shape[0], np.bool_)

@@ -14,13 +14,13 @@ from redis import exceptions
 from redis.crc import key_slot
 
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
-from headrace.pserver.errors import OutOfMemory, Refused, StoreError, Unreachable
+from headrace.pserver.errors import AccessRefused, OutOfMemory, StoreError, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
-from headrace.pserver.redis_backend.cluster_client import Call, Waiting
+from headrace.pserver.redis_backend.cluster_client import Call, WaitLimits
 from headrace.pserver.redis_backend.error_translation import translated
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica, Stale
-from headrace.pserver.store import Answer, Fold, Polled, Push, Shape, Span, Trim
+from headrace.pserver.store import BucketAnswer, Fold, OffsetSpan, PollResult, Push, Shape, Trim
 from tests.pserver.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUCKETS = 16
-WAITING = Waiting(connect_timeout_ms=1000, answer_timeout_ms=300)
+WAITING = WaitLimits(connect_timeout_ms=1000, answer_timeout_ms=300)
 DEADLINE_S = 30
 
 
@@ -107,20 +107,20 @@ def test_a_node_that_does_not_answer_leaves_the_others_buckets_alone(
         for _ in range(3):  # waited for once, then turned down at once
             answers = store.push(pushes)
             assert all(type(answers[bucket]) is Unreachable for bucket in here)
-            assert all(isinstance(answers[bucket], Answer) for bucket in there)
+            assert all(isinstance(answers[bucket], BucketAnswer) for bucket in there)
         assert all(cluster.nodes[0].address in str(answers[bucket]) for bucket in here)
         changes = replica.poll()
         assert {c.bucket for c in changes if isinstance(c, Stale)} == set(here)
         assert all(replica.position(bucket).version == 2 for bucket in there)
 
     def all_answer() -> bool:
-        return all(isinstance(answer, Answer) for answer in store.push(pushes))
+        return all(isinstance(answer, BucketAnswer) for answer in store.push(pushes))
 
     until(all_answer)
     assert all(
         answer.covers(push.spans)
         for answer, push in zip(store.push(pushes), pushes, strict=True)
-        if isinstance(answer, Answer)
+        if isinstance(answer, BucketAnswer)
     )
 
     def up_to_date() -> bool:
@@ -139,7 +139,9 @@ def test_a_node_that_forgot_the_functions_gets_them_again(
         node.call("FUNCTION", "FLUSH", "SYNC")
     pushes = [Pusher(bucket, BUCKETS).next() for bucket in range(BUCKETS)]
     answers = store.push(pushes)
-    assert [answer.version for answer in answers if isinstance(answer, Answer)] == [1] * BUCKETS
+    assert [answer.version for answer in answers if isinstance(answer, BucketAnswer)] == [
+        1
+    ] * BUCKETS
     assert all("headrace" in node.call("FUNCTION", "LIST") for node in cluster.nodes)
 
 
@@ -180,12 +182,12 @@ def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
         assert store.trim([Trim(bucket, "k", 1, *head, 1, 0)]) == [None]
         store.release(bucket, "k")
         [polled] = store.poll({bucket: 1}, 10)
-        assert isinstance(polled, Polled)
+        assert isinstance(polled, PollResult)
         assert polled.version == 1
     finally:
         cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 0)
     [answer] = store.push([second])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BucketAnswer)
     assert answer.version == 2
 
 
@@ -197,10 +199,12 @@ def test_a_wrong_map_of_slots_is_corrected_by_the_nodes(
     slots[:] = [last if place == first else first for place in slots]
     pushes = [Pusher(bucket, BUCKETS).next() for bucket in range(BUCKETS)]
     answers = store.push(pushes)
-    assert [answer.nonce for answer in answers if isinstance(answer, Answer)] == [
+    assert [answer.nonce for answer in answers if isinstance(answer, BucketAnswer)] == [
         push.nonce for push in pushes
     ]
-    assert [answer.version for answer in store.marks(range(BUCKETS)) if isinstance(answer, Answer)]
+    assert [
+        answer.version for answer in store.marks(range(BUCKETS)) if isinstance(answer, BucketAnswer)
+    ]
     by_node(store, cluster.nodes[0])
 
 
@@ -225,7 +229,7 @@ def test_a_bucket_can_be_made_while_its_slot_moves_and_used_when_it_has(
         for node in (new, old):
             node.call("CLUSTER", "SETSLOT", slot, "NODE", new_id)
         [answer] = store.push([push])
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, BucketAnswer)
         assert answer.version == 1
         assert store.node_of(0) == new.address
     finally:
@@ -257,12 +261,12 @@ def test_half_a_slot_is_unreachable_and_not_half_done(
     assert type(answer) is Unreachable
     old.call("MIGRATE", host, port, log, 0, 5000)
     [answer] = store.push([push])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BucketAnswer)
     assert answer.version == 2
     for node in (new, old):
         node.call("CLUSTER", "SETSLOT", slot, "NODE", new_id)
     [answer] = store.push([push])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BucketAnswer)
     assert answer.covers(push.spans)
     assert answer.version == 2
 
@@ -284,7 +288,7 @@ def test_a_cluster_is_not_one_server_and_one_server_is_no_cluster(
 
 def test_a_password_is_used_and_never_shown(valkey_node: str, shape: Shape) -> None:
     url = valkey_node.replace("redis://", "redis://loser:hunter2@")
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(AccessRefused) as refusal:
         open_store(url, shape.model)
     shown = f"{refusal.value!r} {refusal.value} {refusal.value.__cause__!r} {parse_address(url)!r}"
     assert "hunter2" not in shown
@@ -296,8 +300,8 @@ def test_a_password_is_used_and_never_shown(valkey_node: str, shape: Shape) -> N
         good = valkey_node.replace("redis://", "redis://winner:p%40ss%3Aw%2Frd@")
         store = open_store(good, shape.model)
         store.create(shape)
-        [answer] = store.push([Push(0, (Span(SOURCE, 0, 1),), b"nonce", b"")])
-        assert isinstance(answer, Answer)
+        [answer] = store.push([Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", b"")])
+        assert isinstance(answer, BucketAnswer)
         store.close()
     finally:
         admin.acl_deluser("winner")
@@ -344,7 +348,7 @@ def test_every_error_of_the_client_has_a_meaning() -> None:
         meaning = translated(error, "node:1")
         assert "node:1" in str(meaning), kind
         if issubclass(kind, final):
-            assert type(meaning) is Refused, kind
+            assert type(meaning) is AccessRefused, kind
         elif issubclass(kind, passing):
             assert type(meaning) is Unreachable, kind
     assert type(translated(ConnectionResetError("by peer"), "node:1")) is Unreachable

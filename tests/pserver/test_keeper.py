@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from headrace.pserver.errors import LostLease, Unreachable
-from headrace.pserver.keeper.keeper import Held, Keeper, Keeping, due
+from headrace.pserver.keeper.bucket_lease import FoldPolicy, PendingEntry, entries_to_fold
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
@@ -20,7 +21,7 @@ from tests.pserver.truth import rows_of, truth
 
 BUCKETS = 2
 SHAPE = Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
-EAGER = Keeping(keep_ms=0, keep_bytes=0, rows_a_fold=2, lease_ms=1000)
+EAGER = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=2, lease_ms=1000)
 
 
 class World:
@@ -43,7 +44,7 @@ class World:
             self.store.push(pushes)
             self.pushed[pusher.bucket] += pushes
 
-    def keeper(self, store: Any = None, keeping: Keeping = EAGER, name: str = "k") -> Keeper:
+    def keeper(self, store: Any = None, keeping: FoldPolicy = EAGER, name: str = "k") -> Keeper:
         return Keeper(
             store or self.store,
             SHAPE,
@@ -53,7 +54,7 @@ class World:
             draw_nonce=self.nonce,
         )
 
-    def claimed(self, keeping: Keeping = EAGER, name: str = "k") -> Keeper:
+    def claimed(self, keeping: FoldPolicy = EAGER, name: str = "k") -> Keeper:
         keeper = self.keeper(keeping=keeping, name=name)
         for _ in range(BUCKETS):
             keeper.step()
@@ -84,7 +85,7 @@ def test_a_keeper_folds_everything_and_keeps_only_the_last_entry() -> None:
 
 def test_entries_stay_as_long_as_followers_may_need_them() -> None:
     world = World()
-    keeper = world.claimed(Keeping(keep_ms=800, lease_ms=1000))
+    keeper = world.claimed(FoldPolicy(keep_ms=800, lease_ms=1000))
     pushed_ms = []
     for _ in range(30):
         world.push(1)
@@ -99,9 +100,9 @@ def test_entries_stay_as_long_as_followers_may_need_them() -> None:
     world.check()
 
 
-def held(*ages_ms: int, size_bytes: int = 10) -> list[Held]:
+def held(*ages_ms: int, size_bytes: int = 10) -> list[PendingEntry]:
     none = np.zeros(0, np.int64)
-    return [Held(n, size_bytes, -age, none) for n, age in enumerate(ages_ms, 1)]
+    return [PendingEntry(n, size_bytes, -age, none) for n, age in enumerate(ages_ms, 1)]
 
 
 @pytest.mark.parametrize(
@@ -120,22 +121,22 @@ def test_what_is_due(
     ages_ms: tuple[int, ...], keep_ms: int, keep_bytes: int, expected: int
 ) -> None:
     entries = held(*ages_ms)
-    keeping = Keeping(keep_ms=keep_ms, keep_bytes=keep_bytes)
-    assert due(entries, 10 * len(entries), 0, keeping) == expected
+    keeping = FoldPolicy(keep_ms=keep_ms, keep_bytes=keep_bytes)
+    assert entries_to_fold(entries, 10 * len(entries), 0, keeping) == expected
 
 
 @pytest.mark.parametrize(("trim_bytes", "expected"), [(5, 1), (10, 1), (29, 2), (30, 3), (500, 7)])
 def test_a_log_that_is_far_too_long_is_shortened_step_by_step(
     trim_bytes: int, expected: int
 ) -> None:
-    entries, keeping = held(*[1] * 10), Keeping(keep_ms=80, keep_bytes=40, trim_bytes=trim_bytes)
-    assert due(entries, 100, 0, keeping) == expected
+    entries, keeping = held(*[1] * 10), FoldPolicy(keep_ms=80, keep_bytes=40, trim_bytes=trim_bytes)
+    assert entries_to_fold(entries, 100, 0, keeping) == expected
 
 
 def test_a_hot_row_is_written_once_for_all_the_entries_that_touch_it() -> None:
     world = World()
     metrics = KeeperMetrics("m")
-    keeper = world.keeper(keeping=Keeping(keep_ms=100, keep_bytes=1 << 20, lease_ms=10_000))
+    keeper = world.keeper(keeping=FoldPolicy(keep_ms=100, keep_bytes=1 << 20, lease_ms=10_000))
     keeper._metrics = metrics
     while len(keeper.held) < BUCKETS:
         keeper.step()
@@ -243,7 +244,7 @@ def test_lost_replies_lose_nothing(seed: int) -> None:
 
 def test_two_keepers_that_both_think_they_hold_a_bucket_lose_nothing() -> None:
     world = World()
-    stalled = world.claimed(Keeping(keep_ms=50, lease_ms=1000), name="stalled")
+    stalled = world.claimed(FoldPolicy(keep_ms=50, lease_ms=1000), name="stalled")
     world.push(5)
     stalled.step()
     world.now_ms += 2000  # it is stopped here for longer than its lease
@@ -282,7 +283,7 @@ def test_a_keeper_that_folded_nothing_notices_that_trimmed_entries_are_back() ->
     checkpoint = world.store.checkpoint(0)
     world.claimed(name="before").release()
     assert world.log_versions(0) == [4]
-    heir = world.claimed(Keeping(keep_ms=500, rows_a_fold=2, lease_ms=1000), name="heir")
+    heir = world.claimed(FoldPolicy(keep_ms=500, rows_a_fold=2, lease_ms=1000), name="heir")
     world.store.revert(0, checkpoint)  # folds and trim are lost, and every entry is still there
     world.push(1)
     for _ in range(300):
@@ -294,7 +295,7 @@ def test_a_keeper_that_folded_nothing_notices_that_trimmed_entries_are_back() ->
 
 def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
     world = World()
-    keeper = world.claimed(Keeping(keep_ms=1000, lease_ms=100_000))
+    keeper = world.claimed(FoldPolicy(keep_ms=1000, lease_ms=100_000))
     checkpoint = world.store.checkpoint(0)
     world.push(4)
     keeper.step()  # follows, and remembers what these touch

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-from headrace.pserver.redis_backend.store import StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Answer, Polled, Push, Shape
+from headrace.pserver.store import BucketAnswer, PollResult, Push, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 
@@ -43,7 +43,7 @@ def test_logs_stay_short_and_nothing_is_lost(
             name=f"keeper-{index}",
             metrics_port=0 if index else port,
             idle_s=0.001,
-            keeping=Keeping(keep_ms=20, rows_a_fold=5, lease_ms=2000),
+            keeping=FoldPolicy(keep_ms=20, rows_a_fold=5, lease_ms=2000),
         )
         stores.append(open_store(valkey, shape.model))
         arguments = (settings, stores[-1], stop)
@@ -59,7 +59,7 @@ def test_logs_stay_short_and_nothing_is_lost(
             while not trimmed_everywhere(store) or len(pushed[0]) < 100:
                 assert time.monotonic() < deadline
                 pushes = [pusher.next() for pusher in pushers]
-                assert all(isinstance(answer, Answer) for answer in store.push(pushes))
+                assert all(isinstance(answer, BucketAnswer) for answer in store.push(pushes))
                 for push in pushes:
                     pushed[push.bucket].append(push)
                 follower.poll()
@@ -83,4 +83,4 @@ def test_logs_stay_short_and_nothing_is_lost(
 
 def trimmed_everywhere(store: Store) -> bool:
     answers = store.poll(dict.fromkeys(range(BUCKETS), 0), 1)
-    return all(isinstance(answer, Polled) and answer.trimmed > 50 for answer in answers)
+    return all(isinstance(answer, PollResult) and answer.trimmed > 50 for answer in answers)

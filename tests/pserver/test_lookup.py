@@ -1,4 +1,5 @@
-"""Rows that were looked up are a full replica's rows, whatever happens to the store meanwhile."""
+"""FoldedRows that were looked up are a full replica's rows, whatever happens to the store
+meanwhile."""
 
 from __future__ import annotations
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 from headrace.pserver.errors import MissingBucket, StoreError, Unreachable
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.replica import log_tail as tail
-from headrace.pserver.replica.partial_replica import Anew, Found, Lookup
+from headrace.pserver.replica.partial_replica import FoundRows, HistoryReset, PartialReplica
 from headrace.pserver.replica.replica import Replica, Stale
-from headrace.pserver.rows.deltas import NEVER, Gains, unpack
-from headrace.pserver.store import Push, Span
+from headrace.pserver.rows.deltas import NEVER, RowDeltas, unpack
+from headrace.pserver.store import OffsetSpan, Push
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of
 from tests.pserver.store_world import (
     BUCKETS,
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import Rows
-    from headrace.pserver.store import Looked, Polled
+    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.store import LookResult, PollResult
 
 SEEDS = 40
 STEPS = 60
@@ -59,7 +61,7 @@ def all_ids() -> npt.NDArray[np.uint64]:
     return np.array([n | b << 62 for b in range(BUCKETS) for n in numbers], np.uint64)
 
 
-def row_at(rows: Rows, index: int) -> Row:
+def row_at(rows: FoldedRows, index: int) -> Row:
     return (
         int(rows.shows[index]),
         int(rows.clicks[index]),
@@ -69,7 +71,7 @@ def row_at(rows: Rows, index: int) -> Row:
     )
 
 
-def by_id(found: Found) -> dict[int, Row]:
+def by_id(found: FoundRows) -> dict[int, Row]:
     """The rows that are present."""
     present = np.flatnonzero(found.present).tolist()
     return {int(found.rows.ids[i]): row_at(found.rows, i) for i in present}
@@ -98,13 +100,15 @@ class Watched:
         self.happen: Callable[[], None] = lambda: None
         self.silent: set[int] = set()
 
-    def poll(self, after: dict[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
         self.happen()
         answers = self._store.poll(after, limit)
         self.happen()
         return [self._said(b, answer) for b, answer in zip(after, answers, strict=True)]
 
-    def look(self, wanted: Any, after: dict[int, int], limit: int) -> list[Looked | Unreachable]:
+    def look(
+        self, wanted: Any, after: dict[int, int], limit: int
+    ) -> list[LookResult | Unreachable]:
         self.happen()
         answers = self._store.look(wanted, after, limit)
         self.happen()
@@ -132,7 +136,7 @@ class History:
             self.note(bucket)
 
     def new_keeper(self) -> Keeper:
-        keeping = Keeping(
+        keeping = FoldPolicy(
             keep_ms=50,
             keep_bytes=self.dice.choice([400, 1600]),
             rows_a_fold=3,
@@ -198,7 +202,7 @@ class History:
         self.world.store.load(bucket, self.dice.randrange(40), marks, [rows])
         self.note(bucket)
 
-    def check(self, lookup: Lookup, ids: npt.NDArray[np.uint64], limit: int) -> None:
+    def check(self, lookup: PartialReplica, ids: npt.NDArray[np.uint64], limit: int) -> None:
         """What is looked up is as of one version of each bucket, not older than it was before."""
         buckets = world_buckets(lookup, ids)
         found = lookup.rows(ids, limit)
@@ -215,7 +219,7 @@ class History:
     def run(self, steps: int) -> None:
         """Look rows up, with things happening before, after and in the middle."""
         every = all_ids()
-        long_lived = Lookup(self.watched, self.world.shape)  # type: ignore[arg-type]
+        long_lived = PartialReplica(self.watched, self.world.shape)  # type: ignore[arg-type]
         for _ in range(steps):
             self.happen()
             limit = self.dice.choice([1, 3, 64])
@@ -225,14 +229,14 @@ class History:
             some = np.array(self.dice.choices(every, k=self.dice.randrange(1, 50)), np.uint64)
             self.check(long_lived, some, limit)
             if self.dice.random() < 0.2:
-                fresh = Lookup(self.watched, self.world.shape)  # type: ignore[arg-type]
+                fresh = PartialReplica(self.watched, self.world.shape)  # type: ignore[arg-type]
                 self.check(fresh, some, limit)
         self.watched.happen = lambda: None
         assert by_id(long_lived.rows(every)) == expected(self.world)
         self.keeper.release()
 
 
-def world_buckets(lookup: Lookup, ids: npt.NDArray[np.uint64]) -> list[int]:
+def world_buckets(lookup: PartialReplica, ids: npt.NDArray[np.uint64]) -> list[int]:
     buckets: list[int] = lookup.shape.bucket_of(ids).tolist()
     return buckets
 
@@ -259,7 +263,7 @@ def test_rows_are_as_a_replica_has_them_without_a_poll_before(world: World) -> N
         filled(world, bucket)
     world.store.claim(1, "k", LONG_MS)
     world.store.trim([trim_through(fold_all(world, 1, "k"), 4)])
-    lookup = Lookup(world.store, world.shape)
+    lookup = PartialReplica(world.store, world.shape)
     found = lookup.rows(all_ids(), limit=2)
     assert by_id(found) == expected(world)
     assert not found.failed
@@ -268,7 +272,7 @@ def test_rows_are_as_a_replica_has_them_without_a_poll_before(world: World) -> N
 
 
 def test_no_row_is_asked_for_and_none_is_found(world: World) -> None:
-    found = Lookup(world.store, world.shape).rows(np.zeros(0, np.uint64))
+    found = PartialReplica(world.store, world.shape).rows(np.zeros(0, np.uint64))
     assert found.rows.values.shape == (0, WIDTH)
     assert found.present.shape == found.versions.shape == (0,)
 
@@ -278,14 +282,14 @@ def test_rows_by_the_thousand_of_one_bucket(world: World) -> None:
     ids = np.unique(dice.integers(0, 1 << 62, 3500).astype(np.uint64))
     count = ids.shape[0]
     ones, values = np.ones(count, np.uint32), dice.standard_normal((count, WIDTH), np.float32)
-    blob = blob_of(Gains(ids, ones, ones, ones, ones, values))
-    answered(world.store, Push(0, (Span(SOURCE, 0, 1),), b"nonce", blob))
+    blob = blob_of(RowDeltas(ids, ones, ones, ones, ones, values))
+    answered(world.store, Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob))
     world.store.claim(0, "k", LONG_MS)
     fold_all(world, 0, "k")
-    answered(world.store, Push(0, (Span(SOURCE, 1, 2),), b"again", blob))
+    answered(world.store, Push(0, (OffsetSpan(SOURCE, 1, 2),), b"again", blob))
     world.empty(2)  # nobody asks for it
     order = dice.permutation(count)
-    found = Lookup(world.store, world.shape).rows(ids[order])
+    found = PartialReplica(world.store, world.shape).rows(ids[order])
     assert found.present.all()
     assert np.array_equal(found.rows.ids, ids[order])
     assert (found.rows.shows == 2).all()
@@ -297,7 +301,7 @@ def test_a_bucket_that_does_not_answer_is_a_value_and_others_are_there() -> None
     for bucket in range(BUCKETS):
         filled(world, bucket)
     watched = Watched(world.store)
-    lookup = Lookup(watched, world.shape)  # type: ignore[arg-type]
+    lookup = PartialReplica(watched, world.shape)  # type: ignore[arg-type]
     watched.silent = {2}
     found = lookup.rows(all_ids())
     of_two = lookup.shape.bucket_of(all_ids()) == 2
@@ -315,7 +319,7 @@ def test_a_bucket_that_does_not_answer_is_a_value_and_others_are_there() -> None
 
 
 def test_a_bucket_that_came_back_empty_stops_everybody(world: World) -> None:
-    lookup = Lookup(world.store, world.shape)
+    lookup = PartialReplica(world.store, world.shape)
     lookup.poll()
     world.empty(1)
     with pytest.raises(MissingBucket, match="restore"):
@@ -329,17 +333,17 @@ def test_a_failover_that_loses_folds_and_a_trim_but_no_entry_is_noticed(world: W
     world.store.claim(0, "k", LONG_MS)
     before = world.checkpoint(0)
     world.store.trim([trim_through(fold_all(world, 0, "k"), 5)])
-    lookup = Lookup(world.store, world.shape)
+    lookup = PartialReplica(world.store, world.shape)
     assert by_id(lookup.rows(all_ids())) == expected(world)
     world.revert(0, before)
     assert by_id(lookup.rows(all_ids())) == expected(world)
-    assert lookup.poll() == [Anew(0)]
+    assert lookup.poll() == [HistoryReset(0)]
 
 
 def test_the_tail_is_what_the_logs_still_hold() -> None:
     world = MemoryWorld()
     pusher = Pusher(0, BUCKETS)
-    lookup = Lookup(world.store, world.shape)
+    lookup = PartialReplica(world.store, world.shape)
     world.store.claim(0, "k", LONG_MS)
     most_bytes = 0
     for number in range(1, 40):
@@ -360,7 +364,7 @@ def test_the_tail_is_what_the_logs_still_hold() -> None:
 def test_rows_that_were_looked_up_before_are_brought_up_to_date(world: World) -> None:
     """What a cache of hot rows does: the store is not asked for them again."""
     pusher = filled(world, 0, 3)
-    lookup = Lookup(world.store, world.shape)
+    lookup = PartialReplica(world.store, world.shape)
     cached = lookup.rows(all_ids())
     quiet = all_ids()[lookup.newest(all_ids()) <= cached.versions]
     assert np.array_equal(quiet, all_ids())
@@ -372,7 +376,7 @@ def test_rows_that_were_looked_up_before_are_brought_up_to_date(world: World) ->
     versions, known = lookup.advance(cached.rows, cached.versions)
     assert known.all()
     assert set(versions.tolist()) == {0, 5}
-    now = Found(cached.rows, cached.rows.exist(), versions, {})
+    now = FoundRows(cached.rows, cached.rows.exist(), versions, {})
     assert by_id(now) == expected(world)
 
     world.store.claim(0, "k", LONG_MS)
@@ -386,6 +390,8 @@ def test_rows_that_were_looked_up_before_are_brought_up_to_date(world: World) ->
 
 def test_an_entry_of_other_rows_is_refused() -> None:
     world = MemoryWorld()
-    world.store.push([Push(0, (Span(SOURCE, 0, 1),), b"nonce", blob_of(Gains.empty(WIDTH + 1)))])
+    world.store.push(
+        [Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(RowDeltas.empty(WIDTH + 1)))]
+    )
     with pytest.raises(StoreError, match="rows of 2 floats, found 3"):
-        Lookup(world.store, world.shape).poll()
+        PartialReplica(world.store, world.shape).poll()

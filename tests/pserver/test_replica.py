@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from headrace.pserver.errors import MissingBucket, Unreachable
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import BucketState, MemoryStore
 from headrace.pserver.replica.replica import Copied, Folded, Replica, Stale
-from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, Header, Reached, pack, unpack
+from headrace.pserver.rows.deltas import (
+    DELETING_FORMAT,
+    Deletions,
+    EntryHeader,
+    SourceReached,
+    pack,
+    unpack,
+)
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Delete, Fold, Polled, Push, Shape, Trim
+from headrace.pserver.store import Delete, Fold, PollResult, Push, Shape, Trim
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 
@@ -60,7 +68,7 @@ class Following(RuleBasedStateMachine):
             self.store,
             SHAPE,
             name="k",
-            keeping=Keeping(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
+            keeping=FoldPolicy(keep_ms=50, keep_bytes=800, rows_a_fold=3, lease_ms=1000),
             now_ms=lambda: self.now_ms,
             draw_nonce=lambda: self.dice.randbytes(8),
         )
@@ -256,7 +264,7 @@ def test_a_copy_of_a_bucket_that_has_no_row_and_deletes_one_is_empty() -> None:
     deletions = Deletions(np.array([7], np.uint64), np.array([5], np.uint32))
     store.claim(0, "k", 1000)
     nonce = store.checkpoint(0).nonce
-    blob = pack(Header(0, 1, 0, 0, [], DELETING_FORMAT), deletions)
+    blob = pack(EntryHeader(0, 1, 0, 0, [], DELETING_FORMAT), deletions)
     assert store.delete([Delete(0, "k", 0, 0, nonce, b"deletion", blob)]) == [None]
     assert rows_of(following(store), 0) == {}
 
@@ -294,7 +302,7 @@ def test_changes_say_what_was_added() -> None:
     assert np.array_equal(change.gains.ids, gains.ids)
     span = pushes[2].spans[0]
     assert replica.position(0).reached == {
-        span.source: Reached(span.source, span.start, span.stop, span.stop)
+        span.source: SourceReached(span.source, span.start, span.stop, span.stop)
     }
     assert replica.poll() == []
 
@@ -321,7 +329,7 @@ class Silent:
     def __init__(self, store: MemoryStore, silent: set[int]) -> None:
         self._store, self.silent = store, silent
 
-    def poll(self, after: dict[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
         answers = self._store.poll(after, limit)
         return [
             Unreachable("no answer") if bucket in self.silent else answer
@@ -419,7 +427,7 @@ class Delayed:
         self._store = store
         self.trim: Any = None
 
-    def poll(self, after: dict[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: dict[int, int], limit: int) -> list[PollResult | Unreachable]:
         [before] = self._store.poll(after, limit)
         if self.trim is not None:
             self.trim, trim = None, self.trim
@@ -428,7 +436,7 @@ class Delayed:
         assert not isinstance(before, Unreachable)
         assert not isinstance(polled, Unreachable)
         head = before.version, before.nonce, before.trimmed
-        return [Polled(polled.bucket, *head, polled.entries)]
+        return [PollResult(polled.bucket, *head, polled.entries)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

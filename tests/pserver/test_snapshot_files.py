@@ -17,18 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots import manifest as manifests
 from headrace.pserver.snapshots.bucket_file import pack, unpack
 from headrace.pserver.snapshots.catalog import (
-    Listed,
+    ListedSnapshot,
     find_snapshot,
     list_snapshots,
     prunable,
     prune,
     superfluous,
 )
-from headrace.pserver.snapshots.errors import DamagedSnapshot, NoSnapshot, StorageFailed
 from headrace.pserver.snapshots.manifest import (
     BadManifest,
     BucketFile,
@@ -37,8 +36,9 @@ from headrace.pserver.snapshots.manifest import (
     encode,
     name_of,
 )
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot, StorageFailed
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
 from tests.pserver.snapshot_world import HOUR_MS, NOW_MS
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ TOP_ID = np.uint64(1) << np.uint64(63)
 
 
 @st.composite
-def some_rows(draw: st.DrawFn) -> Rows:
+def some_rows(draw: st.DrawFn) -> FoldedRows:
     ids = draw(st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=40))
     count, width = len(ids), draw(st.integers(1, 20))
 
     def column(kind: Any) -> Any:
         return draw(st_numpy.arrays(kind, count))
 
-    return Rows(
+    return FoldedRows(
         np.array(ids, np.uint64),
         column(np.uint64),
         column(np.uint64),
@@ -67,31 +67,31 @@ def some_rows(draw: st.DrawFn) -> Rows:
     )
 
 
-def joined(chunks: Sequence[Rows], width: int) -> Rows:
+def joined(chunks: Sequence[FoldedRows], width: int) -> FoldedRows:
     wide, narrow = np.zeros(0, np.uint64), np.zeros(0, np.uint32)
-    empty = Rows(wide, wide, wide, narrow, narrow, np.zeros((0, width), np.float32))
-    return Rows._make(np.concatenate(column) for column in zip(empty, *chunks, strict=True))
+    empty = FoldedRows(wide, wide, wide, narrow, narrow, np.zeros((0, width), np.float32))
+    return FoldedRows._make(np.concatenate(column) for column in zip(empty, *chunks, strict=True))
 
 
 @settings(max_examples=50, deadline=None)
 @given(some_rows())
 def test_rows_come_back_bit_for_bit_in_the_order_of_ids_less_those_that_do_not_exist(
-    rows: Rows,
+    rows: FoldedRows,
 ) -> None:
     width = rows.values.shape[1]
     back = joined(list(unpack(pack(rows), width)), width)
     expected = rows.existing()
-    for name in Rows._fields:
+    for name in FoldedRows._fields:
         found, column = getattr(back, name), getattr(expected, name)
         assert found.dtype == column.dtype
         assert found.tobytes() == column.tobytes()
     assert back.checksum() == rows.checksum()
 
 
-def numbered_rows(first: int, count: int, width: int = 2, high: int = 0) -> Rows:
-    """Rows of bucket `high` of two."""
+def numbered_rows(first: int, count: int, width: int = 2, high: int = 0) -> FoldedRows:
+    """FoldedRows of bucket `high` of two."""
     ids = np.arange(first, first + count, dtype=np.uint64) + np.uint64(high) * TOP_ID
-    return Rows(
+    return FoldedRows(
         ids,
         np.full(count, 3, np.uint64),
         np.full(count, 1, np.uint64),
@@ -123,7 +123,7 @@ def test_rows_of_another_width_and_bytes_that_are_no_parquet_are_refused() -> No
 # ---------------------------------------------------------------- manifests
 
 
-def bucket_file(bucket: int, rows: Rows | None = None) -> tuple[BucketFile, bytes]:
+def bucket_file(bucket: int, rows: FoldedRows | None = None) -> tuple[BucketFile, bytes]:
     rows = numbered_rows(0, 5, high=bucket) if rows is None else rows
     blob = pack(rows)
     digest = hashlib.sha256(blob).hexdigest()
@@ -187,7 +187,7 @@ def test_names_sort_by_time_and_tell_their_model(times: list[int]) -> None:
 # ---------------------------------------------------------------- on the shelf
 
 
-def put(shelf: Shelf, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> Manifest:
+def put(shelf: SnapshotStorage, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> Manifest:
     """Put a snapshot on the shelf; `bad` replaces what its manifest says of bucket 1."""
     files = [bucket_file(0), bucket_file(1)]
     told = [files[0][0], msgspec.structs.replace(files[1][0], **bad)]
@@ -199,26 +199,26 @@ def put(shelf: Shelf, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> M
     return manifest
 
 
-def checked(shelf: Shelf, manifest: Manifest) -> list[str]:
+def checked(shelf: SnapshotStorage, manifest: Manifest) -> list[str]:
     return verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None)
 
 
 @pytest.fixture(params=["folder", "objects"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStorage:
     """A folder, and what has no renaming; neither of them is there yet."""
     if request.param == "folder":
-        return Shelf(str(tmp_path / "deep" / "down"))
-    return Shelf(f"memory://{tmp_path.name}-{random.randrange(1 << 60)}/down")
+        return SnapshotStorage(str(tmp_path / "deep" / "down"))
+    return SnapshotStorage(f"memory://{tmp_path.name}-{random.randrange(1 << 60)}/down")
 
 
-def test_a_shelf_that_is_not_there_is_an_empty_one(shelf: Shelf) -> None:
+def test_a_shelf_that_is_not_there_is_an_empty_one(shelf: SnapshotStorage) -> None:
     assert list_snapshots(shelf) == []
     assert shelf.half_written() == []
     with pytest.raises(NoSnapshot, match=r"of 'news' in .*down, found none"):
         find_snapshot(shelf, "news", None)
 
 
-def test_the_newest_of_the_model_is_found_or_the_one_that_is_named(shelf: Shelf) -> None:
+def test_the_newest_of_the_model_is_found_or_the_one_that_is_named(shelf: SnapshotStorage) -> None:
     first, second = put(shelf), put(shelf, at_ms=NOW_MS + 1)
     other = put(shelf, "sport", NOW_MS + 2)
     assert [each.manifest for each in list_snapshots(shelf)] == [first, second, other]
@@ -228,7 +228,9 @@ def test_the_newest_of_the_model_is_found_or_the_one_that_is_named(shelf: Shelf)
         find_snapshot(shelf, "news", "../escaped")
 
 
-def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(shelf: Shelf) -> None:
+def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(
+    shelf: SnapshotStorage,
+) -> None:
     put(shelf)
     manifest = put(shelf, at_ms=NOW_MS + 1)
     path = f"{shelf._root}/{manifest.name}"
@@ -247,7 +249,7 @@ def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(shelf: She
         find_snapshot(shelf, "news", None)
 
 
-def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: Shelf) -> None:
+def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: SnapshotStorage) -> None:
     manifest = put(shelf)
     other = put(shelf, at_ms=NOW_MS + 1)
     shelf._files.pipe_file(f"{shelf._root}/{other.name}/manifest.json", encode(manifest))
@@ -264,14 +266,14 @@ def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: Shelf) ->
     ],
 )
 def test_verify_compares_rows_with_what_the_manifest_says(
-    shelf: Shelf, told: dict[str, Any], problem: str
+    shelf: SnapshotStorage, told: dict[str, Any], problem: str
 ) -> None:
     [found] = checked(shelf, put(shelf, **told))
     assert found.startswith(f"rows-00001.parquet: {problem}")
 
 
 def test_verify_finds_ids_that_repeat_and_those_of_another_bucket(tmp_path: Path) -> None:
-    shelf = Shelf(str(tmp_path))
+    shelf = SnapshotStorage(str(tmp_path))
     rows = numbered_rows(0, 5, high=1)
     twice = joined([rows, rows], 2)
     schema = pq.ParquetFile(pa.BufferReader(pack(rows))).schema_arrow
@@ -300,15 +302,15 @@ def test_verify_finds_ids_that_repeat_and_those_of_another_bucket(tmp_path: Path
 # ---------------------------------------------------------------- pruning
 
 
-def seen(at_ms: int, model: str = "news", *problems: str) -> Listed:
+def seen(at_ms: int, model: str = "news", *problems: str) -> ListedSnapshot:
     manifest = manifest_of(model, at_ms)
-    return Listed(manifest.name, model, None if problems else manifest, problems)
+    return ListedSnapshot(manifest.name, model, None if problems else manifest, problems)
 
 
 def test_what_is_beyond_the_number_and_older_than_the_age_goes_the_newest_never() -> None:
     days = [seen(NOW_MS - n * DAY_MS) for n in range(5, 0, -1)]
 
-    def goes(listed: list[Listed], keep: int | None, older_days: float | None) -> list[int]:
+    def goes(listed: list[ListedSnapshot], keep: int | None, older_days: float | None) -> list[int]:
         older_ms = None if older_days is None else int(older_days * DAY_MS)
         gone = superfluous(listed, keep=keep, older_than_ms=older_ms, now_ms=NOW_MS)
         return [listed.index(each) for each in gone]
@@ -327,7 +329,9 @@ def test_what_is_beyond_the_number_and_older_than_the_age_goes_the_newest_never(
     assert len(goes(both, 2, None)) == 3 + 1
 
 
-def test_prune_removes_what_it_names_and_what_dead_writers_left_a_day_ago(shelf: Shelf) -> None:
+def test_prune_removes_what_it_names_and_what_dead_writers_left_a_day_ago(
+    shelf: SnapshotStorage,
+) -> None:
     snapshots = [put(shelf, at_ms=NOW_MS + n) for n in range(3)]
     leftover = name_of("news", NOW_MS + 9, "dead")
     shelf.begin(leftover)
@@ -345,7 +349,7 @@ def test_prune_removes_what_it_names_and_what_dead_writers_left_a_day_ago(shelf:
 
 
 def test_a_removal_that_was_killed_leaves_no_snapshot_but_something_to_prune(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: SnapshotStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = put(shelf)
     with monkeypatch.context() as killed:
@@ -361,7 +365,7 @@ def test_other_folders_and_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / ".partial-mine").mkdir()
     (tmp_path / "notes.txt").write_text("not a snapshot")
-    shelf = Shelf(str(tmp_path))
+    shelf = SnapshotStorage(str(tmp_path))
     put(shelf)
     goes = prunable(shelf, keep=1, older_than_ms=None, now_ms=NOW_MS * 2)
     assert (goes.snapshots, goes.leftovers) == ([], [])
@@ -373,11 +377,11 @@ def test_other_folders_and_files_are_left_alone(tmp_path: Path) -> None:
 
 def test_an_address_that_nobody_knows_or_may_not_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match=r"opening gopher://x.*gopher"):
-        Shelf("gopher://x")
+        SnapshotStorage("gopher://x")
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(StorageFailed, match=r"making .*file"):
-        Shelf(str(file / "below")).begin(name_of("news", NOW_MS, "0a1b"))
+        SnapshotStorage(str(file / "below")).begin(name_of("news", NOW_MS, "0a1b"))
 
 
 def test_what_reads_s3_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,4 +392,4 @@ def test_what_reads_s3_is_named_where_it_is_not_installed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", without)
     with pytest.raises(StorageFailed, match=r"Install s3fs.*pip install 'headrace\[s3\]'"):
-        Shelf("s3://bucket/path")
+        SnapshotStorage("s3://bucket/path")

@@ -12,10 +12,10 @@ from moto.server import ThreadedMotoServer
 
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots, prunable, prune
-from headrace.pserver.snapshots.errors import DamagedSnapshot, StorageFailed
 from headrace.pserver.snapshots.restore import restore
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, StorageFailed
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.snapshot_world import (
@@ -49,7 +49,7 @@ def s3() -> Iterator[str]:
         environment.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
         environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
         environment.setenv("AWS_CONFIG_FILE", "/dev/null")
-        Shelf("s3://bucket/models")._files.mkdir("bucket")
+        SnapshotStorage("s3://bucket/models")._files.mkdir("bucket")
         yield "s3://bucket/models"
     server.stop()
 
@@ -71,11 +71,11 @@ def history() -> History:
 def test_a_snapshot_in_object_storage_is_written_listed_verified_and_restored(
     s3: str, history: History
 ) -> None:
-    shelf = Shelf(f"{s3}/whole")
+    shelf = SnapshotStorage(f"{s3}/whole")
     assert list_snapshots(shelf) == []
     manifest = taken(history.store, shelf, parallel=2)
     history.push_all(2)
-    [listed] = list_snapshots(Shelf(f"{s3}/whole/"))
+    [listed] = list_snapshots(SnapshotStorage(f"{s3}/whole/"))
     assert listed.manifest == manifest
     assert listed.complete
     assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
@@ -90,7 +90,7 @@ def test_a_writer_killed_at_any_object_leaves_no_snapshot_and_is_pruned_when_old
     s3: str, history: History
 ) -> None:
     url = f"{s3}/killed"
-    shelf = Shelf(url)
+    shelf = SnapshotStorage(url)
     before = taken(history.store, shelf)
     for dies_at in (0, 1, 3, BUCKETS + 1):  # before and after the first object, at the manifest
         with pytest.raises(Killed):
@@ -110,7 +110,7 @@ def test_a_writer_killed_at_any_object_leaves_no_snapshot_and_is_pruned_when_old
 def test_pruning_keeps_the_newest_and_removes_all_objects_of_the_others(
     s3: str, history: History
 ) -> None:
-    shelf = Shelf(f"{s3}/pruned")
+    shelf = SnapshotStorage(f"{s3}/pruned")
     manifests = [taken(history.store, shelf, at_ms=NOW_MS + n) for n in range(3)]
     prune(shelf, prunable(shelf, keep=1, older_than_ms=None, now_ms=NOW_MS + HOUR_MS))
     assert [each.manifest for each in list_snapshots(shelf)] == manifests[2:]
@@ -120,7 +120,7 @@ def test_pruning_keeps_the_newest_and_removes_all_objects_of_the_others(
 
 
 def test_a_changed_object_is_named(s3: str, history: History) -> None:
-    shelf = Shelf(f"{s3}/changed")
+    shelf = SnapshotStorage(f"{s3}/changed")
     manifest = taken(history.store, shelf)
     path = f"{shelf._root}/{manifest.name}/{manifest.files[2].file}"
     blob = bytearray(shelf._files.cat_file(path))
@@ -134,5 +134,5 @@ def test_a_changed_object_is_named(s3: str, history: History) -> None:
 
 def test_a_bucket_of_storage_that_is_not_there_is_named(s3: str, history: History) -> None:
     with pytest.raises(StorageFailed, match=r"writing nowhere/x/.*rows-0000\d\.parquet: "):
-        take(history.store, Shelf("s3://nowhere/x"))
-    assert list_snapshots(Shelf("s3://nowhere/x")) == []
+        take(history.store, SnapshotStorage("s3://nowhere/x"))
+    assert list_snapshots(SnapshotStorage("s3://nowhere/x")) == []

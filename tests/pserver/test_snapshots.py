@@ -20,13 +20,13 @@ from headrace.pserver.errors import (
 )
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
-from headrace.pserver.snapshots.errors import DamagedSnapshot, DoesNotFit, NoSnapshot
 from headrace.pserver.snapshots.restore import fill_with_nothing, restore
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.verify import verify
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, DoesNotFit, NoSnapshot
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.snapshot_world import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.restore import Restored
+    from headrace.pserver.snapshots.restore import RestoreResult
 
 
 class Stores:
@@ -107,20 +107,20 @@ def memory(fresh_name: Callable[[str], str]) -> Stores:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(str(tmp_path / "shelf"))
+def shelf(tmp_path: Path) -> SnapshotStorage:
+    return SnapshotStorage(str(tmp_path / "shelf"))
 
 
 def put_back(
-    store: Any, shelf: Shelf, manifest: Manifest, shape: Shape, **options: Any
-) -> Restored:
+    store: Any, shelf: SnapshotStorage, manifest: Manifest, shape: Shape, **options: Any
+) -> RestoreResult:
     return restore(
         store, shelf, manifest, shape, stop=threading.Event(), tell=lambda _: None, **options
     )
 
 
 def test_a_snapshot_taken_while_others_push_fold_and_trim_and_kafka_give_exact_rows(
-    stores: Stores, shelf: Shelf
+    stores: Stores, shelf: SnapshotStorage
 ) -> None:
     seed = random.randrange(1 << 30)
     shape = stores.shape()
@@ -153,7 +153,7 @@ def test_many_lively_snapshots_in_memory_are_exact(
         shape = memory.shape()
         history = History(memory.made(shape), shape, seed)
         keeper = busy_keeper(history.store, shape, seed)
-        shelf = Shelf(str(tmp_path / str(seed)))
+        shelf = SnapshotStorage(str(tmp_path / str(seed)))
         manifest = taken(Lively(history, keeper, random.Random(seed)), shelf, parallel=1 + seed % 3)
         target = memory.new(shape)
         put_back(target, shelf, manifest, shape)
@@ -163,7 +163,7 @@ def test_many_lively_snapshots_in_memory_are_exact(
 
 
 def test_checksums_are_those_that_a_replica_has_at_the_same_version(
-    stores: Stores, shelf: Shelf
+    stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
@@ -181,7 +181,7 @@ def test_checksums_are_those_that_a_replica_has_at_the_same_version(
 
 
 def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouched(
-    stores: Stores, shelf: Shelf
+    stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
@@ -201,7 +201,9 @@ def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouc
     assert put_back(store, shelf, manifest, shape).buckets == ()
 
 
-def test_the_shape_that_was_lost_with_its_shard_comes_back(stores: Stores, shelf: Shelf) -> None:
+def test_the_shape_that_was_lost_with_its_shard_comes_back(
+    stores: Stores, shelf: SnapshotStorage
+) -> None:
     shape = stores.shape()
     store = stores.made(shape)
     history = History(store, shape)
@@ -218,7 +220,7 @@ def test_the_shape_that_was_lost_with_its_shard_comes_back(stores: Stores, shelf
 
 @pytest.mark.parametrize("factor", [1, 4])
 def test_under_another_name_with_a_multiple_of_the_buckets_learning_goes_on_exactly(
-    stores: Stores, shelf: Shelf, factor: int
+    stores: Stores, shelf: SnapshotStorage, factor: int
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)
@@ -243,7 +245,7 @@ def test_a_writer_killed_at_any_file_leaves_nothing_that_can_be_seen(
     history = History(memory.made(shape), shape)
     history.push_all(3)
     for kind, url in (("folder", str(tmp_path)), ("objects", f"memory://{shape.model}")):
-        shelf = Shelf(url)
+        shelf = SnapshotStorage(url)
         before = taken(history.store, shelf, at_ms=NOW_MS)
         for dies_at in range(BUCKETS + 2):  # begin, a file each, the manifest
             with pytest.raises(Killed):
@@ -255,11 +257,11 @@ def test_a_writer_killed_at_any_file_leaves_nothing_that_can_be_seen(
         assert find_snapshot(shelf, shape.model, None) == after
     # killed when everything was written and not yet renamed
     (tmp_path / after.name).rename(tmp_path / f".partial-{after.name}")
-    assert [each.name for each in list_snapshots(Shelf(str(tmp_path)))] == [before.name]
+    assert [each.name for each in list_snapshots(SnapshotStorage(str(tmp_path)))] == [before.name]
 
 
 def test_a_writer_told_to_stop_or_that_fails_removes_what_it_wrote(
-    memory: Stores, shelf: Shelf
+    memory: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = memory.shape()
     store = memory.made(shape)
@@ -292,7 +294,7 @@ class Deaf:
 
 
 def test_a_node_that_does_not_answer_is_waited_for_but_not_for_ever(
-    memory: Stores, shelf: Shelf
+    memory: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = memory.shape()
     store = memory.made(shape)
@@ -322,7 +324,7 @@ class Fickle:
 
 @pytest.mark.parametrize("pushes_after", [0, 1, 2, 5])
 def test_a_bucket_that_goes_back_while_it_is_copied_is_written_as_it_is_then(
-    memory: Stores, shelf: Shelf, pushes_after: int
+    memory: Stores, shelf: SnapshotStorage, pushes_after: int
 ) -> None:
     shape = memory.shape("fickle", 1)
     store, early = memory.made(shape), memory.made(shape)
@@ -384,7 +386,7 @@ class Mortal:
 
 
 def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
-    stores: Stores, shelf: Shelf
+    stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     history = History(stores.made(shape), shape)
@@ -411,7 +413,9 @@ def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
         assert rows_in(target, copy) == history.truth(), first_death
 
 
-def test_a_restore_told_to_stop_leaves_the_rest_to_the_next(memory: Stores, shelf: Shelf) -> None:
+def test_a_restore_told_to_stop_leaves_the_rest_to_the_next(
+    memory: Stores, shelf: SnapshotStorage
+) -> None:
     shape = memory.shape("many", 16)
     history = History(memory.made(shape), shape)
     history.push_all(2)
@@ -432,7 +436,7 @@ def test_a_byte_that_changed_is_found_and_the_file_named_before_anything_is_writ
     shape = memory.shape()
     history = History(memory.made(shape), shape)
     history.push_all(3)
-    shelf = Shelf(str(tmp_path))
+    shelf = SnapshotStorage(str(tmp_path))
     manifest = taken(history.store, shelf)
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
@@ -452,7 +456,9 @@ def test_a_byte_that_changed_is_found_and_the_file_named_before_anything_is_writ
     assert verify(shelf, manifest, stop=threading.Event(), tell=lambda _: None) == []
 
 
-def test_a_snapshot_fits_only_its_multiples_and_its_own_width(memory: Stores, shelf: Shelf) -> None:
+def test_a_snapshot_fits_only_its_multiples_and_its_own_width(
+    memory: Stores, shelf: SnapshotStorage
+) -> None:
     shape = memory.shape()
     manifest = taken(memory.made(shape), shelf)
     for buckets in (2, 12, 1 << 17):
@@ -463,7 +469,7 @@ def test_a_snapshot_fits_only_its_multiples_and_its_own_width(memory: Stores, sh
 
 
 def test_a_store_with_another_shape_and_a_bucket_filled_by_somebody_else_are_refused(
-    stores: Stores, shelf: Shelf
+    stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
     store = stores.made(shape)

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.pserver.memory_store import BucketState, MemoryStore
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import RedisStore, StoreSettings, open_store
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
@@ -100,7 +100,7 @@ def test_a_shape_that_is_lost_is_made_again_as_its_buckets_lie(
     ids = np.random.default_rng(3).integers(1 << 62, 1 << 63, rows, np.uint64)  # bucket 1
     ones = np.ones(rows, np.uint64)
     seen = np.ones(rows, np.uint32)
-    written = Rows(ids, ones, ones, seen, seen, np.ones((rows, WIDTH), np.float32))
+    written = FoldedRows(ids, ones, ones, seen, seen, np.ones((rows, WIDTH), np.float32))
     with closing(open_store(valkey_node, shape.model, settings)) as store:
         store.begin(shape)
         for bucket in range(4):

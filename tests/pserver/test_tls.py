@@ -16,8 +16,8 @@ from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.inspection.survey import survey
 from headrace.pserver.redis_backend.address import parse_address, with_login, without_login
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import open_store
-from headrace.pserver.store import Answer, Shape
+from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.store import BucketAnswer, Shape
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 from tests.pserver.test_access import PASSWORD, grant
@@ -81,7 +81,7 @@ def test_a_cluster_is_found_and_used_over_tls(
         store = open_store(url, "m")
         store.create(Shape("m", BUCKETS, WIDTH, "fingerprint", "spec"))
         pushes = [Pusher(bucket, BUCKETS).next() for bucket in range(BUCKETS)]
-        assert all(isinstance(answer, Answer) for answer in store.push(pushes))
+        assert all(isinstance(answer, BucketAnswer) for answer in store.push(pushes))
         assert store.nodes.primaries() == sorted(node.address for node in nodes)
         seen = survey(store, "m")
         assert [node.name for node in seen.nodes] == sorted(node.address for node in nodes)
@@ -128,7 +128,7 @@ def test_the_printed_users_are_let_in_by_redis_too(
     operator.create(Shape(model, BUCKETS, WIDTH, "fingerprint", "spec"))
     learner = open_store(grant(node.url, "learner", model), model)
     [answer] = learner.push([Pusher(0, BUCKETS).next()])
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BucketAnswer)
     [refused] = learner.nodes.run([Call(b"", ("FLUSHALL",))])
     assert isinstance(refused, StoreError)
     operator.drop()

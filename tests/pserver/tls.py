@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 
-from headrace.deploy.local.services.child_process import Leashed
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.waiting import wait_until
 
@@ -99,7 +99,7 @@ class TlsNode:
             *("--tls-replication", "yes", "--save", "", "--dir", str(directory)),
             *words,
         ]
-        self._process = Leashed(command, directory / "server.log")
+        self._process = ChildProcess(command, directory / "server.log")
 
     @property
     def address(self) -> str:

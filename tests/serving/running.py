@@ -7,15 +7,16 @@ from typing import Any
 
 import httpx
 
-from headrace.serving.process import ModelAt, ServerSettings, run_server
+from headrace.serving.models.loading import StoreModel
+from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.follower import Following
 from tests.serving.scenery import eventually, news
 
 SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
 
 
-def at(store: Any) -> list[ModelAt]:
-    return [ModelAt(news(), store)]
+def at(store: Any) -> list[StoreModel]:
+    return [StoreModel(news(), store)]
 
 
 class Running:
@@ -30,7 +31,7 @@ class Running:
         self._thread.start()
         eventually(lambda: self._ports or self._ended)
 
-    def _run(self, models: Sequence[ModelAt], settings: ServerSettings) -> None:
+    def _run(self, models: Sequence[StoreModel], settings: ServerSettings) -> None:
         try:
             run_server(settings, models, self.stop, self._ports.append)
         except BaseException as error:  # noqa: BLE001 - handed to the test, which raises it

@@ -18,17 +18,17 @@ from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
-from headrace.pserver.store import Push, Shape, Span
-from headrace.serving.api.app import Parts, make_app
-from headrace.serving.api.metrics import RequestMetrics
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.store import OffsetSpan, Push, Shape
+from headrace.serving.api.app import AppParts, make_app
+from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.predictor import Predictor
-from headrace.serving.models.registry import Models, Served
+from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.replicas.follower import Follower, Following
-from headrace.serving.replicas.metrics import FreshnessMetrics, ReplicaCollector
+from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.requests.decoder import RequestDecoder
-from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features.encoder import Encoded
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import Answer, Polled, Store
+    from headrace.pserver.store import BucketAnswer, PollResult, Store
 
 SPEC = """
 [model]
@@ -115,7 +115,7 @@ class Pusher:
 
     def push(
         self,
-        gains: Gains,
+        gains: RowDeltas,
         *,
         append_ms: int = NOW_MS,
         clicks: Sequence[int] = (),
@@ -126,33 +126,33 @@ class Pusher:
         of_row = self._shape.bucket_of(gains.ids)
         traced = [(start, each) for each in clicks]
         for bucket in range(self._shape.buckets) if buckets is None else buckets:
-            part = Gains(*(column[of_row == bucket] for column in gains))
-            reached = Reached(self._source, start, self.offset, append_ms, traced)
+            part = RowDeltas(*(column[of_row == bucket] for column in gains))
+            reached = SourceReached(self._source, start, self.offset, append_ms, traced)
             rows, width = part.values.shape
-            blob = pack(Header(width, rows, append_ms, append_ms, [reached]), part)
+            blob = pack(EntryHeader(width, rows, append_ms, append_ms, [reached]), part)
             nonce = next(self._nonces).to_bytes(8, "little")
-            span = Span(self._source, start, self.offset)
+            span = OffsetSpan(self._source, start, self.offset)
             [answer] = self._store.push([Push(bucket, (span,), nonce, blob)])
             assert not isinstance(answer, Unreachable)
             assert answer.covers([span])
             traced = []
 
 
-def gains_of(features: Encoded, z: float) -> Gains:
+def gains_of(features: Encoded, z: float) -> RowDeltas:
     """What every row of these features gains: z, a show, and a click if z favours one."""
     ids = np.unique(np.concatenate([features.ids.reshape(-1), features.bag_ids]))
     return gains_of_ids(ids, z)
 
 
-def gains_of_ids(ids: np.ndarray, z: float) -> Gains:
+def gains_of_ids(ids: np.ndarray, z: float) -> RowDeltas:
     count = ids.shape[0]
     seconds = np.full(count, NOW_MS // 1000, np.uint32)
     values = np.column_stack([np.full(count, z, np.float32), np.ones(count, np.float32)])
     shows, clicks = np.ones(count, np.uint32), np.full(count, int(z < 0), np.uint32)
-    return Gains(ids, shows, clicks, seconds, seconds, values)
+    return RowDeltas(ids, shows, clicks, seconds, seconds, values)
 
 
-def gains_of_article(spec: ModelSpec, article: object, z: float) -> Gains:
+def gains_of_article(spec: ModelSpec, article: object, z: float) -> RowDeltas:
     """What the row of an article gains: a negative z makes it likelier."""
     place = [each.name for each in spec.fields.singles].index("article")
     ids = Encoder(spec.fields).encode([{"article_id": article}]).ids[:, place]
@@ -170,7 +170,7 @@ class Fallible:
     def shape(self) -> Shape:
         return self._store.shape()
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         if self.failure is not None:
             raise self.failure
         return [
@@ -178,7 +178,7 @@ class Fallible:
             for bucket, answer in zip(after, self._store.poll(after, limit), strict=True)
         ]
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         return [
             Unreachable(f"bucket {bucket}") if bucket in self.away else answer
             for bucket, answer in zip(buckets, self._store.marks(buckets), strict=True)
@@ -202,9 +202,9 @@ class Serving:
     """A server without its thread and port: `follow` is one poll."""
 
     def __init__(
-        self, store: Store, limits: Limits | None = None, tokens: Sequence[str] = ()
+        self, store: Store, limits: RequestLimits | None = None, tokens: Sequence[str] = ()
     ) -> None:
-        self.spec, self.clock, self.limits = news(), Clock(), limits or Limits()
+        self.spec, self.clock, self.limits = news(), Clock(), limits or RequestLimits()
         self.tokens = Tokens(tokens)
         self.registry = CollectorRegistry()
         self.readiness = Readiness()
@@ -217,16 +217,16 @@ class Serving:
             FreshnessMetrics(self.registry).of(self.spec.name),
         )
         decoder = RequestDecoder(self.spec.fields, self.limits)
-        self.served = Served(self.spec, decoder, self.predictor, self.follower)
+        self.served = ServedModel(self.spec, decoder, self.predictor, self.follower)
         self.registry.register(ReplicaCollector([self.served], self.clock))
 
     @cached_property
     def app(self) -> FastAPI:
-        models = Models([self.served], Aliases([self.spec.name], {}, self.clock))
+        models = ModelRegistry([self.served], Aliases([self.spec.name], {}, self.clock))
         return make_app(self.parts(models))
 
-    def parts(self, models: Models, metrics: RequestMetrics | None = None) -> Parts:
-        return Parts(
+    def parts(self, models: ModelRegistry, metrics: RequestMetrics | None = None) -> AppParts:
+        return AppParts(
             models,
             metrics or RequestMetrics(self.registry),
             self.registry,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from headrace.pserver.snapshots.storage import Shelf
-from headrace.pserver.snapshots.write import Facts, write_snapshot
+from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
 from tests.serving.scenery import NOW_MS, Pusher, gains_of_article, memory_store
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def learned(spec: ModelSpec, z: float = -3.0) -> MemoryStore:
 def snapshot_of(store: MemoryStore, folder: Path, at_ms: int = NOW_MS) -> Manifest:
     made = write_snapshot(
         store,
-        Shelf(str(folder)),
-        Facts("test", 1),
+        SnapshotStorage(str(folder)),
+        SnapshotFacts("test", 1),
         now_ms=lambda: at_ms,
         token="0123",
         stop=threading.Event(),

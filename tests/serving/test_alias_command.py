@@ -7,14 +7,17 @@ from headrace.deploy.cli.main import app
 from headrace.deploy.cli.serving import aliases_of
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.aliases import AliasRefused
-from headrace.serving.process import ModelAt
+from headrace.serving.models.loading import StoreModel
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import eventually, memory_store, news
 from tests.serving.test_models import second
 
 
 def test_an_alias_is_shown_switched_and_taken_back_by_commands() -> None:
-    models = [ModelAt(news(), memory_store(news())), ModelAt(second(), memory_store(second()))]
+    models = [
+        StoreModel(news(), memory_store(news())),
+        StoreModel(second(), memory_store(second())),
+    ]
     with running(models, SETTINGS) as server:
         eventually(lambda: ready(server.url))
 

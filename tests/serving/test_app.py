@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.spec.optimizers import Optimizer
+from headrace.learner.spec.optimizer_spec import Optimizer
 from headrace.pserver.errors import MissingBucket
-from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,
@@ -131,7 +131,7 @@ def test_every_error_has_one_shape(method: str, path: str, status: int) -> None:
 
 
 def test_a_body_that_is_too_long_gets_413_whether_or_not_it_says_its_length() -> None:
-    serving, _ = complete(limits=Limits(body_bytes=100))
+    serving, _ = complete(limits=RequestLimits(body_bytes=100))
 
     async def parts() -> Any:
         for _ in range(200):

@@ -16,13 +16,13 @@ import pytest
 from headrace.learner.models import open_model
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, Header, pack
+from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack
 from headrace.pserver.store import Delete
 from headrace.serving.models.predictor import Predictor
-from headrace.serving.replicas.caching_follower import Bounded, Bounds
+from headrace.serving.replicas.caching_follower import CacheBounds, CachingFollower
 from headrace.serving.replicas.follower import Following
-from headrace.serving.replicas.row_cache import LEAST_ROWS, HotRows
-from headrace.serving.replicas.status import TableRows
+from headrace.serving.replicas.row_cache import LEAST_ROWS, RowCache
+from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import (
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.pserver.memory_store import MemoryStore
-    from headrace.pserver.store import Looked
+    from headrace.pserver.store import LookResult
 
-GENEROUS = Bounds(LEAST_ROWS, miss_deadline_ms=20_000)
+GENEROUS = CacheBounds(LEAST_ROWS, miss_deadline_ms=20_000)
 NONE = np.zeros(0, np.uint64)
 
 
@@ -60,7 +60,7 @@ class Looking(Fallible):
 
     def look(
         self, wanted: Mapping[int, Any], after: Mapping[int, int], limit: int
-    ) -> list[Looked | Unreachable]:
+    ) -> list[LookResult | Unreachable]:
         self.looks += 1
         assert self.held.wait(20)
         return [
@@ -74,11 +74,13 @@ class Counts(dict[str, int]):
         self[outcome] = self.get(outcome, 0) + rows
 
 
-def bounded_of(store: Any, bounds: Bounds = GENEROUS) -> tuple[Bounded, Counts]:
+def bounded_of(store: Any, bounds: CacheBounds = GENEROUS) -> tuple[CachingFollower, Counts]:
     counts, spec = Counts(), news()
     asked = open_model(spec, store.shape().buckets).asked_rows
     following = Following(poll_interval_ms=1)
-    made = Bounded(store, store.shape(), asked, bounds, following, Clock(), lambda _: None, counts)
+    made = CachingFollower(
+        store, store.shape(), asked, bounds, following, Clock(), lambda _: None, counts
+    )
     return made, counts
 
 
@@ -94,7 +96,7 @@ def full_scores(store: Any, asked: EventCandidates) -> list[float]:
     replica = Replica(store, store.shape())
     while not replica.complete or any(replica.poll()):
         replica.poll()
-    scores: list[float] = predictor().predict(TableRows(replica.table), asked, NOW_MS).tolist()
+    scores: list[float] = predictor().predict(TableRowSource(replica.table), asked, NOW_MS).tolist()
     return scores
 
 
@@ -102,7 +104,7 @@ def predictor() -> Predictor:
     return Predictor(news().fields, open_model(news()))
 
 
-def push_about(pusher: Pusher, bounded: Bounded, dice: np.random.Generator) -> None:
+def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generator) -> None:
     """Gains for most of the rows that some request would read, its statistics among them."""
     features = asked_of(dice).encode(predictor()._encoder, NOW_MS)
     asked, times = bounded._asked, np.full(20, NOW_MS, np.int64)
@@ -138,7 +140,7 @@ def test_with_time_enough_it_scores_as_a_full_replica_does(seed: int) -> None:
     assert counts["hit"] > 0 and counts["fetched"] > 0 and not counts["defaulted"]
 
 
-def followed_to(bounded: Bounded, version: int) -> bool:
+def followed_to(bounded: CachingFollower, version: int) -> bool:
     return bounded.standing.version == version
 
 
@@ -181,7 +183,7 @@ def test_rows_of_a_shard_that_is_away_are_taken_as_unlearned_and_counted_and_sai
 
 def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_time() -> None:
     store = Looking(memory_store(news()))
-    bounded, counts = bounded_of(store, Bounds(LEAST_ROWS, miss_deadline_ms=1))
+    bounded, counts = bounded_of(store, CacheBounds(LEAST_ROWS, miss_deadline_ms=1))
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
     bounded.start()
     try:
@@ -207,7 +209,7 @@ def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_t
 
 
 def test_who_waited_for_its_turn_for_as_long_waits_for_no_row_and_the_next_one_has_it() -> None:
-    bounded, counts = bounded_of(Looking(memory_store(news())), Bounds(LEAST_ROWS, 60_000))
+    bounded, counts = bounded_of(Looking(memory_store(news())), CacheBounds(LEAST_ROWS, 60_000))
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
     bounded.start()
     try:
@@ -221,8 +223,8 @@ def test_who_waited_for_its_turn_for_as_long_waits_for_no_row_and_the_next_one_h
         bounded.stop()
 
 
-def hot(store: Any, always: Any = NONE, most_rows: int = LEAST_ROWS) -> HotRows:
-    made = HotRows(store, store.shape(), always, most_rows)
+def hot(store: Any, always: Any = NONE, most_rows: int = LEAST_ROWS) -> RowCache:
+    made = RowCache(store, store.shape(), always, most_rows)
     while not made.complete:
         made.poll(64)
     return made
@@ -235,7 +237,7 @@ def delete(store: MemoryStore, ids: Any) -> None:
     [head] = store.poll({bucket: 0}, 1_000)
     assert not isinstance(head, Unreachable)
     rows = Deletions(ids, np.full(ids.shape[0], NOW_MS // 1000 + 1, np.uint32))
-    blob = pack(Header(0, ids.shape[0], 0, 0, [], DELETING_FORMAT), rows)
+    blob = pack(EntryHeader(0, ids.shape[0], 0, 0, [], DELETING_FORMAT), rows)
     entry = Delete(bucket, "keeper", 0, head.version, head.nonce, b"deleting", blob)
     assert store.delete([entry]) == [None]
 

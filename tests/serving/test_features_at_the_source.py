@@ -7,12 +7,12 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
 from headrace.serving.models.predictor import Predictor
-from headrace.serving.replicas.status import TableRows
+from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
 
 SPEC = """
@@ -75,7 +75,7 @@ class Trained:
         self.encoder = Encoder(self.spec.fields)
         self.model, self.served = LogisticRegression(self.spec), LogisticRegression(self.spec)
         self.view = view_of(self.spec.width)
-        self.pending = Pending(
+        self.pending = PendingGains(
             self.view, Shape("source", 1, self.spec.width, self.spec.fingerprint, "")
         )
         self.predictor = Predictor(self.spec.fields, self.served)
@@ -84,7 +84,7 @@ class Trained:
         """What a request would be answered: who and when in the context, one candidate."""
         context = {name: event[name] for name in ("user", "timestamp_ms")}
         asked = EventCandidates(context, [{"item": event["item"]}])
-        [score] = self.predictor.predict(TableRows(self.view), asked, 0)
+        [score] = self.predictor.predict(TableRowSource(self.view), asked, 0)
         return float(score)
 
     def learn(self, event: dict[str, object], kind: Kind, at_ms: int) -> float:

@@ -6,19 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pserver.rows.deltas import Header, Reached
+from headrace.pserver.rows.deltas import EntryHeader, SourceReached
 from headrace.serving.replicas import freshness
-from headrace.serving.replicas.freshness import Freshness
+from headrace.serving.replicas.freshness import FreshnessTracker
 
 
 def header(
     stop: int, clicks: list[tuple[int, int]] | None = None, source: str = "t/0", append_ms: int = 1
-) -> Header:
-    return Header(2, 0, 0, append_ms, [Reached(source, 0, stop, append_ms, clicks or [])])
+) -> EntryHeader:
+    return EntryHeader(
+        2, 0, 0, append_ms, [SourceReached(source, 0, stop, append_ms, clicks or [])]
+    )
 
 
 def test_a_click_arrives_with_the_last_bucket_that_learned_from_it() -> None:
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))
     assert follows.arrived(1_200) == []
     follows.folded(1, header(7))  # up to its offset, but without it
@@ -29,13 +31,13 @@ def test_a_click_arrives_with_the_last_bucket_that_learned_from_it() -> None:
 
 
 def test_clicks_of_one_batch_all_count() -> None:
-    follows = Freshness(1)
+    follows = FreshnessTracker(1)
     follows.folded(0, header(8, [(7, 900), (7, 1_000), (7, 1_000)]))
     assert sorted(follows.arrived(1_100)) == [100, 100, 200]
 
 
 def test_a_click_read_again_by_another_learner_counts_once() -> None:
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))
     follows.folded(1, header(8, [(7, 1_000)]))
     assert follows.arrived(1_400) == [400]
@@ -45,7 +47,7 @@ def test_a_click_read_again_by_another_learner_counts_once() -> None:
 
 
 def test_a_click_in_a_copied_log_does_not_count() -> None:
-    follows = Freshness(1)
+    follows = FreshnessTracker(1)
     follows.copied(0, 1_000, {"t/0": 8})
     assert follows.arrived(9_000) == []
     assert follows.summary().count == 0
@@ -55,14 +57,14 @@ def test_a_click_in_a_copied_log_does_not_count() -> None:
 
 
 def test_a_bucket_copied_past_a_click_that_waits_lets_it_arrive() -> None:
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))
     follows.copied(1, 1_000, {"t/0": 8})
     assert follows.arrived(1_300) == [300]
 
 
 def test_a_bucket_copied_again_is_not_past_what_it_had_reached() -> None:
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     follows.folded(1, header(8))
     follows.copied(1, 0, {})  # a failover rewrote its history
     follows.folded(0, header(8, [(7, 1_000)]))
@@ -72,13 +74,13 @@ def test_a_bucket_copied_again_is_not_past_what_it_had_reached() -> None:
 
 
 def test_an_append_time_ahead_of_this_clock_is_no_negative_freshness() -> None:
-    follows = Freshness(1)
+    follows = FreshnessTracker(1)
     follows.folded(0, header(8, [(7, 1_000)]))
     assert follows.arrived(990) == [0]
 
 
 def test_ages_are_of_the_freshest_and_the_stalest_bucket() -> None:
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     assert follows.ages() == (None, None)
     follows.folded(0, header(1, append_ms=500))
     assert follows.ages() == (500, None)
@@ -92,7 +94,7 @@ def test_percentiles_are_of_recent_samples_and_the_count_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(freshness, "RECENT", 100)
-    follows = Freshness(1)
+    follows = FreshnessTracker(1)
     assert follows.summary().p50_ms is None
     for offset in range(1_000):
         follows.folded(0, header(offset + 1, [(offset, 0)]))
@@ -107,7 +109,7 @@ def test_clicks_that_wait_are_bounded_and_those_who_waited_longest_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(freshness, "MOST_WAITING", 3)
-    follows = Freshness(2)
+    follows = FreshnessTracker(2)
     for offset in range(5):
         follows.folded(0, header(offset + 1, [(offset, 100 * offset)]))
     follows.folded(1, header(5))
@@ -140,7 +142,7 @@ def test_in_any_order_of_buckets_a_click_counts_once_when_the_last_of_them_cover
     schedule: tuple[int, list[tuple[int, str, int, list[tuple[int, int]]]]],
 ) -> None:
     buckets, entries = schedule
-    follows = Freshness(buckets)
+    follows = FreshnessTracker(buckets)
     stops: dict[tuple[str, int], int] = {}
     told: list[tuple[str, int, int]] = []
     expected: list[int] = []

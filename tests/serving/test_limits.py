@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.serving.api.load_shedding import Room
-from headrace.serving.requests.limits import Limits
-from headrace.serving.requests.refusals import Refused
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.api.load_shedding import LoadShedder
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.scenery import NOW_MS, Serving, memory_store, news
 from tests.serving.test_app import PREDICT, ask, complete
 
@@ -16,14 +16,14 @@ TOKEN = "a-token-of-this-test"
 
 
 def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
-    room = Room(Limits(waiting_ms=50))
+    room = LoadShedder(RequestLimits(waiting_ms=50))
     room.take(8_000)
     room.done(8_000, 0.1)  # so long does a body of this size take here
     taken = 0
     while room.waiting_s <= 0.05:
         room.take(8_000)
         taken += 1
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         room.take(8_000)
     assert refused.value.status == 503
     assert "at most 50 ms of work" in refused.value.refusal.expected
@@ -35,7 +35,7 @@ def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
 
 
 def test_one_that_waits_for_nobody_is_taken_however_long_it_takes() -> None:
-    room = Room(Limits(waiting_ms=1))
+    room = LoadShedder(RequestLimits(waiting_ms=1))
     room.take(100_000)
     room.done(100_000, 60.0)
     room.take(100_000)
@@ -44,7 +44,7 @@ def test_one_that_waits_for_nobody_is_taken_however_long_it_takes() -> None:
 
 def test_requests_that_come_together_are_answered_or_told_to_come_back() -> None:
     store = memory_store(news())
-    serving = Serving(store, Limits(waiting_ms=1))
+    serving = Serving(store, RequestLimits(waiting_ms=1))
     serving.follow()
     asked = {"candidates": [{"article_id": i} for i in range(300)]}
 
@@ -65,7 +65,7 @@ def test_requests_that_come_together_are_answered_or_told_to_come_back() -> None
 
 
 def test_more_requests_than_the_limit_are_not_even_read() -> None:
-    serving, _ = complete(limits=Limits(requests=1))
+    serving, _ = complete(limits=RequestLimits(requests=1))
 
     async def two() -> tuple[httpx.Response, httpx.Response]:
         sending = asyncio.Event()
@@ -91,7 +91,7 @@ def test_more_requests_than_the_limit_are_not_even_read() -> None:
 
 
 def test_a_body_that_does_not_come_gets_408() -> None:
-    serving, _ = complete(limits=Limits(body_timeout_s=0.05))
+    serving, _ = complete(limits=RequestLimits(body_timeout_s=0.05))
 
     async def never() -> Any:
         yield b"{"
@@ -114,7 +114,7 @@ def test_a_long_request_is_computed_aside_with_the_same_scores() -> None:
     asked: dict[str, Any] = {"candidates": rows, "timestamp_ms": NOW_MS}
     scores = []
     for aside_bytes in (1, 1 << 20):
-        serving, _ = complete(limits=Limits(aside_bytes=aside_bytes))
+        serving, _ = complete(limits=RequestLimits(aside_bytes=aside_bytes))
         answer = ask(serving, "POST", PREDICT, json=asked).json()
         scores.append([each["score"] for each in answer["predictions"]])
     assert scores[0] == scores[1]

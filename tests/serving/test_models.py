@@ -18,14 +18,14 @@ from headrace.learner.models import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.serving.api.app import make_app
-from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
+from headrace.serving.models.loading import StoreModel
 from headrace.serving.models.predictor import Predictor
-from headrace.serving.models.registry import Models, Served
-from headrace.serving.observers.prediction_log import LogSettings, PredictionsLog
+from headrace.serving.models.registry import ModelRegistry, ServedModel
+from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from headrace.serving.observers.shadows import Shadows
-from headrace.serving.process import ModelAt
 from headrace.serving.requests.decoder import RequestDecoder
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import (
@@ -56,20 +56,20 @@ def second() -> ModelSpec:
 class Two(Serving):
     """Two models; `log` holds what is logged."""
 
-    def __init__(self, log: PredictionsLog | None = None, admin: str = "") -> None:
+    def __init__(self, log: PredictionLog | None = None, admin: str = "") -> None:
         super().__init__(memory_store(news()))
         self.follow()
         spec, store = second(), memory_store(second())
         Pusher(store).push(gains_of_article(spec, "hot", -3.0))
         other = self._follower(store)
         follow(other)
-        self.second = Served(
+        self.second = ServedModel(
             spec,
             RequestDecoder(spec.fields, self.limits),
             Predictor(spec.fields, open_model(spec, store.shape().buckets)),
             other,
         )
-        self.models = Models([self.served, self.second], self._aliases())
+        self.models = ModelRegistry([self.served, self.second], self._aliases())
         counts = RequestMetrics(self.registry)
         logs = [] if log is None else [log]
         self.shadows = Shadows(self.models, counts.shadowed, logs)
@@ -172,7 +172,7 @@ def writer() -> ListWriter:
 @pytest.fixture
 def logging_two(writer: ListWriter) -> Iterator[Two]:
     counts: list[tuple[str, int]] = []
-    log = PredictionsLog(LogSettings(), lambda: writer, lambda *each: counts.append(each))
+    log = PredictionLog(PredictionLogSettings(), lambda: writer, lambda *each: counts.append(each))
     serving = Two(log)
     log.start()
     serving.shadows.start()
@@ -248,7 +248,7 @@ def test_a_log_under_pressure_drops_and_counts_and_answers_do_not_wait() -> None
     def counted(outcome: str, candidates: int) -> None:
         counts[outcome] = counts.get(outcome, 0) + candidates
 
-    log = PredictionsLog(LogSettings(waiting_candidates=5), lambda: writer, counted)
+    log = PredictionLog(PredictionLogSettings(waiting_candidates=5), lambda: writer, counted)
     serving = Two(log)
     log.start()
     try:
@@ -282,7 +282,7 @@ def test_a_kafka_that_is_away_loses_what_was_sent_and_the_log_goes_on() -> None:
     def counted(outcome: str, candidates: int) -> None:
         counts[outcome] = counts.get(outcome, 0) + candidates
 
-    log = PredictionsLog(LogSettings(), open_writer, counted)
+    log = PredictionLog(PredictionLogSettings(), open_writer, counted)
     serving = Two(log)
     log.start()
     ask(serving, "POST", "/v1/models/news:predict", json={"candidates": [{}]})
@@ -300,7 +300,9 @@ def test_a_share_of_the_requests_is_logged_whole() -> None:
     def counted(outcome: str, candidates: int) -> None:
         counts[outcome] = counts.get(outcome, 0) + candidates
 
-    log = PredictionsLog(LogSettings(share=0.3), lambda: writer, counted, lambda: next(draws))
+    log = PredictionLog(
+        PredictionLogSettings(share=0.3), lambda: writer, counted, lambda: next(draws)
+    )
     serving = Two(log)
     log.start()
     for _ in range(3):
@@ -320,7 +322,10 @@ def test_a_server_of_two_models_logs_to_a_real_kafka_and_is_switched(
         predictions_to=KafkaSettings(kafka),
         predictions_partitions=1,
     )
-    models = [ModelAt(news(), memory_store(news())), ModelAt(second(), memory_store(second()))]
+    models = [
+        StoreModel(news(), memory_store(news())),
+        StoreModel(second(), memory_store(second())),
+    ]
     request = f"of-{tmp_path.name}"
     asked = {"request_id": request, "candidates": [{"article_id": "a"}]}
     with running(models, settings) as server, httpx.Client(base_url=server.url) as client:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headrace.ingest.runtime.status import Figure, Status, figures_of, pack, unpack
+from headrace.ingest.runtime.status import MetricSample, ProcessStatus, pack, samples_of, unpack
 from headrace.serving.page.charts import CURVES, EVALUATED, WATCHED
 from headrace.serving.page.history import KEPT_MS, SILENT_MS, STEP_MS, Curve, History
 
 T0_MS = 1_700_000_000_000
 
 
-def said(process: str, instance: str, at_ms: int, ended: bool = False, **values: float) -> Status:
-    figures = [Figure(f"headrace_{name}", {}, value) for name, value in values.items()]
-    return Status(process, instance, at_ms, figures, ended)
+def said(
+    process: str, instance: str, at_ms: int, ended: bool = False, **values: float
+) -> ProcessStatus:
+    figures = [MetricSample(f"headrace_{name}", {}, value) for name, value in values.items()]
+    return ProcessStatus(process, instance, at_ms, figures, ended)
 
 
 def drawn(name: str) -> Curve:
@@ -71,7 +73,7 @@ def test_a_quantile_is_of_what_was_counted_lately_as_prometheus_would_have_it() 
     history = History([])
 
     def tell(second: int) -> None:
-        history.take(Status("server", "a", T0_MS + 1000 * second, figures_of(registry)))
+        history.take(ProcessStatus("server", "a", T0_MS + 1000 * second, samples_of(registry)))
         history.step(T0_MS + 1000 * second)
 
     for _ in range(1000):
@@ -96,8 +98,8 @@ def test_a_status_says_the_figures_of_headrace_alone_and_comes_back_as_it_was() 
     Counter("headrace_a", "a", ("kind",), registry=registry).labels("x").inc(3)
     Gauge("headrace_b", "b", registry=registry).set(float("nan"))
     Gauge("other", "o", registry=registry).set(1)
-    status = Status("joiner", "here:1", T0_MS, figures_of(registry))
-    assert status.figures == [Figure("headrace_a_total", {"kind": "x"}, 3.0)]
+    status = ProcessStatus("joiner", "here:1", T0_MS, samples_of(registry))
+    assert status.figures == [MetricSample("headrace_a_total", {"kind": "x"}, 3.0)]
     assert unpack(pack(status)) == status
 
 
@@ -109,17 +111,17 @@ def test_every_curve_of_the_page_can_be_drawn_from_nothing() -> None:
     assert KEPT_MS // STEP_MS == 1800  # as the page keeps
 
 
-def auc_of(alias: str, value: float, **labels: str) -> Figure:
-    return Figure("headrace_evaluation_auc_ratio", {"alias": alias, **labels}, value)
+def auc_of(alias: str, value: float, **labels: str) -> MetricSample:
+    return MetricSample("headrace_evaluation_auc_ratio", {"alias": alias, **labels}, value)
 
 
 def test_the_curves_are_those_of_whoever_watches_a_run_and_else_evaluations() -> None:
     history = History(CURVES)
     evaluated = [auc_of("learned", 0.7, **EVALUATED), auc_of("production", 0.6, **EVALUATED)]
-    history.take(Status("evaluation", "a", T0_MS, evaluated))
+    history.take(ProcessStatus("evaluation", "a", T0_MS, evaluated))
     history.step(T0_MS)
     watched = [auc_of("learned", 0.8, **WATCHED), auc_of("frozen", 0.5, **WATCHED)]
-    history.take(Status("demo", "b", T0_MS + 1000, watched))
+    history.take(ProcessStatus("demo", "b", T0_MS + 1000, watched))
     history.step(T0_MS + 1000)
     curves = {each["name"]: each["points"] for each in history.answer(0)["curves"]}
     assert curves == {"learned": [0.7, 0.8], "production": [0.6, None], "frozen": [None, 0.5]}
@@ -133,13 +135,13 @@ def test_the_table_of_accuracy_has_windows_as_they_settled_and_else_as_they_stan
         auc_of("learned", 0.9, window="10m", until="open", slice="all"),
         auc_of("learned", 0.1, window="10m", until="open", slice="device=phone"),
         auc_of("frozen", 0.5, **WATCHED),
-        Figure(
+        MetricSample(
             "headrace_evaluation_calibration_ratio",
             {"alias": "learned", "window": "1m", "until": "settled", "slice": "all"},
             1.1,
         ),
     ]
-    history.take(Status("evaluation", "a", T0_MS, figures))
+    history.take(ProcessStatus("evaluation", "a", T0_MS, figures))
     history.step(T0_MS)
     assert history.answer(0)["accuracy"] == [
         {"alias": "learned", "window": "10m", "until": "open", "auc": 0.9},

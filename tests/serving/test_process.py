@@ -7,11 +7,12 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from headrace.ingest.http.errors import AddressTaken
+from headrace.ingest.http.http_errors import AddressTaken
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import MissingBucket, WrongModel
 from headrace.pserver.memory_store import MemoryStore
-from headrace.serving.process import ModelAt, run_server
+from headrace.serving.models.loading import StoreModel
+from headrace.serving.process import run_server
 from tests.serving.running import SETTINGS, Running, at, ready, running
 from tests.serving.scenery import (
     SPEC,
@@ -84,7 +85,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
 def test_another_spec_than_the_stores_is_refused() -> None:
     other = parse_spec(SPEC.replace("alpha = 0.5", "alpha = 0.1"), "news.toml")
     with pytest.raises(WrongModel, match=r"\+alpha = 0\.1"):
-        run_server(SETTINGS, [ModelAt(other, memory_store(news()))], threading.Event())
+        run_server(SETTINGS, [StoreModel(other, memory_store(news()))], threading.Event())
 
 
 def test_a_bucket_that_is_missing_at_the_start_stops_the_server() -> None:

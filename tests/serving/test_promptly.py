@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from headrace.ingest.http.server import OneWrite
-from headrace.serving.api.fast_path import Promptly
-from headrace.serving.requests.limits import Limits
+from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.serving.api.fast_path import FastPathProtocol
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.test_app import complete
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ REQUESTS = {
 
 
 @functools.cache
-def configured(kind: type[OneWrite], serving: Serving) -> uvicorn.Config:
+def configured(kind: type[SingleWriteProtocol], serving: Serving) -> uvicorn.Config:
     made = uvicorn.Config(serving.app, http=kind, proxy_headers=False, ws="none", log_config=None)
     made.load()
     return made
@@ -80,7 +80,7 @@ def configured(kind: type[OneWrite], serving: Serving) -> uvicorn.Config:
 class Connection(asyncio.Transport):
     """A client's connection, as a protocol sees it."""
 
-    def __init__(self, kind: type[OneWrite], serving: Serving) -> None:
+    def __init__(self, kind: type[SingleWriteProtocol], serving: Serving) -> None:
         super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
         config = configured(kind, serving)  # type: ignore[arg-type]
         self.told, self.closed, self.paused = b"", False, False
@@ -132,14 +132,14 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def serving(**limits: Any) -> Serving:
-    made, _ = complete(limits=Limits(body_bytes=4_000, **limits), tokens=[TOKEN])
+    made, _ = complete(limits=RequestLimits(body_bytes=4_000, **limits), tokens=[TOKEN])
     return made
 
 
 SERVING = [serving(), serving(aside_bytes=1)]
 
 
-def answers(kind: type[OneWrite], server: Serving, pieces: Sequence[bytes]) -> bytes:
+def answers(kind: type[SingleWriteProtocol], server: Serving, pieces: Sequence[bytes]) -> bytes:
     async def ask() -> bytes:
         connection = Connection(kind, server)
         await connection.send(pieces)
@@ -160,18 +160,18 @@ def test_both_ways_say_the_same_however_requests_are_cut_and_queued(
     sent = b"".join(REQUESTS[name] for name in names)
     at = [0, *sorted(int(each * len(sent)) for each in cuts), len(sent)]
     pieces = [sent[i:j] for i, j in itertools.pairwise(at) if i < j]
-    expected = answers(OneWrite, server, pieces)
+    expected = answers(SingleWriteProtocol, server, pieces)
     assert expected.startswith(b"HTTP/1.1 ")
-    assert answers(Promptly, server, pieces) == expected
-    assert answers(Promptly, server, [sent]) == expected
+    assert answers(FastPathProtocol, server, pieces) == expected
+    assert answers(FastPathProtocol, server, [sent]) == expected
 
 
 def test_each_request_gets_the_same_from_both_ways_whole() -> None:
     for name, request in REQUESTS.items():
-        expected = answers(OneWrite, SERVING[0], [request])
-        assert answers(Promptly, SERVING[0], [request]) == expected, name
+        expected = answers(SingleWriteProtocol, SERVING[0], [request])
+        assert answers(FastPathProtocol, SERVING[0], [request]) == expected, name
     statuses = {
-        name: int(answers(Promptly, SERVING[0], [request])[9:12])
+        name: int(answers(FastPathProtocol, SERVING[0], [request])[9:12])
         for name, request in REQUESTS.items()
     }
     assert statuses["predict"] == statuses["last"] == statuses["chunked"] == 200
@@ -181,7 +181,7 @@ def test_each_request_gets_the_same_from_both_ways_whole() -> None:
 
 def test_what_is_whole_goes_past_asgi_and_what_is_not_goes_by_way_of_it() -> None:
     async def ask(pieces: Sequence[bytes]) -> tuple[bytes, int]:
-        connection = Connection(Promptly, SERVING[0])
+        connection = Connection(FastPathProtocol, SERVING[0])
         app, calls = connection.protocol.app, 0
 
         async def counting(*how: Any) -> None:
@@ -206,7 +206,7 @@ def test_a_client_that_goes_away_leaves_room_for_others(
     cut: float, turns: int, server: Serving
 ) -> None:
     async def leave() -> None:
-        connection = Connection(Promptly, server)
+        connection = Connection(FastPathProtocol, server)
         connection.protocol.data_received((ONE + ONE)[: 1 + int(cut * 2 * len(ONE))])
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -232,8 +232,8 @@ def test_an_error_of_ours_is_told_and_logged_and_ends_the_connection(
 
     monkeypatch.setattr(server.predictor, "predict", fail)
     with caplog.at_level(logging.ERROR, "uvicorn.error"):
-        said = answers(Promptly, server, [ONE])
-    expected = answers(OneWrite, server, [ONE])
+        said = answers(FastPathProtocol, server, [ONE])
+    expected = answers(SingleWriteProtocol, server, [ONE])
     assert sorted(said.split(b"\r\n")) == sorted(expected.split(b"\r\n"))
     assert said.startswith(b"HTTP/1.1 500")
     assert b"connection: close" in said
@@ -243,7 +243,7 @@ def test_an_error_of_ours_is_told_and_logged_and_ends_the_connection(
 
 def test_a_server_that_leaves_finishes_what_is_under_way() -> None:
     async def ask() -> tuple[bytes, bytes, bool]:
-        connection = Connection(Promptly, SERVING[0])
+        connection = Connection(FastPathProtocol, SERVING[0])
         connection.protocol.data_received(ONE)
         before = connection.told
         connection.protocol.shutdown()
@@ -258,7 +258,7 @@ def test_a_server_that_leaves_finishes_what_is_under_way() -> None:
 
 def test_who_does_not_read_its_answers_gets_no_more_of_them() -> None:
     async def ask() -> tuple[bytes, bytes]:
-        connection = Connection(Promptly, SERVING[0])
+        connection = Connection(FastPathProtocol, SERVING[0])
         connection.protocol.pause_writing()
         connection.protocol.data_received(ONE)
         for _ in range(20):
@@ -274,4 +274,4 @@ def test_who_does_not_read_its_answers_gets_no_more_of_them() -> None:
 
 def test_what_is_no_http_is_refused_also_in_the_middle_of_a_request() -> None:
     broken = CHUNKED.replace(b"\r\n0\r\n\r\n", b"\r\nnonsense\r\n\r\n")
-    assert answers(Promptly, SERVING[0], [broken]).startswith(b"HTTP/1.1 400")
+    assert answers(FastPathProtocol, SERVING[0], [broken]).startswith(b"HTTP/1.1 400")

@@ -5,23 +5,23 @@ import random
 
 import pytest
 
-from headrace.serving.requests.candidates import Asked, EventCandidates
+from headrace.ingest.http.http_errors import RequestRefused
+from headrace.serving.requests.candidates import CheckedRequest, EventCandidates
 from headrace.serving.requests.decoder import RequestDecoder
-from headrace.serving.requests.limits import Limits
-from headrace.serving.requests.refusals import Refused
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.scenery import NOW_MS, news
 
 
 @pytest.fixture(scope="module")
 def decoder() -> RequestDecoder:
-    return RequestDecoder(news().fields, Limits(body_bytes=10_000, candidates=3))
+    return RequestDecoder(news().fields, RequestLimits(body_bytes=10_000, candidates=3))
 
 
 def body(**parts: object) -> bytes:
     return json.dumps({"candidates": [{}], **parts}).encode()
 
 
-def shown(asked: Asked) -> EventCandidates:
+def shown(asked: CheckedRequest) -> EventCandidates:
     assert isinstance(asked.candidates, EventCandidates)
     return asked.candidates
 
@@ -88,7 +88,7 @@ def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: obj
 def test_a_wrong_type_is_refused_naming_the_field(
     decoder: RequestDecoder, asked: dict[str, object], field: str, expected: str, found: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decoder.decode(body(**asked))
     assert refused.value.status == 422
     refusal = refused.value.refusal
@@ -101,25 +101,25 @@ def test_a_wrong_type_is_refused_naming_the_field(
     "raw", [b"", b"{", b"[]", b"\xff", b'{"candidates":[{"article_id":"\xff"}]}']
 )
 def test_what_is_no_json_object_is_refused(decoder: RequestDecoder, raw: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decoder.decode(raw)
     assert refused.value.status == 422
     assert "object" in refused.value.refusal.expected
 
 
 def test_half_a_surrogate_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         decoder.decode(rb'{"candidates":[{"article_id":"\ud800"}]}')
 
 
 def test_nesting_without_end_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decoder.decode(b'{"candidates":[{"topics":' + b"[" * 4_000 + b"]" * 4_000 + b"}]}")
     assert refused.value.status == 422
 
 
 def test_a_body_that_is_too_long_is_refused(decoder: RequestDecoder) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decoder.decode(b" " * 10_001)
     assert refused.value.status == 413
 
@@ -149,7 +149,7 @@ def test_any_json_is_decoded_or_refused(decoder: RequestDecoder) -> None:
         try:
             decoder.decode(json.dumps(asked).encode())
             decoded += 1
-        except Refused as refused:
+        except RequestRefused as refused:
             refusals.append(refused.refusal)
     assert all(each.expected and each.found for each in refusals), seed
     assert decoded > 100, seed

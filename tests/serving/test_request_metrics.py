@@ -6,7 +6,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import generate_latest
 
-from headrace.serving.api.metrics import RequestMetrics
+from headrace.serving.api.request_metrics import RequestMetrics
 
 _SECONDS = "headrace_server_request_seconds"
 

@@ -12,17 +12,18 @@ import httpx
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.redis_backend.cluster_client import Waiting
-from headrace.pserver.redis_backend.store import StoreSettings, open_store
+from headrace.pserver.redis_backend.cluster_client import WaitLimits
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.store import Shape
-from headrace.serving.process import ModelAt, ServerSettings, run_server
-from headrace.serving.replicas.caching_follower import Bounds
+from headrace.serving.models.loading import StoreModel
+from headrace.serving.process import ServerSettings, run_server
+from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS
 from tests.serving.running import ready, running
 from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
 
-WAITING = StoreSettings(Waiting(connect_timeout_ms=500, answer_timeout_ms=300))
+WAITING = StoreSettings(WaitLimits(connect_timeout_ms=500, answer_timeout_ms=300))
 
 
 def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
@@ -37,7 +38,7 @@ def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
     pusher, stop, ports = Pusher(store), threading.Event(), list[int]()
     settings = ServerSettings(port=0, following=Following(poll_interval_ms=5))
     server = threading.Thread(
-        target=run_server, args=(settings, [ModelAt(spec, store)], stop, ports.append)
+        target=run_server, args=(settings, [StoreModel(spec, store)], stop, ports.append)
     )
     server.start()
     try:
@@ -60,12 +61,15 @@ def test_a_bounded_replica_answers_without_the_rows_of_a_frozen_shard_and_says_h
     store = open_store(valkey_cluster.url, name, WAITING)
     store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
     Pusher(store).push(gains_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0))
-    following, bounds = Following(poll_interval_ms=5), Bounds(LEAST_ROWS, miss_deadline_ms=2_000)
+    following, bounds = (
+        Following(poll_interval_ms=5),
+        CacheBounds(LEAST_ROWS, miss_deadline_ms=2_000),
+    )
     settings = ServerSettings(port=0, following=following, bounds=bounds)
     users = itertools.count()
     with (
         contextlib.closing(store),
-        running([ModelAt(spec, store)], settings) as server,
+        running([StoreModel(spec, store)], settings) as server,
         httpx.Client(base_url=server.url) as client,
     ):
 

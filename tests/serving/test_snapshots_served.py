@@ -7,10 +7,9 @@ import httpx
 import pytest
 
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.snapshots.errors import DamagedSnapshot, NoSnapshot
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot
 from headrace.serving.errors import BadSnapshot
-from headrace.serving.models.loading import find_frozen
-from headrace.serving.process import ModelAt
+from headrace.serving.models.loading import StoreModel, find_frozen
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
 from tests.serving.running import ready, running
@@ -33,7 +32,7 @@ def test_a_snapshot_is_answered_from_as_it_was_beside_the_model_that_goes_on(
 ) -> None:
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
-    models: Any = [ModelAt(news(), store), find_frozen("frozen", str(tmp_path))]
+    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path))]
     with running(models) as server, httpx.Client(base_url=server.url) as client:
         eventually(lambda: ready(server.url))
         before = predict(client, "news").json()
@@ -62,7 +61,7 @@ def test_a_request_may_demand_a_snapshot_by_name_and_is_told_what_is_here_instea
 ) -> None:
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
-    models: Any = [ModelAt(news(), store), find_frozen("frozen", str(tmp_path / name))]
+    models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path / name))]
     with running(models) as server, httpx.Client(base_url=server.url) as client:
         eventually(lambda: ready(server.url))
         assert predict(client, "frozen", snapshot=name).status_code == 200
@@ -111,7 +110,7 @@ def test_a_model_that_cannot_be_copied_is_refused_with_the_reason_and_the_others
     manifest = snapshot_of(store, folder)
     broken = folder / manifest.name / manifest.files[2].file
     broken.write_bytes(broken.read_bytes()[:-1] + b"?")
-    models: Any = [ModelAt(news(), learned(news())), find_frozen("frozen", str(folder))]
+    models: Any = [StoreModel(news(), learned(news())), find_frozen("frozen", str(folder))]
     with running(models) as server, httpx.Client(base_url=server.url) as client:
         eventually(lambda: client.get("/v1/models/frozen").json()["trouble"])
         eventually(lambda: ready(server.url))

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.serving.api.fast_path import Promptly
-from headrace.serving.models.micro_batching import Together
+from headrace.serving.api.fast_path import FastPathProtocol
+from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.requests.candidates import EventCandidates
-from headrace.serving.requests.limits import Limits
+from headrace.serving.requests.limits import RequestLimits
 from tests.serving.scenery import gains_of_article
 from tests.serving.test_app import complete
 from tests.serving.test_promptly import Connection, posted
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import pytest
 
     from headrace.serving.models.predictor import Predictor, Scores
-    from headrace.serving.replicas.status import Rows
+    from headrace.serving.replicas.status import RowSource
     from headrace.serving.requests.candidates import Candidates
     from tests.serving.scenery import Serving
 
 
 def learned() -> Serving:
-    serving, pusher = complete(limits=Limits(waiting_ms=60_000))  # however slow the machine
+    serving, pusher = complete(limits=RequestLimits(waiting_ms=60_000))  # however slow the machine
     for article in range(4):
         pusher.push(gains_of_article(serving.spec, article, 1.5 - article))
     serving.follow()
@@ -71,7 +71,7 @@ def requests(draw: st.DrawFn) -> bytes:
 
 def answers(serving: Serving, asked: Sequence[bytes], *, together: bool) -> list[bytes]:
     async def ask() -> list[bytes]:
-        connections = [Connection(Promptly, serving) for _ in asked]
+        connections = [Connection(FastPathProtocol, serving) for _ in asked]
         if not together:
             return [await answer(*each) for each in zip(connections, asked, strict=True)]
         for connection, request in zip(connections, asked, strict=True):
@@ -120,10 +120,10 @@ def test_all_are_answered_from_the_newest_rows_that_any_of_them_found() -> None:
             return np.arange(len(events), dtype=np.float64)
 
     async def ask() -> list[tuple[Scores, float]]:
-        together, predictor = Together(), cast("Predictor", Noting())
+        together, predictor = MicroBatcher(), cast("Predictor", Noting())
         return await asyncio.gather(
             *(
-                together.predict(predictor, cast("Rows", rows), EventCandidates({}, [{}]), 0)
+                together.predict(predictor, cast("RowSource", rows), EventCandidates({}, [{}]), 0)
                 for rows in ("older", "newer", "newest")
             )
         )
@@ -140,7 +140,7 @@ def test_who_cannot_be_scored_spoils_nobody_elses_answer(monkeypatch: pytest.Mon
     def fail(*_: object) -> Scores:
         raise ZeroDivisionError("a mistake")
 
-    def failing(rows: Rows, candidates: Candidates, now_ms: int) -> Scores:
+    def failing(rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
         [event] = candidates.events(now_ms)
         return fail() if event["article_id"] == 2 else predict(rows, candidates, now_ms)
 

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
 from headrace.pserver.rows.deltas import NEVER
 from headrace.pserver.rows.table import RowTable, find_or_add
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.kernels.pending_gains import PendingColumns
 
 SPEC = """
 [label]
@@ -134,17 +135,17 @@ class CountingModel:
     """A model whose steps are whole numbers beside a small one that rounds."""
 
     def rows_needed(self, examples: Examples) -> int:
-        """See learner.loop.loop.Model."""
+        """See learner.loop.learner.Model."""
         return len(examples) * _SINGLES
 
     def learn(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
     ) -> npt.NDArray[np.float64]:
-        """See learner.loop.loop.Model."""
+        """See learner.loop.learner.Model."""
         below = 65 - active.shape[0].bit_length()
         columns = view.columns
         scores = np.full(len(examples), np.nan)

@@ -10,7 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from headrace.ingest.kafka.protocols import AtEnd, Gained, Happening, Lost, Record, Source
+from headrace.ingest.kafka.protocols import (
+    AtEnd,
+    Happening,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
 from headrace.learner.loop.scores import unpack
 from tests.simulation.batches import added
 
@@ -84,7 +91,9 @@ class SimulatedReader:
 
     def polls_until_lost(self, source: Source) -> int:
         """After how many polls this member will have heard that it lost the source."""
-        return max((polls for polls, news in self._news if news == Lost(source)), default=0)
+        return max(
+            (polls for polls, news in self._news if news == PartitionRevoked(source)), default=0
+        )
 
     @property
     def stale(self) -> bool:
@@ -101,7 +110,7 @@ class SimulatedReader:
                 waiting.append((polls - 1, news))
                 continue
             happenings.append(news)
-            if isinstance(news, Lost):
+            if isinstance(news, PartitionRevoked):
                 self._positions.pop(news.source, None)
         self._news = waiting
         for source, position in self._positions.items():
@@ -215,10 +224,12 @@ class Group:
         after = self._dice.choice(list(self._members))
         self._tally["partitions moved"] += 1
         polls = self._dice.randint(0, zombie_polls)
-        self._members[before].tell(Lost(source), polls)
+        self._members[before].tell(PartitionRevoked(source), polls)
         self._give(source, after)
 
     def _give(self, source: Source, name: str) -> None:
         self._owners[source] = name
         # behind any news of its loss that has not yet been told
-        self._members[name].tell(Gained(source), self._members[name].polls_until_lost(source))
+        self._members[name].tell(
+            PartitionAssigned(source), self._members[name].polls_until_lost(source)
+        )

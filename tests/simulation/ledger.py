@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.rows.deltas import Deletions, Gains
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.deltas import Deletions, RowDeltas
+from headrace.pserver.rows.row_codec import FoldedRows
 from tests.simulation.batches import NOTHING, WIDTH
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Broken(AssertionError):
     """A promise did not hold."""
 
 
-def rows_by_id(rows: Rows | Gains) -> dict[int, Row]:
+def rows_by_id(rows: FoldedRows | RowDeltas) -> dict[int, Row]:
     """Return rows as they are compared; those that are as if they never existed left out."""
     columns = (rows.shows, rows.clicks, rows.first_seen, rows.last_seen)
     listed = zip(*(c.tolist() for c in columns), *rows.values.T.tolist(), strict=True)
@@ -31,10 +31,10 @@ def rows_by_id(rows: Rows | Gains) -> dict[int, Row]:
     return {row_id: row for row_id, row in pairs if row != NO_ROW}
 
 
-def rows_of(rows: Mapping[int, Row]) -> Rows:
+def rows_of(rows: Mapping[int, Row]) -> FoldedRows:
     """Return what `rows_by_id` was given."""
     columns = list(zip(*rows.values(), strict=True)) or [()] * len(NO_ROW)
-    return Rows(
+    return FoldedRows(
         np.array(list(rows), np.uint64),
         np.array(columns[0], np.uint64),
         np.array(columns[1], np.uint64),
@@ -58,7 +58,7 @@ class Ledger:
         self.head = version
         self._versions = {version: rows}
         self.gone: dict[int, int] = {}
-        """Rows that the store lacks because they were removed, as of which version."""
+        """FoldedRows that the store lacks because they were removed, as of which version."""
 
     @property
     def rows(self) -> dict[int, Row]:
@@ -75,7 +75,7 @@ class Ledger:
         copy._versions, copy.gone = dict(self._versions), dict(self.gone)
         return copy
 
-    def add(self, content: Gains | Deletions) -> None:
+    def add(self, content: RowDeltas | Deletions) -> None:
         """Take in an entry."""
         rows = dict(self.rows)
         if isinstance(content, Deletions):

@@ -124,13 +124,13 @@ MUTANTS = (
     ),
     Mutant(
         "a learner does not compare marks now and then",
-        "headrace.learner.loop.loop:Learner._recheck",
+        "headrace.learner.loop.learner:Learner._recheck",
         "if self._pushes.awaited or now < self._recheck_at_ms:",
         "if True:",
     ),
     Mutant(
         "a learner pushes before its scores are delivered",
-        "headrace.learner.loop.loop:Learner._seal",
+        "headrace.learner.loop.learner:Learner._seal",
         "self._scores.flush()",
         "pass",
     ),

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.errors import LostLease
-    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
     from headrace.pserver.store import (
-        Answer,
+        BucketAnswer,
         Delete,
         Fold,
-        Looked,
-        Polled,
+        LookResult,
+        PollResult,
         Push,
         Shape,
         Store,
@@ -95,8 +95,8 @@ class Connection:
 
     def __init__(self, store: Store, network: Network, world: Surroundings) -> None:
         self._store, self._network, self._world = store, network, world
-        self._polls: dict[int, list[Polled]] = {}
-        self._marks: dict[int, list[Answer]] = {}
+        self._polls: dict[int, list[PollResult]] = {}
+        self._marks: dict[int, list[BucketAnswer]] = {}
 
     def _chance(self, probability: float, what: str) -> bool:
         if probability == 0.0 or self._world.dice.random() >= probability:
@@ -139,20 +139,20 @@ class Connection:
 
     # ---------------------------------------------------------------- what learners call
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         """See Store."""
         self._world.pause()
         answers = self._store.marks(buckets)
         self._world.pause()
-        heard: list[Answer | Unreachable] = []
+        heard: list[BucketAnswer | Unreachable] = []
         for bucket, answer in zip(buckets, answers, strict=True):
             earlier = self._marks.setdefault(bucket, [])
             heard.append(self._heard(answer, earlier))
         return heard
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store. Each push by itself: other nodes answer although one does not."""
-        answers: list[Answer | Unreachable] = []
+        answers: list[BucketAnswer | Unreachable] = []
         for push in pushes:
             if self._chance(self._world.weather.out_of_memory, "pushes refused for memory"):
                 answers.append(OutOfMemory("simulated: at the memory limit"))
@@ -162,13 +162,13 @@ class Connection:
 
     # ---------------------------------------------------------------- what replicas call
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         """See Store."""
         self._world.pause()
         most = 1 if self._chance(self._world.weather.short_reply, "short replies") else limit
         answers = self._store.poll(after, most)
         self._world.pause()
-        heard: list[Polled | Unreachable] = []
+        heard: list[PollResult | Unreachable] = []
         for bucket, answer in zip(after, answers, strict=True):
             earlier = self._polls.setdefault(bucket, [])
             heard.append(self._heard(answer, earlier))
@@ -194,7 +194,7 @@ class Connection:
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
-    ) -> list[Looked | Unreachable]:
+    ) -> list[LookResult | Unreachable]:
         """See Store."""
         self._world.pause()
         answers = self._store.look(wanted, after, limit)
@@ -250,7 +250,7 @@ class Connection:
         return self._store.missing()
 
     def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store."""
         self._store.load(bucket, version, marks, chunks)
@@ -273,7 +273,7 @@ class SimulatedExchange:
     def __init__(self, connection: Connection, world: Surroundings) -> None:
         self._connection, self._world = connection, world
         self._waiting: Sequence[Push] | None = None
-        self._answers: list[Answer | Unreachable] | None = None
+        self._answers: list[BucketAnswer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
         """See learner.loop.pushes.Exchange."""
@@ -281,7 +281,7 @@ class SimulatedExchange:
         if self._world.dice.random() < 0.5:
             self._deliver()
 
-    def receive(self) -> list[Answer | Unreachable] | None:
+    def receive(self) -> list[BucketAnswer | Unreachable] | None:
         """See learner.loop.pushes.Exchange."""
         if self._world.dice.random() < self._world.weather.slow_answer:
             return None

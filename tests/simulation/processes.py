@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.learner.loop.loop import Learner
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.pserver.errors import MissingBucket
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.keeper.metrics import KeeperMetrics
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
@@ -26,9 +27,9 @@ from tests.simulation.network import Connection, Crash, SimulatedExchange, Surro
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import Gaining
-    from headrace.pserver.rows.deltas import Gains
-    from headrace.pserver.rows.row_codec import Rows
+    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.pserver.rows.deltas import RowDeltas
+    from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape
     from tests.simulation.kafka import Group, SimulatedTopic
     from tests.simulation.network import Network
@@ -223,7 +224,7 @@ class LearnerProcess(Process):
             replica=replica,
             model=CountingModel(),
             fields=FIELDS,
-            pace=Pace(
+            pace=LearnerPacing(
                 push_interval_ms=plan.push_interval_ms,
                 backlog_interval_ms=2 * plan.push_interval_ms,
                 log_bytes_limit=plan.log_bytes_limit,
@@ -283,10 +284,12 @@ class LearnerProcess(Process):
 
 
 def _add(
-    sums: npt.NDArray[np.float64], at: npt.NDArray[np.int64], rows: Rows | Gains | Gaining
+    sums: npt.NDArray[np.float64],
+    at: npt.NDArray[np.int64],
+    rows: FoldedRows | RowDeltas | PendingColumns,
 ) -> None:
     """Add shows, clicks and first values of rows to columns `at` of `sums`, shape (3, n)."""
-    count = at.shape[0]  # `Gaining` has room for more
+    count = at.shape[0]  # `PendingColumns` has room for more
     sums[0, at] += rows.shows[:count]
     sums[1, at] += rows.clicks[:count]
     sums[2, at] += rows.values[:count, 0]
@@ -315,7 +318,7 @@ class KeeperProcess(Process):
             Connection(world.store, world.network, world),
             world.shape,
             name=self.name,
-            keeping=Keeping(
+            keeping=FoldPolicy(
                 keep_ms=plan.keep_ms,
                 keep_bytes=plan.keep_bytes,
                 rows_a_fold=plan.rows_a_fold,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.rows.deltas import Deletions, Gains, unpack_entry
+from headrace.pserver.rows.deltas import Deletions, RowDeltas, unpack_entry
 from headrace.pserver.rows.row_codec import unpack_rows
 from tests.simulation.batches import summed
 from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headrace.pserver.errors import LostLease, Unreachable
     from headrace.pserver.memory_store import BucketState
     from headrace.pserver.rows.row_codec import StoredRows
-    from headrace.pserver.store import Answer, Delete, Fold, Push, Shape, Span, Trim
+    from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
     from tests.simulation.kafka import SimulatedTopic
 
 _ROWS_A_CHUNK = 3
@@ -81,9 +81,9 @@ class WitnessedStore(MemoryStore):
 
     # ---------------------------------------------------------------- what processes call
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store."""
-        answers: list[Answer | Unreachable] = []
+        answers: list[BucketAnswer | Unreachable] = []
         for push in pushes:
             state = self._state(push.bucket)
             version, marks = state.version, dict(state.marks)
@@ -227,7 +227,7 @@ class WitnessedStore(MemoryStore):
             return
         self._looked_at.add(push.nonce)
         content = unpack_entry(push.blob)[1]
-        assert isinstance(content, Gains)
+        assert isinstance(content, RowDeltas)
         below = 65 - self.shape().buckets.bit_length()
         expected = summed(
             (row_id, total)
@@ -240,7 +240,7 @@ class WitnessedStore(MemoryStore):
         if found != expected:
             raise Broken(f"a push of {push.spans}: {differences(found, expected)}")
 
-    def _check_scores(self, span: Span) -> None:
+    def _check_scores(self, span: OffsetSpan) -> None:
         for batch in self._topic.covered(span.source, span.start, span.stop):
             for impression in batch.shown:
                 if impression not in self._topic.scored:

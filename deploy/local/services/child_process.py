@@ -37,7 +37,7 @@ PIPE = 0  # the leash has the read end as its standard input
 MARGIN_S = 5.0  # what a leash may take beyond the grace before the parent kills it
 
 
-class Leashed:
+class ChildProcess:
     """A running process on a leash, seen from the parent. Start it by making one.
 
     `pid` is the process itself, not its leash. Output of both goes to `log_path`, appended.
@@ -154,7 +154,7 @@ def _die_with(leash_pid: int) -> None:
         os._exit(1)
 
 
-class _Leash:
+class _Guard:
     """One process, the pipe that commands it, and what to do when either ends."""
 
     def __init__(self, grace_s: float, remove: str, command: list[str]) -> None:
@@ -221,7 +221,7 @@ def main(arguments: list[str]) -> None:
     """`leash.py GRACE_S REMOVE_OR_EMPTY COMMAND...`, with the parent's pipe as standard input."""
     grace_s, remove, *command = arguments
     try:
-        leash = _Leash(float(grace_s), remove, command)
+        leash = _Guard(float(grace_s), remove, command)
     except (OSError, subprocess.SubprocessError) as error:
         os.write(1, f"{error}\n".encode())
         sys.exit(127)

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.deploy.local.services.child_process import Leashed
-from headrace.deploy.local.services.errors import DidNotStart
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.service_errors import DidNotStart
 from headrace.deploy.local.services.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -68,7 +68,7 @@ class KafkaNode:
         self._controller_port = free_port()
         self._jars = list(jars)
         self._remove = remove
-        self._process: Leashed | None = None
+        self._process: ChildProcess | None = None
         self._log_start_bytes = 0
 
     @property
@@ -111,7 +111,7 @@ class KafkaNode:
             command = f"{shlex.join([*java, *tool])} && {command}"
         log_path = self.directory / "kafka.log"
         self._log_start_bytes = log_path.stat().st_size if log_path.exists() else 0
-        self._process = Leashed(
+        self._process = ChildProcess(
             ["/bin/sh", "-c", command],
             log_path,
             grace_s=self.settings.grace_s,
@@ -154,7 +154,7 @@ class KafkaNode:
         except OSError:
             return False
 
-    def _launched(self) -> Leashed:
+    def _launched(self) -> ChildProcess:
         if self._process is None:
             raise RuntimeError(f"expected a launched Kafka at {self.bootstrap}, found none")
         return self._process

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.deploy.local.services.errors import JarsUnavailable
+from headrace.deploy.local.services.service_errors import JarsUnavailable
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 
-class Steps(Protocol):
+class SetupProgress(Protocol):
     """Told what is being done; the stack says it here and nowhere else."""
 
     def step(self, what: str) -> None:
@@ -17,7 +17,7 @@ class Steps(Protocol):
         """So much of the jars of Kafka is here."""
 
 
-class SilentSteps:
+class SilentSetupProgress:
     """For whoever does not want to know."""
 
     def step(self, what: str) -> None:
@@ -27,8 +27,8 @@ class SilentSteps:
         """Say nothing."""
 
 
-class ShownSteps:
-    """Steps on a console: lines that stay, and a bar that goes when the jars are there."""
+class ShownSetupProgress:
+    """SetupProgress on a console: lines that stay, and a bar that goes when the jars are there."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

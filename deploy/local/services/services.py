@@ -1,6 +1,6 @@
 """Kafka and a Valkey Cluster on this machine, or the ones whose addresses are given.
 
-    with OneMachine() as machine:
+    with LocalServices() as machine:
         machine.kafka   # "127.0.0.1:21001"
         machine.redis   # "redis+cluster://127.0.0.1:21002,127.0.0.1:21003"
 
@@ -18,15 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.deploy.local.services.errors import StackError
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
-from headrace.deploy.local.services.progress import SilentSteps, Steps
+from headrace.deploy.local.services.progress import SetupProgress, SilentSetupProgress
+from headrace.deploy.local.services.service_errors import StackError
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.address import without_login
 
 
-class OneMachine:
+class LocalServices:
     """The stack as a context manager; in it, `kafka` and `redis` are addresses that answer.
 
     `kafka` (`host:port`) and `redis` (a URL), when given, are used as they are and neither started,
@@ -42,13 +42,13 @@ class OneMachine:
         redis: str | None = None,
         jars_directory: Path | None = None,
         directory: Path | None = None,
-        steps: Steps | None = None,
+        steps: SetupProgress | None = None,
     ) -> None:
         self._kafka = kafka
         self._redis = redis
         self._jars_directory = jars_directory
         self._wanted_directory = directory
-        self._steps = steps or SilentSteps()
+        self._steps = steps or SilentSetupProgress()
         self._cleanup = contextlib.ExitStack()
         self.kafka_node: KafkaNode | None = None
         self.valkey_cluster: ValkeyCluster | None = None

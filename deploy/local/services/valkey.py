@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from headrace.deploy.local.services.child_process import Leashed
-from headrace.deploy.local.services.errors import DidNotStart
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.service_errors import DidNotStart
 from headrace.deploy.local.services.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -97,7 +97,7 @@ class ValkeyNode:
         self.launcher: tuple[str, ...] = ()
         """A command that executes the server, given behind it: to have it under other limits."""
         self._remove = remove
-        self._process: Leashed | None = None
+        self._process: ChildProcess | None = None
 
     @property
     def address(self) -> str:
@@ -132,7 +132,7 @@ class ValkeyNode:
                 *("--cluster-replica-validity-factor", str(self.settings.replica_validity_factor)),
                 *("--cluster-allow-replica-migration", "no"),  # each stays with its own primary
             ]
-        self._process = Leashed(
+        self._process = ChildProcess(
             [*self.launcher, str(server_binary()), *arguments],
             self.directory / "valkey.log",
             grace_s=self.settings.grace_s,
@@ -172,7 +172,7 @@ class ValkeyNode:
         except (ConnectionError, ValueError):  # not listening yet; LOADING
             return False
 
-    def _launched(self) -> Leashed:
+    def _launched(self) -> ChildProcess:
         if self._process is None:
             raise RuntimeError(f"expected a launched valkey-server at {self.address}, found none")
         return self._process

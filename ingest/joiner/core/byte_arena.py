@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 ID_BYTES = 8
 LONGEST_LENGTH_BYTES = 5
 """Of a length below 2^31."""
 
 
-@part
+@inlined
 def write_run(arena, at, rows, i):  # type: ignore[no-untyped-def]
     """Write the strings and bags of event `i` of `rows`; return where the run ends."""
     strings = rows.lengths.shape[1]
@@ -66,7 +66,7 @@ def read_bytes(arena, starts, offsets, data):  # type: ignore[no-untyped-def]
         starts[i] += size
 
 
-@part
+@inlined
 def _write_length(arena, at, length):  # type: ignore[no-untyped-def]
     while length >= 0x80:
         arena[at] = np.uint8(length & 0x7F | 0x80)

@@ -11,7 +11,7 @@ import msgspec
 FORMAT = 1
 
 
-class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
+class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was counted since the first event of the partition.
 
     Every message of the impressions is one of: an accepted impression, a duplicate, a dead letter,
@@ -43,12 +43,12 @@ class Counters(msgspec.Struct, frozen=True, omit_defaults=True):
         """Messages that said what another had said."""
         return self.duplicate_impressions + self.duplicate_clicks
 
-    def __add__(self, other: Counters) -> Counters:
+    def __add__(self, other: JoinerCounters) -> JoinerCounters:
         names = self.__struct_fields__
-        return Counters(*(getattr(self, name) + getattr(other, name) for name in names))
+        return JoinerCounters(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
-class Reading(msgspec.Struct, frozen=True, array_like=True):
+class InputPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far one source was read."""
 
     position: int
@@ -61,15 +61,15 @@ class Reading(msgspec.Struct, frozen=True, array_like=True):
     """The same when `rewind` was reached."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class JoinerCheckpoint(msgspec.Struct, frozen=True):
     """All that a joiner needs to go on as if it had never stopped."""
 
     watermark_ms: int
     least_delay_ms: int
     """Least time from an event to its append, of all that were taken."""
-    shown: Reading
-    clicked: Reading
-    counters: Counters
+    shown: InputPosition
+    clicked: InputPosition
+    counters: JoinerCounters
     format: int = FORMAT
 
     def to_json(self) -> str:
@@ -77,7 +77,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> Checkpoint:
+    def from_json(cls, text: str) -> JoinerCheckpoint:
         """Return what `to_json` was called on. Raises ValueError if it is nothing of the kind."""
         try:
             found = msgspec.json.decode(text, type=cls)

@@ -11,17 +11,17 @@ from headrace.ingest.joiner.core.hash_index import (
 )
 from headrace.ingest.joiner.core.rules import LATE_CLICKS, SHOWN_CLOCK, WATERMARK
 from headrace.ingest.joiner.core.window_state import drop_oldest_click, whole_clock
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 
 
-@part
+@inlined
 def forget(rings, state, rule):  # type: ignore[no-untyped-def]
     """Drop what no longer lives, and clicks that waited in vain."""
     _forget_entries(rings, state, rule)
     forget_clicks(rings, state, rule)
 
 
-@part
+@inlined
 def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
     """Drop clicks that waited in vain: to be called whenever a clock has moved.
 
@@ -39,7 +39,7 @@ def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
         drop_oldest_click(waiting, ends)
 
 
-@part
+@inlined
 def waits(state, clock, rule):  # type: ignore[no-untyped-def]
     """Whether a click of this clock still waits for its impression."""
     return (
@@ -48,7 +48,7 @@ def waits(state, clock, rule):  # type: ignore[no-untyped-def]
     )
 
 
-@part
+@inlined
 def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
     entries, repeats, ends = rings.entries, rings.repeats, rings.ends
     now_ms = state[SHOWN_CLOCK]
@@ -81,7 +81,7 @@ def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
             _put_repeat(rings, state, wanted, last)
 
 
-@part
+@inlined
 def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
     repeats, ends = rings.repeats, rings.ends
     place = ends.repeat_tail[0] & (repeats.hashes.shape[0] - 1)
@@ -92,7 +92,7 @@ def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
     ends.repeat_tail[0] += 1
 
 
-@part
+@inlined
 def forget_everything(rings):  # type: ignore[no-untyped-def]
     """Drop all impressions: the clock jumped so far that none is open, or lives."""
     ends = rings.ends

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,7 +39,7 @@ def too_full(slots: Slots, elements: int) -> bool:
     return bool(elements > slots.shape[0] * _FULLEST)
 
 
-@part
+@inlined
 def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
     """Return the slot that holds a place with this hash, or the empty one where it would go."""
     mask = np.uint64(hashes.shape[0] - 1)
@@ -52,27 +52,27 @@ def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
         slot = slot + 1 if slot + 1 < slots.shape[0] else 0
 
 
-@part
+@inlined
 def place_in(slots, hashes, slot):  # type: ignore[no-untyped-def]
     """Return the place that a slot holds, or NOWHERE."""
     held = np.uint64(slots[slot])
     return np.int64(NOWHERE) if held == _EMPTY else np.int64(held & np.uint64(hashes.shape[0] - 1))
 
 
-@part
+@inlined
 def find_place(slots, hashes, wanted):  # type: ignore[no-untyped-def]
     """Return the place that has this hash, or NOWHERE."""
     return place_in(slots, hashes, find_slot(slots, hashes, wanted))
 
 
-@part
+@inlined
 def put_in(slots, hashes, slot, place):  # type: ignore[no-untyped-def]
     """Let a slot hold a place, whose hash is there already."""
     mask = np.uint64(hashes.shape[0] - 1)
     slots[slot] = np.uint32(_tag(hashes[place], mask) | np.uint64(place))
 
 
-@part
+@inlined
 def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
     """Empty a slot, moving back those that probed past it (Knuth, 6.4, Algorithm R)."""
     count = slots.shape[0]
@@ -95,19 +95,19 @@ def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
         slot = probe
 
 
-@part
+@inlined
 def clear_all(slots):  # type: ignore[no-untyped-def]
     """Empty every slot."""
     for slot in range(slots.shape[0]):
         slots[slot] = np.uint32(_EMPTY)
 
 
-@part
+@inlined
 def _home(slots, wanted):  # type: ignore[no-untyped-def]
     return np.int64(((wanted >> np.uint64(32)) * np.uint64(slots.shape[0])) >> np.uint64(32))
 
 
-@part
+@inlined
 def _tag(wanted, mask):  # type: ignore[no-untyped-def]
     """Return the lower half of a hash without the bits of a place; never such that a slot would
     look empty.

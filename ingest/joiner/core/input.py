@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Block
+    from headrace.ingest.kafka.protocols import MessageBlock
 
 
-class Side(IntEnum):
+class EventSide(IntEnum):
     """Which of the two topics."""
 
     IMPRESSIONS = 0
     CLICKS = 1
 
 
-class Role(IntEnum):
+class EventRole(IntEnum):
     """What a message turned out to be."""
 
     EVENT = 0
@@ -42,7 +42,7 @@ class Role(IntEnum):
     REFUSED = 2
 
 
-class Rows(NamedTuple):
+class EventColumns(NamedTuple):
     """What examples need of each event, in columns a compiled kernel can copy from."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
@@ -55,29 +55,29 @@ class Rows(NamedTuple):
     room: npt.NDArray[np.int64]  # (n + 1,) cumulative: bytes that strings and bags may take, held
 
 
-class Arrays(NamedTuple):
+class EventBuffers(NamedTuple):
     """The columns of a chunk."""
 
-    roles: npt.NDArray[np.uint8]  # (n,) Role
+    roles: npt.NDArray[np.uint8]  # (n,) EventRole
     event_ms: npt.NDArray[np.int64]  # (n,) as the producer said; 0 if refused
     append_ms: npt.NDArray[np.int64]  # (n,)
     hashes: npt.NDArray[np.uint64]  # (n,) of the impression id
 
 
-ColumnsT = TypeVar("ColumnsT", Rows, Arrays)
+ColumnsT = TypeVar("ColumnsT", EventColumns, EventBuffers)
 
 
-class Chunk(NamedTuple):
+class EventChunk(NamedTuple):
     """Consecutive messages of one source."""
 
-    side: Side
+    side: EventSide
     stop: int
     """First offset not covered: past the last message."""
     offsets: npt.NDArray[np.int64]  # (n,)
-    arrays: Arrays
-    rows: Rows
+    arrays: EventBuffers
+    rows: EventColumns
     """Of no columns for clicks, which have the fields of their impression."""
-    block: Block | None
+    block: MessageBlock | None
     """The messages as they came: a dead letter quotes them. None if there are none."""
     refused: dict[int, Reason]
     """Why, by place in the chunk."""
@@ -91,34 +91,40 @@ class ChunkReader:
 
     def __init__(self, fields: FieldSet) -> None:
         self._encoder = Encoder(fields)
-        self._decoders = {Side.IMPRESSIONS: Decoder(fields), Side.CLICKS: Decoder(None)}
+        self._decoders = {EventSide.IMPRESSIONS: Decoder(fields), EventSide.CLICKS: Decoder(None)}
         self._strings = (IMPRESSION_ID, REQUEST_ID, *fields.slice_by)
         self._weight = fields.weights.source
 
-    def read(self, side: Side, block: Block) -> Chunk:
+    def read(self, side: EventSide, block: MessageBlock) -> EventChunk:
         """Return a chunk of one or more messages of one source, in the order of their offsets."""
         decoded = self._decoders[side].decode(block.values, block.append_ms)
-        roles = np.where(decoded.found.states == TICK, np.uint8(Role.TICK), np.uint8(Role.EVENT))
+        roles = np.where(
+            decoded.found.states == TICK, np.uint8(EventRole.TICK), np.uint8(EventRole.EVENT)
+        )
         rows, refused = no_rows(), decoded.refused
-        if side is Side.IMPRESSIONS:
+        if side is EventSide.IMPRESSIONS:
             rows = self._rows(decoded)
             if self._weight:
                 rows, bad = self._weighed(rows, decoded)
                 refused = refused | bad
-        roles[list(refused)] = Role.REFUSED
-        return Chunk(
+        roles[list(refused)] = EventRole.REFUSED
+        return EventChunk(
             side,
             int(block.offsets[-1]) + 1,
             block.offsets,
             only_read(
-                Arrays(roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID))
+                EventBuffers(
+                    roles, decoded.found.times, block.append_ms, decoded.hashes(IMPRESSION_ID)
+                )
             ),
             only_read(rows),
             block,
             refused,
         )
 
-    def _weighed(self, rows: Rows, decoded: Decoded) -> tuple[Rows, dict[int, Reason]]:
+    def _weighed(
+        self, rows: EventColumns, decoded: Decoded
+    ) -> tuple[EventColumns, dict[int, Reason]]:
         """Lay the weights behind the numbers; return which events have one that is none."""
         absent = decoded.absent(self._weight)
         weights, bad = weights_of(absent, decoded.reals(self._weight))
@@ -126,7 +132,7 @@ class ChunkReader:
         numbers = np.column_stack((rows.numbers, weights))
         return rows._replace(numbers=numbers), refused
 
-    def _rows(self, decoded: Decoded) -> Rows:
+    def _rows(self, decoded: Decoded) -> EventColumns:
         count = len(decoded)
         encoded = self._encoder.encode_columns(count, decoded)
         begins, lengths = decoded.text_places(self._strings)
@@ -137,7 +143,7 @@ class ChunkReader:
         room = np.zeros(count + 1, np.int64)
         np.cumsum(sizes + LONGEST_LENGTH_BYTES * (lengths.shape[1] + bags), out=room[1:])
         bag_bytes = encoded.bag_ids.view(np.uint8)
-        return Rows(
+        return EventColumns(
             *(encoded.ids, encoded.numbers, begins, lengths, decoded.data),
             *(encoded.bag_offsets, bag_bytes, room),
         )
@@ -152,10 +158,10 @@ def only_read(columns: ColumnsT) -> ColumnsT:
     return type(columns)._make(read_only(column, column.dtype.type) for column in columns)
 
 
-def no_rows() -> Rows:
+def no_rows() -> EventColumns:
     """Return rows of no columns."""
     return only_read(
-        Rows(
+        EventColumns(
             np.zeros((0, 0), np.uint64),
             np.zeros((0, 0), np.float32),
             np.zeros((0, 0), np.int64),

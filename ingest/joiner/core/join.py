@@ -23,12 +23,18 @@ from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.batch import Examples, concatenate
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.core import rules
-from headrace.ingest.joiner.core.checkpoint import Checkpoint, Counters, Reading
-from headrace.ingest.joiner.core.input import Arrays, Chunk, Side, no_rows, only_read
+from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
+from headrace.ingest.joiner.core.input import (
+    EventBuffers,
+    EventChunk,
+    EventSide,
+    no_rows,
+    only_read,
+)
 from headrace.ingest.joiner.core.kernel import run, time_of
 from headrace.ingest.joiner.core.output import gather
-from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, Made, Rule
-from headrace.ingest.joiner.core.window_state import Held
+from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, JoinedRows, JoinRule
+from headrace.ingest.joiner.core.window_state import WindowState
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
 
 _MARK_ROWS = 1024
 """Events between two places to rewind to: fewer places, and a little more read again."""
-_SIDES = (Side.IMPRESSIONS, Side.CLICKS)
+_SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 _CLOCKS = (rules.SHOWN_CLOCK, rules.CLICKED_CLOCK)
 _COUNTERS = {
     "impressions": rules.IMPRESSIONS,
@@ -51,7 +57,7 @@ _COUNTERS = {
 }
 
 
-class Dead(NamedTuple):
+class DeadEvents(NamedTuple):
     """A message that cannot be used."""
 
     record: Record
@@ -62,12 +68,12 @@ class Joined(NamedTuple):
     """What one `advance` made."""
 
     examples: Examples
-    dead: list[Dead]
+    dead: list[DeadEvents]
     taken: int
     """Events taken, of any kind."""
 
 
-class _Mark(NamedTuple):
+class _ReadMark(NamedTuple):
     """A place to read again from: what was so just before `offset` was taken."""
 
     sequence: int
@@ -78,14 +84,14 @@ class _Mark(NamedTuple):
 class _Source:
     """One of the two inputs: chunks offered and not yet taken, and how far it was read."""
 
-    def __init__(self, empty: Chunk) -> None:
+    def __init__(self, empty: EventChunk) -> None:
         self.chunk, self.next = empty, 0
-        self.queue: deque[Chunk] = deque()
+        self.queue: deque[EventChunk] = deque()
         self.ended = False
         self.base: tuple[int, int] | None = None
         """Event time reached, and the wall time then, since the source is at its end."""
         self.position = -1
-        self.marks: deque[_Mark] = deque()
+        self.marks: deque[_ReadMark] = deque()
         self.unmarked = _MARK_ROWS
 
     @property
@@ -106,7 +112,7 @@ class _Source:
             return
         self.chunk, self.next = self.queue.popleft(), 0
         if self.unmarked >= _MARK_ROWS:
-            self.marks.append(_Mark(sequence, int(self.chunk.offsets[0]), clock_ms))
+            self.marks.append(_ReadMark(sequence, int(self.chunk.offsets[0]), clock_ms))
             self.unmarked = 0
 
 
@@ -118,21 +124,21 @@ class PartitionJoiner:
         self._window_ms = fields.label.window_ms
         self._closing = fields.label.policy is Policy.WINDOW
         self._keep_below = np.uint64(fields.weights.keep_below)
-        self._restoring: Checkpoint | None = None
+        self._restoring: JoinerCheckpoint | None = None
         self._forget()
 
-    def offer(self, chunk: Chunk) -> None:
+    def offer(self, chunk: EventChunk) -> None:
         """Queue messages that follow, in their source, those offered before."""
         source = self._sources[chunk.side]
         if len(chunk):
             source.queue.append(chunk)
             source.ended, source.base = False, None
 
-    def ended(self, side: Side) -> None:
+    def ended(self, side: EventSide) -> None:
         """Say that all a source has for now was offered. The next offer takes it back."""
         self._sources[side].ended = True
 
-    def queued(self, side: Side) -> int:
+    def queued(self, side: EventSide) -> int:
         """Return how many messages were offered and not yet taken."""
         return self._sources[side].queued
 
@@ -160,14 +166,14 @@ class PartitionJoiner:
         return int(self._state[rules.WATERMARK])
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> JoinerCounters:
         """What was counted, over all restarts."""
         if self._restoring is not None:
             return self._restoring.counters
-        return Counters(**{name: int(self._state[at]) for name, at in _COUNTERS.items()})
+        return JoinerCounters(**{name: int(self._state[at]) for name, at in _COUNTERS.items()})
 
     @property
-    def held(self) -> Held:
+    def held(self) -> WindowState:
         """What is held: pending impressions, waiting clicks, their memory. To look at."""
         return self._held
 
@@ -183,7 +189,7 @@ class PartitionJoiner:
         where it must wait. `now_ms` is read off a clock that never goes back.
         """
         parts: list[Examples] = []
-        dead: list[Dead] = []
+        dead: list[DeadEvents] = []
         taken, examples, room = 0, 0, limit
         if self._restoring is not None:
             self._read_again()
@@ -192,7 +198,7 @@ class PartitionJoiner:
             left = limit - max(taken, examples)
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
             bounds = shown, clicked, until_ms, left
-            rule = Rule(self._window_ms, self._closing, False, *bounds, self._keep_below)
+            rule = JoinRule(self._window_ms, self._closing, False, *bounds, self._keep_below)
             made = _make(max(room, left))
             answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
             if made.counts[0]:
@@ -209,19 +215,19 @@ class PartitionJoiner:
             parts.append(Examples.empty(self.fields, self.watermark_ms))
         return Joined(concatenate(parts), dead, taken)
 
-    def checkpoint(self) -> Checkpoint:
+    def checkpoint(self) -> JoinerCheckpoint:
         """Return how to get here again."""
         if self._restoring is not None:
             return self._restoring
-        return Checkpoint(
+        return JoinerCheckpoint(
             self.watermark_ms,
             int(self._state[rules.LEAST_DELAY]),
-            self._reading(Side.IMPRESSIONS, self._shown_mark()),
-            self._reading(Side.CLICKS, self._clicked_mark()),
+            self._reading(EventSide.IMPRESSIONS, self._shown_mark()),
+            self._reading(EventSide.CLICKS, self._clicked_mark()),
             self.counters,
         )
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: JoinerCheckpoint) -> None:
         """Forget everything, and get back to `checkpoint`.
 
         The caller then offers both sources from their rewind offsets on (from the beginning where
@@ -238,14 +244,16 @@ class PartitionJoiner:
 
     def _forget(self) -> None:
         fields = self.fields
-        self._held = Held(len(fields.singles), len(fields.numbers) + bool(fields.weights.source))
+        self._held = WindowState(
+            len(fields.singles), len(fields.numbers) + bool(fields.weights.source)
+        )
         self._state = np.zeros(rules.STATE_SIZE, np.int64)
         self._state[[rules.WATERMARK, *_CLOCKS]] = NEVER
         self._state[rules.LEAST_DELAY] = FOREVER
         self._sources = [_Source(_no_chunk(side)) for side in _SIDES]
         self._restoring = None
 
-    def _readings(self, checkpoint: Checkpoint) -> list[tuple[_Source, int, Reading]]:
+    def _readings(self, checkpoint: JoinerCheckpoint) -> list[tuple[_Source, int, InputPosition]]:
         readings = (checkpoint.shown, checkpoint.clicked)
         return list(zip(self._sources, _CLOCKS, readings, strict=True))
 
@@ -254,7 +262,7 @@ class PartitionJoiner:
         checkpoint = self._restoring
         assert checkpoint is not None
         forever = (FOREVER, FOREVER, FOREVER, FOREVER)
-        rule = Rule(self._window_ms, self._closing, True, *forever, self._keep_below)
+        rule = JoinRule(self._window_ms, self._closing, True, *forever, self._keep_below)
         while True:
             self._turn()
             stops = [
@@ -277,7 +285,9 @@ class PartitionJoiner:
             self._state[at] = getattr(checkpoint.counters, name)
         self._restoring = None
 
-    def _run(self, made: Made, rule: Rule, stops: list[int], dead: list[Dead]) -> int:
+    def _run(
+        self, made: JoinedRows, rule: JoinRule, stops: list[int], dead: list[DeadEvents]
+    ) -> int:
         shown, clicked = self._sources
         cursor = np.array([shown.next, stops[0], clicked.next, stops[1]], np.int64)
         held = self._held
@@ -289,7 +299,7 @@ class PartitionJoiner:
             place = int(made.dead_places[i])
             assert chunk.block is not None
             reason = chunk.refused.get(place, Reason.TOO_LATE)
-            dead.append(Dead(chunk.block.record(place), reason))
+            dead.append(DeadEvents(chunk.block.record(place), reason))
         shown.moved(int(cursor[0]))
         clicked.moved(int(cursor[2]))
         return answer
@@ -311,14 +321,14 @@ class PartitionJoiner:
             source.base, floor = (reached, now_ms), reached
         return floor
 
-    def _shown_mark(self) -> _Mark | None:
+    def _shown_mark(self) -> _ReadMark | None:
         """Return where reading again brings back all entries and repeats; None if there are none.
 
         Entries need the events from the first of them on. A repeat's first event may lie any time
         back; but two windows of events that tell duplicates from first events, and two windows of
         the duplicates themselves, tell as much.
         """
-        ends, marks = self._held.ends, self._sources[Side.IMPRESSIONS].marks
+        ends, marks = self._held.ends, self._sources[EventSide.IMPRESSIONS].marks
         head = int(ends.entry_head[0])
         horizon = int(self._state[rules.SHOWN_CLOCK]) - 4 * self._window_ms
         while len(marks) > 1 and marks[1].sequence <= head and marks[1].clock_ms < horizon:
@@ -329,26 +339,26 @@ class PartitionJoiner:
             return None
         return next(mark for mark in reversed(marks) if mark.sequence <= head)
 
-    def _clicked_mark(self) -> _Mark | None:
+    def _clicked_mark(self) -> _ReadMark | None:
         """Return where reading again brings back all clicks that wait or that open entries had."""
         horizon = self.watermark_ms - 2 * self._window_ms
-        marks = self._sources[Side.CLICKS].marks
+        marks = self._sources[EventSide.CLICKS].marks
         while len(marks) > 1 and marks[1].clock_ms < horizon:
             marks.popleft()
         if not marks or self._state[rules.CLICKED_CLOCK] < horizon:
             return None
         return marks[0]
 
-    def _reading(self, side: Side, mark: _Mark | None) -> Reading:
+    def _reading(self, side: EventSide, mark: _ReadMark | None) -> InputPosition:
         position, clock_ms = self._sources[side].position, int(self._state[_CLOCKS[side]])
         if mark is None:
-            return Reading(position, position, clock_ms, clock_ms)
-        return Reading(position, mark.offset, clock_ms, mark.clock_ms)
+            return InputPosition(position, position, clock_ms, clock_ms)
+        return InputPosition(position, mark.offset, clock_ms, mark.clock_ms)
 
 
-def _make(limit: int) -> Made:
+def _make(limit: int) -> JoinedRows:
     size = limit + rules.MARGIN
-    return Made(
+    return JoinedRows(
         np.empty(size, np.uint8),
         np.empty(size, np.uint8),
         np.empty(size, np.int64),
@@ -361,7 +371,7 @@ def _make(limit: int) -> Made:
     )
 
 
-def _no_chunk(side: Side) -> Chunk:
+def _no_chunk(side: EventSide) -> EventChunk:
     none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
-    arrays = only_read(Arrays(none, times, times, np.zeros(0, np.uint64)))
-    return Chunk(side, 0, times, arrays, no_rows(), None, {})
+    arrays = only_read(EventBuffers(none, times, times, np.zeros(0, np.uint64)))
+    return EventChunk(side, 0, times, arrays, no_rows(), None, {})

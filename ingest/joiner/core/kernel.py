@@ -40,7 +40,7 @@ from headrace.ingest.joiner.core.rules import (
     WATERMARK,
 )
 from headrace.ingest.joiner.core.window_state import CLOCK_MS, hold_click, hold_row, whole_clock
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
 """An arbitrary constant: draws have nothing to do with what else the hash decides."""
@@ -82,7 +82,7 @@ def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore
         made.counts[2] += 1
 
 
-@part
+@inlined
 def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
     return event_ms if append_ms <= 0 else min(event_ms, append_ms)
 
@@ -95,7 +95,7 @@ def time_of(arrays, i):  # type: ignore[no-untyped-def]
     return _known_time(arrays.event_ms[i], arrays.append_ms[i])
 
 
-@part
+@inlined
 def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
     for side in range(2):
         arrays = shown if side == 0 else clicked
@@ -108,7 +108,7 @@ def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no
     return False
 
 
-@part
+@inlined
 def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     if rule.silent:
         return
@@ -118,7 +118,7 @@ def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
     state[DEAD_LETTERS] += 1
 
 
-@part
+@inlined
 def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     """Return how far the other source may go: as far as wall time has, here or at Kafka."""
     if floor == WAIT:
@@ -128,14 +128,14 @@ def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
     return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
 
 
-@part
+@inlined
 def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
     state[WATERMARK] = max(state[WATERMARK], time_ms)
     if arrays.roles[i] == EVENT and arrays.append_ms[i] > 0:
         state[LEAST_DELAY] = min(state[LEAST_DELAY], arrays.append_ms[i] - time_ms)
 
 
-@part
+@inlined
 def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
     """Make an example. `times`: of its event, its impression, its append."""
     if rule.silent:
@@ -149,7 +149,7 @@ def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-u
     state[EXAMPLES] += 1
 
 
-@part
+@inlined
 def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
     """Whether the negative of an impression is left out: drawn from the hash of its id alone."""
     if rule.silent or fmix64(wanted ^ _DRAWN_FROM) <= rule.keep_below:
@@ -158,7 +158,7 @@ def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
     return True
 
 
-@part
+@inlined
 def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     """Close the windows that end before `until_ms`, moving the watermark past each."""
     entries, ends = rings.entries, rings.ends
@@ -191,7 +191,7 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
     return BLOCKED
 
 
-@part
+@inlined
 def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     held, sequence = rings.open, rings.ends.open_head[0]
     row = sequence & (held.starts.shape[0] - 1)
@@ -203,7 +203,7 @@ def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
     rings.ends.open_head[0] += 1
 
 
-@part
+@inlined
 def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i)
     _reach(state, shown, i, time_ms)
@@ -241,7 +241,7 @@ def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-un
     _accept(rings, state, shown, rows, i, slot, made, rule)
 
 
-@part
+@inlined
 def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-untyped-def]
     """Make event `i` the newest entry, held by `slot`."""
     entries, ends, now_ms = rings.entries, rings.ends, state[SHOWN_CLOCK]
@@ -262,7 +262,7 @@ def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-
         _close(rings, state, made, rule)  # all before it are closed already
 
 
-@part
+@inlined
 def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
     """Return the event time of the entry `sequence`."""
     place = sequence & (rings.entries.hashes.shape[0] - 1)
@@ -271,13 +271,13 @@ def _shown_ms(rings, sequence, state):  # type: ignore[no-untyped-def]
     return clock + rings.open.later_ms[row]
 
 
-@part
+@inlined
 def _sequence(rings, place):  # type: ignore[no-untyped-def]
     newest = rings.ends.entry_tail[0] - 1
     return newest - ((newest - place) & (rings.entries.hashes.shape[0] - 1))
 
 
-@part
+@inlined
 def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     """Return the place among repeats of a hash that lives there, or NOWHERE."""
     repeats = rings.repeats
@@ -289,18 +289,18 @@ def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
     return place
 
 
-@part
+@inlined
 def _lives(entries, place, now_ms, rule):  # type: ignore[no-untyped-def]
     return now_ms <= whole_clock(entries.lasts[place], now_ms) + 2 * rule.window_ms
 
 
-@part
+@inlined
 def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
     clock = whole_clock(entries.clocks[place], state[SHOWN_CLOCK])
     return state[WATERMARK] <= clock + rule.window_ms
 
 
-@part
+@inlined
 def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c)
     _reach(state, clicked, c, time_ms)
@@ -331,7 +331,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
         state[LATE_CLICKS] += 1
 
 
-@part
+@inlined
 def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
     entries, held = rings.entries, rings.open
@@ -356,7 +356,7 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # ty
             _emit(state, made, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 
 
-@part
+@inlined
 def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
     """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
     waiting = rings.waiting

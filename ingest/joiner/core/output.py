@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.joiner.core.rules import Made
-    from headrace.ingest.joiner.core.window_state import Rings
+    from headrace.ingest.joiner.core.rules import JoinedRows
+    from headrace.ingest.joiner.core.window_state import WindowRings
 
     Bytes = npt.NDArray[np.uint8]
     Longs = npt.NDArray[np.int64]
     Lengths = npt.NDArray[np.int32]
 
 
-def gather(fields: FieldSet, rings: Rings, made: Made, watermark_ms: int) -> Examples:
+def gather(fields: FieldSet, rings: WindowRings, made: JoinedRows, watermark_ms: int) -> Examples:
     """Return the examples in `made`, whose entries' rows nothing has overwritten yet."""
     count = int(made.counts[0])
     if count == 0:

@@ -41,7 +41,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.joiner.core.input import Role
+from headrace.ingest.joiner.core.input import EventRole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,19 +60,19 @@ WATERMARK, LEAST_DELAY, SHOWN_CLOCK, CLICKED_CLOCK = 0, 1, 2, 3
 IMPRESSIONS, CLICKS, LATE_CLICKS, DUPLICATE_IMPRESSIONS, DUPLICATE_CLICKS = 4, 5, 6, 7, 8
 EXAMPLES, DEAD_LETTERS, TICKS, DROPPED_NEGATIVES = 9, 10, 11, 12
 NEEDED = 13
-"""Examples that must fit into `Made` at once, where `run` answered GROW."""
+"""Examples that must fit into `JoinedRows` at once, where `run` answered GROW."""
 STATE_SIZE = 14
 
 # what `run` answers
 BLOCKED, FULL, GROW = 0, 1, 2
 
-EVENT, TICK, REFUSED = int(Role.EVENT), int(Role.TICK), int(Role.REFUSED)
+EVENT, TICK, REFUSED = int(EventRole.EVENT), int(EventRole.TICK), int(EventRole.REFUSED)
 SHOWN, CLICKED, CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 MARGIN = 4
 """Room beyond the limit: one event makes at most two examples outside the sweep."""
 
 
-class Made(NamedTuple):
+class JoinedRows(NamedTuple):
     """What one run makes."""
 
     kinds: npt.NDArray[np.uint8]  # (limit + MARGIN,)
@@ -86,7 +86,7 @@ class Made(NamedTuple):
     counts: Longs  # (3,) examples, dead letters, events taken
 
 
-class Rule(NamedTuple):
+class JoinRule(NamedTuple):
     """What one run goes by."""
 
     window_ms: int

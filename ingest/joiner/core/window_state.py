@@ -19,7 +19,8 @@ Of 36 million impressions pending at once every byte is 36 MB. So entries keep t
 clock alone (`whole_clock`), rows keep times as what they differ by from it, and lengths take a byte
 where they can.
 
-The rings grow (`Held.reserve`) before a kernel runs, which then cannot fail for lack of room.
+The rings grow (`WindowState.reserve`) before a kernel runs, which then cannot fail for lack of
+room.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from headrace.ingest.joiner.core.hash_index import (
     too_full,
 )
 from headrace.ingest.joiner.core.ring_buffer import Column, Ring
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.joiner.core.hash_index import Slots
-    from headrace.ingest.joiner.core.input import Rows
+    from headrace.ingest.joiner.core.input import EventColumns
 
     Longs = npt.NDArray[np.int64]
     Clocks = npt.NDArray[np.uint32]
@@ -59,7 +60,7 @@ CLOCK_MS = 1 << 32
 most a week each."""
 
 
-class Entries(NamedTuple):
+class OpenImpressions(NamedTuple):
     """Accepted impressions."""
 
     slots: Slots
@@ -68,7 +69,7 @@ class Entries(NamedTuple):
     lasts: Clocks  # (capacity,) the same when it, or a duplicate of it, was last seen
 
 
-class OpenRows(NamedTuple):
+class OpenRowColumns(NamedTuple):
     """What examples need of entries whose window is open."""
 
     later_ms: npt.NDArray[np.int32]  # (capacity,) event time, less the clock of the entry
@@ -79,7 +80,7 @@ class OpenRows(NamedTuple):
     numbers: npt.NDArray[np.float32]  # (capacity, numbers)
 
 
-class Repeats(NamedTuple):
+class RepeatedImpressions(NamedTuple):
     """Impressions that left the entries and are still repeated."""
 
     slots: Slots
@@ -88,7 +89,7 @@ class Repeats(NamedTuple):
     lasts: Longs  # (capacity,) the same when it was last seen
 
 
-class Waiting(NamedTuple):
+class WaitingClicks(NamedTuple):
     """Clicks without an impression, as yet. A slot holds the oldest of its hash."""
 
     slots: Slots
@@ -101,7 +102,7 @@ class Waiting(NamedTuple):
     newest: Longs  # (capacity,) on the oldest of a hash: sequence number of the newest
 
 
-class Ends(NamedTuple):
+class RingEnds(NamedTuple):
     """Where the rings begin and end, as arrays of one: kernels write them."""
 
     entry_head: Longs
@@ -117,18 +118,18 @@ class Ends(NamedTuple):
     """How many of the entries were seen again: so many may yet become repeats."""
 
 
-class Rings(NamedTuple):
+class WindowRings(NamedTuple):
     """All that is held of one partition, as kernels take it."""
 
-    entries: Entries
-    open: OpenRows
+    entries: OpenImpressions
+    open: OpenRowColumns
     arena: npt.NDArray[np.uint8]
-    waiting: Waiting
-    repeats: Repeats
-    ends: Ends
+    waiting: WaitingClicks
+    repeats: RepeatedImpressions
+    ends: RingEnds
 
 
-class Held:
+class WindowState:
     """The rings of one partition, growing as needed."""
 
     def __init__(self, singles: int, numbers: int) -> None:
@@ -144,17 +145,17 @@ class Held:
             *(Column(np.uint64), long, long, long, Column(np.uint8), long, long)
         )
         self._repeats = _Indexed(Column(np.uint64), long, long)
-        self.ends = Ends(*(np.zeros(1, np.int64) for _ in Ends._fields))
+        self.ends = RingEnds(*(np.zeros(1, np.int64) for _ in RingEnds._fields))
 
     @property
-    def rings(self) -> Rings:
+    def rings(self) -> WindowRings:
         """The arrays as they are now; `reserve` may replace them."""
-        return Rings(
-            Entries(*self._entries.arrays),
-            OpenRows(*self._open.arrays),
+        return WindowRings(
+            OpenImpressions(*self._entries.arrays),
+            OpenRowColumns(*self._open.arrays),
             self._arena.arrays[0],
-            Waiting(*self._waiting.arrays),
-            Repeats(*self._repeats.arrays),
+            WaitingClicks(*self._waiting.arrays),
+            RepeatedImpressions(*self._repeats.arrays),
             self.ends,
         )
 
@@ -172,7 +173,7 @@ class Held:
     def waiting_clicks(self) -> int:
         """Clicks whose impression has not come."""
         head, tail = int(self.ends.waiting_head[0]), int(self.ends.waiting_tail[0])
-        waiting = Waiting(*self._waiting.arrays)
+        waiting = WaitingClicks(*self._waiting.arrays)
         places = np.arange(head, tail) & (waiting.hashes.shape[0] - 1)
         return tail - head - int(waiting.settled[places].sum())
 
@@ -188,7 +189,7 @@ class Held:
             + self._repeats.held_bytes(int(ends.repeat_tail[0]))
         )
 
-    def reserve(self, rows: Rows, begin: int, end: int, clicks: int) -> None:
+    def reserve(self, rows: EventColumns, begin: int, end: int, clicks: int) -> None:
         """Make room for events `begin` to `end` of `rows`, and for `clicks` clicks."""
         more, ends = end - begin, self.ends
         self._entries.reserve(more, ends.entry_head, ends.entry_tail, _index_newest)
@@ -205,7 +206,8 @@ class Held:
         self._repeats.reserve(most, ends.repeat_head, ends.repeat_tail, _index_newest)
 
     def release(self) -> None:
-        """Give back the memory of what is no longer held. Rows that were made are then gone."""
+        """Give back the memory of what is no longer held. EventColumns that were made are then
+        gone."""
         ends = self.ends
         entry_tail = int(ends.entry_tail[0])
         self._entries.release(int(ends.entry_head[0]), entry_tail)
@@ -217,7 +219,7 @@ class Held:
     def _arena_head(self) -> int:
         if not self.pending:
             return int(self.ends.arena_tail[0])
-        starts = OpenRows(*self._open.arrays).starts
+        starts = OpenRowColumns(*self._open.arrays).starts
         return int(starts[int(self.ends.open_head[0]) & (starts.shape[0] - 1)])
 
 
@@ -247,13 +249,13 @@ class _Indexed:
         return int(self._slots.nbytes) + self._ring.held_bytes(tail)
 
 
-@part
+@inlined
 def whole_clock(lower, now_ms):  # type: ignore[no-untyped-def]
     """Return the clock of which `lower` is the lower half: the last such up to `now_ms`."""
     return now_ms - ((now_ms - np.int64(lower)) & (CLOCK_MS - 1))
 
 
-@part
+@inlined
 def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Copy the features of event `i` of `rows` to the open row of the newest entry."""
     held, ends = rings.open, rings.ends
@@ -275,7 +277,7 @@ def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-unt
     ends.arena_tail[0] = start + write_run(rings.arena, at, rows, i) - at
 
 
-@part
+@inlined
 def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
     """Add a click to those waiting, after the others of its hash."""
     mask = waiting.hashes.shape[0] - 1
@@ -298,7 +300,7 @@ def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: igno
     ends.waiting_tail[0] = sequence + 1
 
 
-@part
+@inlined
 def drop_oldest_click(waiting, ends):  # type: ignore[no-untyped-def]
     """Remove the click that has waited longest."""
     mask = waiting.hashes.shape[0] - 1

@@ -1,4 +1,5 @@
-"""How what was gathered of examples becomes the tensors of a `Batch`, and gradients come back."""
+"""How what was gathered of examples becomes the tensors of a `NetworkBatch`, and gradients come
+back."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from headrace.learner.models.deep.contract import Batch, Form
-from headrace.learner.models.deep.kernels import Gradients
+from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.deep.kernels import InputGradients
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from headrace.learner.inputs.preparation import InputRows
-    from headrace.learner.models.deep.kernels import Gathered
+    from headrace.learner.inputs.preparation import InputPreparation
+    from headrace.learner.models.deep.kernels import GatheredInputs
     from headrace.learner.spec.model_spec import ModelSpec
 
 
-class Parts(NamedTuple):
+class BatchParts(NamedTuple):
     """What was gathered of n examples with K fixed inputs each, as torch sees it."""
 
     wide: Tensor  # (n,) sum of the weights, items' too
@@ -27,17 +28,17 @@ class Parts(NamedTuple):
     item_vectors: Tensor  # (items, d)
 
 
-class Arrangement:
-    """How positions become the tensors of a `Batch`."""
+class BatchTensors:
+    """How positions become the tensors of a `NetworkBatch`."""
 
-    def __init__(self, spec: ModelSpec, inputs: InputRows) -> None:
+    def __init__(self, spec: ModelSpec, inputs: InputPreparation) -> None:
         fields, structure = spec.fields, spec.structure
         self._each, self._bags = inputs.fixed + inputs.statistics, inputs.bags
         self._history, target = -1, -1
         if structure.history:
             self._history = [each.name for each in fields.bags].index(structure.history)
             target = [each.name for each in fields.singles].index(structure.target)
-        self.form = Form(
+        self.form = NetworkShape(
             self._each - 1 + self._bags,
             structure.dimensions,
             structure.layers,
@@ -45,7 +46,9 @@ class Arrangement:
             target,
         )
 
-    def parts(self, gathered: Gathered, offsets: npt.NDArray[np.int64], count: int) -> Parts:
+    def parts(
+        self, gathered: GatheredInputs, offsets: npt.NDArray[np.int64], count: int
+    ) -> BatchParts:
         """Return tensors over what was gathered of `count` examples.
 
         offsets: (count * bags + 1,) of the items of their bags, from 0. Cut and summed by numpy:
@@ -56,17 +59,17 @@ class Arrangement:
         wide = weights[:fixed].reshape(count, self._each).sum(axis=1)
         if self._bags:
             wide += np.bincount(self._of_items(offsets), weights[fixed:], count)
-        return Parts(
+        return BatchParts(
             torch.from_numpy(wide),
             torch.from_numpy(vectors[: fixed - count].reshape(count, -1, vectors.shape[1])),
             torch.from_numpy(vectors[fixed - count :]),
         )
 
-    def gradients(self, by_parts: Parts, offsets: npt.NDArray[np.int64]) -> Gradients:
+    def gradients(self, by_parts: BatchParts, offsets: npt.NDArray[np.int64]) -> InputGradients:
         """Return the gradients by what was gathered: a weight has that of the sum it is in."""
         wide, vectors, item_vectors = (each.contiguous().numpy() for each in by_parts)
         of_items = wide[self._of_items(offsets)] if self._bags else wide[:0]
-        return Gradients(
+        return InputGradients(
             np.repeat(wide, self._each),
             vectors.reshape(-1, vectors.shape[2]),
             of_items,
@@ -78,7 +81,7 @@ class Arrangement:
         begins = offsets[:: self._bags]
         return np.repeat(np.arange(begins.shape[0] - 1), np.diff(begins))
 
-    def batch(self, parts: Parts, offsets: npt.NDArray[np.int64], count: int) -> Batch:
+    def batch(self, parts: BatchParts, offsets: npt.NDArray[np.int64], count: int) -> NetworkBatch:
         """Return the batch of `count` examples; offsets: of the items of their bags, from 0."""
         vectors = parts.vectors
         dimensions = vectors.shape[2]
@@ -99,4 +102,4 @@ class Arrangement:
             present = torch.from_numpy(there)
             if places.size:
                 items = parts.item_vectors[torch.from_numpy(places)] * present.unsqueeze(2)
-        return Batch(parts.wide, vectors, items, present)
+        return NetworkBatch(parts.wide, vectors, items, present)

@@ -1,10 +1,10 @@
 """What a network of a deep model is: a module that makes one number of an example's inputs.
 
-A module is made with `Form` and called with `Batch`; it returns the log-odds of a click, (n,). That
-is all the contract there is, and a module of one's own that keeps it (`architecture = "module"`,
-`module = "package.file:Class"`, on the import path or in the working directory) is trained and
-served as those here are (`own_module` sees to it). Its parameters live in rows of the parameter
-server: what it keeps anywhere else would never reach a server.
+A module is made with `NetworkShape` and called with `NetworkBatch`; it returns the log-odds of a
+click, (n,). That is all the contract there is, and a module of one's own that keeps it
+(`architecture = "module"`, `module = "package.file:Class"`, on the import path or in the working
+directory) is trained and served as those here are (`own_module` sees to it). Its parameters live in
+rows of the parameter server: what it keeps anywhere else would never reach a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 
-class Form(NamedTuple):
+class NetworkShape(NamedTuple):
     """What a module has to know to make its layers."""
 
     vectors: int
@@ -28,7 +28,7 @@ class Form(NamedTuple):
     """Which vector the items of histories are compared with; -1 where the spec names none."""
 
 
-class Batch(NamedTuple):
+class NetworkBatch(NamedTuple):
     """Inputs of n examples."""
 
     wide: Tensor

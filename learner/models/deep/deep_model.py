@@ -1,7 +1,7 @@
 """Deep models: rows gathered for a mini-batch, a torch module over them, gradients added to rows.
 
 torch sees dense arrays alone. It is given the values of the rows that a mini-batch names and of the
-layers, returns log-odds and, for the slopes of the loss (learner.kernels.loss: both label
+layers, returns log-odds and, for the gradients of the loss (learner.kernels.loss: both label
 policies), the gradient by each of these values (by a weight: that of the sum it is in). Optimizers
 are the rows' own (learner.kernels.optimizers): nothing is kept in torch between two mini-batches,
 so what a learner knows is what the parameter server knows.
@@ -26,24 +26,24 @@ import torch
 
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.runtime.numba_kernels import read_only
-from headrace.learner.inputs.inputs import BLOCK
+from headrace.learner.inputs.example_inputs import BLOCK
 from headrace.learner.kernels.row_values import parameters_of
-from headrace.learner.models.deep.batch_tensors import Arrangement, Parts
-from headrace.learner.models.deep.dry_run import Rehearsal
+from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
+from headrace.learner.models.deep.dry_run import DryRun
 from headrace.learner.models.deep.kernels import (
-    Gathered,
-    Span,
+    BatchSpan,
+    GatheredInputs,
     Turns,
     gather,
     look_up,
+    loss_gradients,
     probabilities,
     scatter,
-    slopes,
 )
 from headrace.learner.models.deep.layers import Layers
 from headrace.learner.models.deep.networks import make_module
-from headrace.learner.models.deep.synchronous_layers import JointLayers
-from headrace.learner.models.row_model import ModelOfRows
+from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
+from headrace.learner.models.row_model import RowModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,28 +53,28 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.inputs import Features, Labelled, Scratch
-    from headrace.learner.inputs.required_rows import AskedRows
-    from headrace.learner.kernels.pending_gains import Gaining
-    from headrace.learner.models.deep.layers import Standing
-    from headrace.learner.models.deep.process_group import Together
+    from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
+    from headrace.learner.inputs.required_rows import RequiredRows
+    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.learner.models.deep.layers import LayerState
+    from headrace.learner.models.deep.process_group import ProcessGroup
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
 
-class _Whole(NamedTuple):
+class _GatheredBatch(NamedTuple):
     """What a learner's mini-batches are cut of, and what they are learned into."""
 
     view: RowTable
-    gaining: Gaining
+    gaining: PendingColumns
     active: npt.NDArray[np.bool_]
-    labelled: Labelled
-    features: Features
-    scratch: Scratch
+    labelled: LabelledColumns
+    features: FeatureColumns
+    scratch: InputScratch
     examples: Examples
 
 
-class DeepModel(ModelOfRows):
+class DeepModel(RowModel):
     """The model of a spec. One thread learns; any number may predict from a view of their own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
@@ -90,7 +90,7 @@ class DeepModel(ModelOfRows):
         self._parameters = parameters_of(spec)
         self._dimensions = spec.structure.dimensions
         self._mini_batch = spec.structure.mini_batch
-        self._arrange = Arrangement(spec, self._inputs)
+        self._arrange = BatchTensors(spec, self._inputs)
         with torch.random.fork_rng():
             self._module = make_module(spec, self._arrange.form)
             self._layers = Layers(spec, self._module, make_module(spec, self._arrange.form))
@@ -98,15 +98,15 @@ class DeepModel(ModelOfRows):
         self._turn_of = np.zeros(0, np.int32)
 
     @property
-    def asked_rows(self) -> AskedRows:
+    def asked_rows(self) -> RequiredRows:
         """Which rows `predict` reads."""
         return self._asked_rows(self._layers.ids)
 
-    def step_together(self, together: Together) -> JointLayers:
+    def step_together(self, together: ProcessGroup) -> SynchronousLayers:
         """From now on, step the layers with a group of learners; return who takes part for us."""
         spec = self._spec
-        joint = JointLayers(spec, self._layers, together)
-        joint.rehearse = Rehearsal(spec, lambda buckets: DeepModel(spec, buckets), joint)
+        joint = SynchronousLayers(spec, self._layers, together)
+        joint.rehearse = DryRun(spec, lambda buckets: DeepModel(spec, buckets), joint)
         self._layers = joint
         return joint
 
@@ -144,15 +144,15 @@ class DeepModel(ModelOfRows):
     def _learn_all(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
         examples: Examples,
-        labelled: Labelled,
+        labelled: LabelledColumns,
     ) -> npt.NDArray[np.float64]:
         """Learn mini-batch by mini-batch."""
         inputs, features = self._inputs, examples.features
         scratch = inputs.scratch(features, BLOCK)
-        whole = _Whole(
+        whole = _GatheredBatch(
             view, gaining, active, labelled, inputs.features(features), scratch, examples
         )
         scores, begins = np.empty(len(examples)), range(0, len(examples), self._mini_batch)
@@ -164,7 +164,7 @@ class DeepModel(ModelOfRows):
         return scores
 
     def _learn_some(
-        self, whole: _Whole, begin: int, end: int, counted: tuple[int, int, int]
+        self, whole: _GatheredBatch, begin: int, end: int, counted: tuple[int, int, int]
     ) -> npt.NDArray[np.float64]:
         """Learn a mini-batch; return its scores. counted: see `_counts`."""
         view, inputs, count = whole.view, self._inputs, end - begin
@@ -179,19 +179,19 @@ class DeepModel(ModelOfRows):
         leaves = [*(each.requires_grad_() for each in parts), *own.parameters]
         log_odds: Tensor = own.module(self._arrange.batch(parts, offsets, count))
         made, sloping = probabilities(log_odds.detach().numpy()), np.empty(count, np.float32)
-        slopes(whole.labelled, begin, made, sloping)
+        loss_gradients(whole.labelled, begin, made, sloping)
         # not `grad_outputs`: torch imports sympy to compare shapes, some seconds and 50 MB
         loss = torch.dot(log_odds, torch.from_numpy(sloping))
         by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
-        gradients = self._arrange.gradients(Parts(*by_leaf[:3]), offsets)
+        gradients = self._arrange.gradients(BatchParts(*by_leaf[:3]), offsets)
         scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
         joined = own.joined(by_leaf[3:])
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
     def _gather(
-        self, whole: _Whole, begin: int, end: int, gathered: Gathered
-    ) -> tuple[_Whole, Turns]:
+        self, whole: _GatheredBatch, begin: int, end: int, gathered: GatheredInputs
+    ) -> tuple[_GatheredBatch, Turns]:
         """Fill `gathered` with a mini-batch, and stop for rows of statistics where there is a need.
 
         Return what to learn it into now, and the rows that it names.
@@ -211,7 +211,7 @@ class DeepModel(ModelOfRows):
                 inputs.gate,
                 whole.features,
                 whole.labelled,
-                Span(begin, end, inputs.fixed),
+                BatchSpan(begin, end, inputs.fixed),
                 whole.scratch,
                 turns,
                 gathered,
@@ -238,9 +238,9 @@ class DeepModel(ModelOfRows):
         found: _Module = self._own.module
         return found
 
-    def _gathered(self, count: int, items: int) -> Gathered:
+    def _gathered(self, count: int, items: int) -> GatheredInputs:
         positions = count * (self._inputs.fixed + self._inputs.statistics) + items
-        return Gathered(
+        return GatheredInputs(
             np.empty(positions, np.float32),
             np.empty((positions - count, self._dimensions), np.float32),
             np.empty(positions, np.float32),
@@ -282,7 +282,7 @@ class _Module:
         self._of: weakref.ref[RowTable] | None = None
         self._as_of = (0, 0)
 
-    def read(self, layers: Layers, view: RowTable, now_s: int) -> Standing:
+    def read(self, layers: Layers, view: RowTable, now_s: int) -> LayerState:
         """Let its parameters be the layers as the rows stand."""
         self._of = None
         return layers.read(view, now_s, self._values)

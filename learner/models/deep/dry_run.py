@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.pserver.store import Shape
 
 if TYPE_CHECKING:
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.examples.batch import Examples
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.learner.models.deep.deep_model import DeepModel
-    from headrace.learner.models.deep.synchronous_layers import JointLayers
+    from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
     Ids = npt.NDArray[np.uint64]
 
 
-class Rehearsal:
+class DryRun:
     """Learns batches in rows that are copies."""
 
     def __init__(
-        self, spec: ModelSpec, make: Callable[[int], DeepModel], layers: JointLayers
+        self, spec: ModelSpec, make: Callable[[int], DeepModel], layers: SynchronousLayers
     ) -> None:
         """`make` makes a model of `spec`, given how many buckets the store has."""
         self._spec, self._make, self._layers = spec, make, layers
@@ -60,7 +60,7 @@ class Rehearsal:
         asked.pull_with(self)
         self._rows, self._copies = view, view_of(spec.width)
         shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, "")
-        self._pending = Pending(self._copies, shape)
+        self._pending = PendingGains(self._copies, shape)
         self._copy(np.concatenate([asked.always, asked.of_features(features)]))
         self._layers.write(self._copies)
         if asked.statistics:
@@ -70,7 +70,7 @@ class Rehearsal:
         return scores, self._pending.largest()
 
     @property
-    def gaining(self) -> Gaining:
+    def gaining(self) -> PendingColumns:
         """The columns of what the copies gained."""
         return self._pending.reserve()
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
-from headrace.learner.inputs.inputs import (
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.learner.inputs.example_inputs import (
     BLOCK,
     counts_of,
     find_asked,
@@ -30,10 +30,10 @@ from headrace.learner.inputs.inputs import (
     weight_of,
 )
 from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
-from headrace.learner.kernels.loss import probability_of, slope_of
+from headrace.learner.kernels.loss import gradient_of, probability_of
 from headrace.learner.kernels.optimizers import shrink_of, step_row
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_finding import shift_of
+from headrace.learner.kernels.row_lookup import shift_of
 from headrace.learner.kernels.row_values import read_id, read_vector, read_weight
 from headrace.pserver.intrinsics.prefetch import prefetch, prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
@@ -49,7 +49,7 @@ _ROWS_AHEAD = 8
 """Rows of a mini-batch asked for before they are stepped: torch's matrices are in the caches."""
 
 
-class Gathered(NamedTuple):
+class GatheredInputs(NamedTuple):
     """What the network is given of a mini-batch of n examples with K fixed inputs each."""
 
     weights: Floats  # (n K + items,) each times the value of its input
@@ -58,7 +58,7 @@ class Gathered(NamedTuple):
     targets: Integers  # (n K + items,) turn of the row that is stepped, -1 where none is
 
 
-class Gradients(NamedTuple):
+class InputGradients(NamedTuple):
     """Of the loss, by what was gathered: of the fixed inputs, and of the items of bags."""
 
     weights: Floats  # (n K,)
@@ -82,7 +82,7 @@ class Turns(NamedTuple):
     count: Integers  # type: ignore[assignment]  # (1,)
 
 
-class Span(NamedTuple):
+class BatchSpan(NamedTuple):
     """Which examples of a batch, and how many fixed inputs each has, statistics aside."""
 
     begin: int
@@ -90,7 +90,7 @@ class Span(NamedTuple):
     fixed: int
 
 
-@part
+@inlined
 def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
     """Return the turn of the row at `place`, giving it one if it is named for the first time."""
     turn = turns.turn_of[place]
@@ -109,7 +109,7 @@ def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
     return np.int64(turn)
 
 
-@part
+@inlined
 def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
     """Ask for the turns of the rows of one example."""
     places = scratch.places[row]
@@ -117,11 +117,11 @@ def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
         prefetch(turn_of, max(places[k], 0))
 
 
-@part
+@inlined
 def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[no-untyped-def]
     """Return the position of input k of example i of the mini-batch, and that of its vector.
 
-    learner.inputs.inputs says which input that is; the intercept, input 0, has no vector.
+    learner.inputs.example_inputs says which input that is; the intercept, input 0, has no vector.
     """
     if fixed <= k < fixed + items:
         at = first_item + k - fixed
@@ -132,7 +132,7 @@ def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[n
     return at, at - i - 1
 
 
-@part
+@inlined
 def _read_row(columns, parameters, turns, turn, place, now_s):  # type: ignore[no-untyped-def]
     """Read weight and vector of a row that is named for the first time."""
     turns.read[turn] = True
@@ -143,7 +143,7 @@ def _read_row(columns, parameters, turns, turn, place, now_s):  # type: ignore[n
     read_vector(values, parameters, place, columns.ids[place], shrink, vector)
 
 
-@part
+@inlined
 def _times(vector, x, product):  # type: ignore[no-untyped-def]
     count = vector.shape[0]
     whole = count - count % LANES
@@ -153,7 +153,7 @@ def _times(vector, x, product):  # type: ignore[no-untyped-def]
         product[f] = vector[f] * x
 
 
-@part
+@inlined
 def _read_inputs(  # type: ignore[no-untyped-def]
     columns, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
 ):
@@ -178,7 +178,7 @@ def _read_inputs(  # type: ignore[no-untyped-def]
             _times(row_of(turns.vector, turn), x, row_of(gathered.vectors, vector_at))
 
 
-@part
+@inlined
 def _count_inputs(  # type: ignore[no-untyped-def]
     columns, gaining, counted, scratch, turns, gathered, row, count, where
 ):
@@ -251,7 +251,7 @@ def gather(  # type: ignore[no-untyped-def]
     return span.end
 
 
-@part
+@inlined
 def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
     """Return how many items the bags of examples [begin, end) have."""
     bags = (features.bag_offsets.shape[0] - 1) // max(1, features.ids.shape[0])
@@ -259,21 +259,21 @@ def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def slopes(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
+def loss_gradients(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
     """Write the slope of the loss of each example from `begin` on, by its log-odds."""
     for k in range(probabilities.shape[0]):
         i = begin + k
-        slope = slope_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
+        slope = gradient_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
         made[k] = slope * weight_of(labelled, i)
 
 
-@part
+@inlined
 def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-def]
     turns.stepped[turn] = True
     turns.weight_gradient[turn, 0] += weight_gradient * x
 
 
-@part
+@inlined
 def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-untyped-def]
     total, gradient = row_of(turns.vector_gradient, turn), row_of(gradients, at)
     count = total.shape[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.intrinsics.simd import LANES, eight, put, take
 from headrace.learner.kernels.initialization import initial, origin
 from headrace.learner.kernels.optimizers import gained_at, shrink_of, step_row
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_finding import bucket_at, shift_of
 from headrace.learner.kernels.row_ids import mix
+from headrace.learner.kernels.row_lookup import bucket_at, shift_of
 from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.pserver.intrinsics.prefetch import prefetch_row
 from headrace.pserver.intrinsics.row_view import row_of
@@ -36,7 +36,7 @@ def begin_layers(seed, bounds, ids, begun):  # type: ignore[no-untyped-def]
             begun[i, k] += initial(start, i * bounds.shape[1] + k, bounds[i, k])
 
 
-@part
+@inlined
 def _read_layer(row, group, shrink, start, layer):  # type: ignore[no-untyped-def]
     count = layer.shape[0]
     whole = count - count % LANES

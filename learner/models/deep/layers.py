@@ -24,20 +24,20 @@ import torch
 
 from headrace.learner.kernels.optimizers import group_of
 from headrace.learner.models.deep.layer_kernels import begin_layers, read_layers, step_layers
-from headrace.learner.spec.optimizers import Optimizer, floats
+from headrace.learner.spec.optimizer_spec import Optimizer, floats
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor, nn
 
-    from headrace.learner.kernels.pending_gains import Gaining
+    from headrace.learner.kernels.pending_gains import PendingColumns
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
     Floats = npt.NDArray[np.float32]
 
 
-class Standing(NamedTuple):
+class LayerState(NamedTuple):
     """The rows of all layers at one moment."""
 
     shrinks: Floats  # (chunks,) what decay left of what they had gained
@@ -83,7 +83,7 @@ class Layers:
             begin = end
         return whole, cut
 
-    def read(self, view: RowTable, now_s: int, values: Floats) -> Standing:
+    def read(self, view: RowTable, now_s: int, values: Floats) -> LayerState:
         """Write the layers to `values`, as the rows stand, decayed to this second of event time."""
         shrinks, places = np.empty(len(self), np.float32), np.empty(len(self), np.int64)
         read_layers(
@@ -96,14 +96,14 @@ class Layers:
             shrinks,
             values,
         )
-        return Standing(shrinks, places)
+        return LayerState(shrinks, places)
 
     def step(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
-        standing: Standing,
+        standing: LayerState,
         gradient: Floats,
         counted: tuple[int, int, int],
     ) -> None:

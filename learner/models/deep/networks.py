@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from headrace.learner.models.deep.contract import Form, hidden_layers
+from headrace.learner.models.deep.contract import NetworkShape, hidden_layers
 from headrace.learner.models.deep.pairwise import sum_of_pairs
 from headrace.learner.spec.architecture import (
     DCN_V2,
@@ -36,7 +36,7 @@ from headrace.learner.spec.architecture import (
 )
 
 if TYPE_CHECKING:
-    from headrace.learner.models.deep.contract import Batch, Form
+    from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
     from headrace.learner.spec.model_spec import ModelSpec
 
 _ATTENTION_WIDTH = 36
@@ -50,7 +50,7 @@ class DeepInterestNetwork(nn.Module):
     stands for PReLU and Dice, whose statistics of batches have no place in a stream.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: NetworkShape) -> None:
         super().__init__()
         self.target, dimensions = form.target, form.dimensions
         self.attention = nn.Sequential(
@@ -59,7 +59,7 @@ class DeepInterestNetwork(nn.Module):
         self.deep = hidden_layers((form.vectors + 1) * dimensions, form.layers)
         self.last = nn.Linear(form.layers[-1], 1)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         shown = batch.vectors[:, self.target : self.target + 1].expand_as(batch.items)
         pairs = torch.cat((batch.items, shown, batch.items - shown, batch.items * shown), dim=2)
@@ -76,13 +76,13 @@ class FieldWeightedFM(nn.Module):
     Here r_ij is 1 plus what the layer holds, so that the model begins as a factorization machine.
     """
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: NetworkShape) -> None:
         super().__init__()
         first, second = torch.triu_indices(form.vectors, form.vectors, offset=1)
         self.places = (first * form.vectors + second,)
         self.strength = nn.Parameter(torch.zeros(len(first)))
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         vectors = batch.vectors.shape[1]
         strengths = batch.vectors.new_zeros(vectors * vectors)
@@ -95,14 +95,14 @@ class FieldWeightedFM(nn.Module):
 class DCNv2(nn.Module):
     """Cross layers, then a network on top of them (figure 1a)."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: NetworkShape) -> None:
         super().__init__()
         width = form.vectors * form.dimensions
         self.cross = nn.ModuleList(nn.Linear(width, width) for _ in range(form.cross_layers))
         self.deep = hidden_layers(width, form.layers)
         self.last = nn.Linear(form.layers[-1], 1)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         x0 = x = batch.vectors.flatten(1)
         for layer in self.cross:
@@ -114,12 +114,12 @@ class DCNv2(nn.Module):
 class DeepFM(nn.Module):
     """y = y_FM + y_DNN (eq. 1)."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: NetworkShape) -> None:
         super().__init__()
         self.deep = hidden_layers(form.vectors * form.dimensions, form.layers)
         self.last = nn.Linear(form.layers[-1], 1)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         pairs, flat = sum_of_pairs(batch.vectors)  # eq. 2
         deep = self.last(self.deep(flat)).squeeze(1)  # eqs. 3 and 4
@@ -130,18 +130,18 @@ class DeepFM(nn.Module):
 class WideAndDeep(nn.Module):
     """P(Y = 1 | x) = sigmoid(w_wide [x, phi(x)] + w_deep a + b) (eq. 3)."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: NetworkShape) -> None:
         super().__init__()
         self.deep = hidden_layers(form.vectors * form.dimensions, form.layers)
         self.last = nn.Linear(form.layers[-1], 1)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         log_odds: Tensor = batch.wide + self.last(self.deep(batch.vectors.flatten(1))).squeeze(1)
         return log_odds
 
 
-def make_module(spec: ModelSpec, form: Form) -> nn.Module:
+def make_module(spec: ModelSpec, form: NetworkShape) -> nn.Module:
     """Return the module that a spec declares. Raises UnfitModule, saying why."""
     if spec.architecture == MODULE:
         from headrace.learner.models.deep.user_module import make_own

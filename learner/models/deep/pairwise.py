@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from headrace.ingest.runtime.numba_kernels import kernel, part
+from headrace.ingest.runtime.numba_kernels import inlined, kernel
 from headrace.learner.intrinsics.simd import LANES, eight, put, take
 from headrace.pserver.intrinsics.row_view import row_of
 
@@ -56,7 +56,7 @@ class _SumOfPairs(torch.autograd.Function):
         return made.view(-1, ctx.each, rows.shape[1])
 
 
-@part
+@inlined
 def _add_vectors(vectors, begin, end, total, doubled, at):  # type: ignore[no-untyped-def]
     """Write the sum of vectors, and that of each one's products with all others."""
     vector = take(row_of(vectors, begin), 0, at)
@@ -88,7 +88,7 @@ def _add_pairs(vectors, each, totals, doubled, made):  # type: ignore[no-untyped
         made[i] = _HALF * pairs
 
 
-@part
+@inlined
 def _slope_vectors(vectors, begin, end, total, slope, others, made, at):  # type: ignore[no-untyped-def]
     sums = take(total, 0, at)
     for k in range(begin, end):

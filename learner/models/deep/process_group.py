@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupConfig:
     """A learner's place in its group, as torchrun and its like tell it."""
 
     rank: int
@@ -47,10 +47,10 @@ class Place:
     """For forming the group, and for every round: longer than the longest pause of any."""
 
 
-class Together:
+class ProcessGroup:
     """One learner's part in the group. Used by the thread that learns."""
 
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, place: GroupConfig) -> None:
         """Meet the others. Raises GroupBroken if they do not come."""
         self.place = place
         try:
@@ -75,7 +75,7 @@ class Together:
             raise GroupBroken(self.place.rank, self.place.size, str(error)) from error
 
 
-def meet(place: Place) -> Together:
+def join_group(place: GroupConfig) -> ProcessGroup:
     """Form the group at its meeting place. Raises GroupBroken."""
     try:
         store = TCPStore(
@@ -87,4 +87,4 @@ def meet(place: Place) -> Together:
         )
     except RuntimeError as error:
         raise GroupBroken(place.rank, place.size, str(error)) from error
-    return Together(store, place)
+    return ProcessGroup(store, place)

@@ -34,16 +34,16 @@ import numpy as np
 from headrace.ingest.runtime.numba_kernels import kernel
 from headrace.learner.errors import GroupBroken
 from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.models.deep.layers import Layers, Standing
-from headrace.learner.spec.optimizers import ADAGRAD, Optimizer
+from headrace.learner.models.deep.layers import Layers, LayerState
+from headrace.learner.spec.optimizer_spec import ADAGRAD, Optimizer
 from headrace.pserver.rows.table import find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import Gaining
-    from headrace.learner.models.deep.dry_run import Rehearsal
-    from headrace.learner.models.deep.process_group import Together
+    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.learner.models.deep.dry_run import DryRun
+    from headrace.learner.models.deep.process_group import ProcessGroup
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.table import RowTable
 
@@ -62,12 +62,12 @@ def _gain(columns, gaining, active, ids, gains, counted):  # type: ignore[no-unt
             count_row(columns, gaining, place, counted[0], counted[1], np.uint32(counted[2]))
 
 
-class JointLayers(Layers):
+class SynchronousLayers(Layers):
     """The parameters of one module in rows, stepped by a group of learners together."""
 
-    rehearse: Rehearsal
+    rehearse: DryRun
 
-    def __init__(self, spec: ModelSpec, layers: Layers, together: Together) -> None:
+    def __init__(self, spec: ModelSpec, layers: Layers, together: ProcessGroup) -> None:
         """`layers`: the same, of a learner on its own. Sums once: all learners have to do it."""
         self.__dict__.update(layers.__dict__)
         self._together = together
@@ -78,18 +78,18 @@ class JointLayers(Layers):
         self.busy = False
         """Whether anybody had examples in the last round."""
 
-    def read(self, view: RowTable, now_s: int, values: Floats) -> Standing:  # noqa: ARG002 (nothing decays)
+    def read(self, view: RowTable, now_s: int, values: Floats) -> LayerState:  # noqa: ARG002 (nothing decays)
         """Write the layers to `values`, as the group has them."""
         self._join(view)
         np.add(self._begun, self._gained[0], out=values)
-        return Standing(np.ones(len(self), np.float32), np.full(len(self), -1, np.int64))
+        return LayerState(np.ones(len(self), np.float32), np.full(len(self), -1, np.int64))
 
     def step(
         self,
         view: RowTable,
-        gaining: Gaining,
+        gaining: PendingColumns,
         active: npt.NDArray[np.bool_],
-        standing: Standing,  # noqa: ARG002 (it is the state's own)
+        standing: LayerState,  # noqa: ARG002 (it is the state's own)
         gradient: Floats,
         counted: tuple[int, int, int],
     ) -> None:

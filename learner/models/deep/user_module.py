@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models.deep.contract import Batch
+from headrace.learner.models.deep.contract import NetworkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.learner.models.deep.contract import Form
+    from headrace.learner.models.deep.contract import NetworkShape
 
 _Returned = TypeVar("_Returned")
 
@@ -43,7 +43,7 @@ _FAR = 30.0
 """Log-odds of nearly 0 and nearly 1."""
 
 
-def make_own(name: str, form: Form) -> nn.Module:
+def make_own(name: str, form: NetworkShape) -> nn.Module:
     """Return the module `package.file:Class`. Raises UnfitModule, saying why and where."""
     found = _done(name, "a class that can be imported", _find, name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
@@ -54,7 +54,7 @@ def make_own(name: str, form: Form) -> nn.Module:
     return module
 
 
-def check_module(name: str, module: nn.Module, again: nn.Module, form: Form) -> None:
+def check_module(name: str, module: nn.Module, again: nn.Module, form: NetworkShape) -> None:
     """Raise UnfitModule if the module is not what a deep model can train and serve.
 
     again: the same module made once more, with other dice.
@@ -130,7 +130,7 @@ def _place(name: str, kind: type, error: BaseException) -> str:
     return place
 
 
-def _check_company(name: str, module: nn.Module, form: Form) -> None:
+def _check_company(name: str, module: nn.Module, form: NetworkShape) -> None:
     """Raise UnfitModule if an example's answer hangs on who else is asked for."""
     together = _ask(name, module, _trial(form, _ITEMS))
     for place, items in enumerate(_ITEMS):
@@ -141,7 +141,7 @@ def _check_company(name: str, module: nn.Module, form: Form) -> None:
             raise UnfitModule(name, expected, found)
 
 
-def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: Form) -> None:
+def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShape) -> None:
     """Raise UnfitModule if the module made twice is not the same one, given the same parameters.
 
     Moves those of `twin`.
@@ -169,7 +169,7 @@ def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: Form) -> No
             raise UnfitModule(name, expected, found)
 
 
-def _check_reach(name: str, module: nn.Module, form: Form) -> None:
+def _check_reach(name: str, module: nn.Module, form: NetworkShape) -> None:
     """Raise UnfitModule if all answers lie in [0, 1], whatever is asked. Moves parameters."""
     dice = torch.Generator().manual_seed(2)
     for draw in range(_DRAWS):
@@ -185,13 +185,13 @@ def _check_reach(name: str, module: nn.Module, form: Form) -> None:
 
 
 def _trial(
-    form: Form,
+    form: NetworkShape,
     items: tuple[int, ...],
     only: int | None = None,
     *,
     wide: float = 0.1,
     scale: float = 1.0,
-) -> Batch:
+) -> NetworkBatch:
     """Return a batch of examples that have so many items each, or only one of these examples.
 
     wide: the largest of their sums of weights. scale: of their vectors.
@@ -203,10 +203,10 @@ def _trial(
     vectors = scale * torch.linspace(-0.2, 0.3, count * size).reshape(count, -1, form.dimensions)
     listed = scale * torch.linspace(0.3, -0.2, count * max(items) * form.dimensions)
     listed = listed.reshape(count, -1, form.dimensions) if max(items) else vectors[:, :0]
-    whole = Batch(
+    whole = NetworkBatch(
         torch.linspace(-wide, wide, count), vectors, listed * present.unsqueeze(2), present
     )
-    return Batch(
+    return NetworkBatch(
         whole.wide[chosen].requires_grad_(),
         whole.vectors[chosen].requires_grad_(),
         whole.items[chosen, :longest].requires_grad_(),
@@ -214,14 +214,14 @@ def _trial(
     )
 
 
-def _ask(name: str, module: nn.Module, batch: Batch) -> Any:
+def _ask(name: str, module: nn.Module, batch: NetworkBatch) -> Any:
     """Return what a module answers: of the user's, that may be anything."""
     count, longest = batch.present.shape
     trial = f"a Batch of {count} examples, up to {longest} items each"
     return _done(name, f"a module that can be called with {trial}", module, batch)
 
 
-def _check_answer(name: str, module: nn.Module, batch: Batch) -> None:
+def _check_answer(name: str, module: nn.Module, batch: NetworkBatch) -> None:
     """Raise UnfitModule unless it answers a batch with log-odds that can be learned from."""
     count, longest = batch.present.shape
     answer = _ask(name, module, batch)

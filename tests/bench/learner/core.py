@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.kernels.pending_gains import Pending, view_of
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
 from headrace.learner.models import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
@@ -38,7 +38,7 @@ class Core:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.model, self.view = open_model(spec, _BUCKETS), view_of(spec.width)
-        self.pending = Pending(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+        self.pending = PendingGains(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
         self.active = np.ones(_BUCKETS, np.bool_)
 
     def learn(self, batches: list[Examples]) -> Learned:

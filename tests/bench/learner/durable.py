@@ -29,7 +29,7 @@ from unittest.mock import patch
 import numpy as np
 
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services.services import OneMachine
+from headrace.deploy.local.services.services import LocalServices
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka import (
     KafkaReader,
@@ -42,14 +42,14 @@ from headrace.ingest.kafka import (
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import examples_topic, scores_topic
 from headrace.learner import process
-from headrace.learner.loop.pacing import Pace
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.keeper.keeper import Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import begin_memory, memory_mb
 from tests.bench.learner.stages import Stages
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
     from tests.bench.learner.stream import Stream
 
 PARTITIONS, BUCKETS = 2, 8
@@ -105,7 +105,7 @@ class Workshop:
         staged: see what the learner's time goes into.
         """
         self._fields_of, self._stream = specs[0], stream
-        self._machine = OneMachine()
+        self._machine = LocalServices()
         context = multiprocessing.get_context("spawn")
         texts = [each.text for each in specs]
         self._pipe, self._learner_pipe = context.Pipe()
@@ -148,7 +148,7 @@ class Workshop:
         if steady_s:
             self._keeper_pipe.send((self._machine.redis, spec.name, STEADY_KEEP_BYTES))
             self._keeper_pipe.recv()
-        limit = STEADY_LOG_BYTES if steady_s else Pace().log_bytes_limit
+        limit = STEADY_LOG_BYTES if steady_s else LearnerPacing().log_bytes_limit
         self._pipe.send((self._machine.kafka, self._machine.redis, spec.text, limit))
         began_s = self._pipe.recv()
         looks = [Look(began_s, 0.0, 0, done=False)]
@@ -246,7 +246,7 @@ def _learner_process(pipe: Connection, texts: list[str], staged: bool) -> None:
         stop = threading.Event()
         waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
         telling = partial(_TellingReader, pipe, waiting)
-        settings = LearnerSettings(pace=Pace(log_bytes_limit=log_bytes_limit))
+        settings = LearnerSettings(pace=LearnerPacing(log_bytes_limit=log_bytes_limit))
         before, stages = begin_memory(), Stages()
         watched = stages.watched() if staged else stages
         with patch.object(process, "KafkaReader", telling), watched:
@@ -288,6 +288,6 @@ def _keeper_process(pipe: Connection) -> None:
         waiting = threading.Thread(target=_wait_for_stop, args=(pipe, stop))
         waiting.start()
         pipe.send("keeping")
-        run_keeper(KeeperSettings(keeping=Keeping(keep_bytes=keep_bytes)), store, stop)
+        run_keeper(KeeperSettings(keeping=FoldPolicy(keep_bytes=keep_bytes)), store, stop)
         store.close()
         pipe.send("stopped")

@@ -12,11 +12,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from headrace.learner.kernels.pending_gains import Pending
+from headrace.learner.kernels.pending_gains import PendingGains
 from headrace.learner.loop import example_queue as intake
-from headrace.learner.loop import loop, pushes
-from headrace.learner.loop.batch_guard import Guard
-from headrace.learner.loop.example_queue import Intake
+from headrace.learner.loop import learner as loop
+from headrace.learner.loop import pushes
+from headrace.learner.loop.batch_guard import BatchGuard
+from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.pushes import Pushes
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
 
 STAGES: tuple[tuple[Any, str, str], ...] = (
     (loop.Learner, "step", "rest of the loop"),
-    (Intake, "poll", "waiting for Kafka and taking from it"),
+    (ExampleQueue, "poll", "waiting for Kafka and taking from it"),
     (intake, "unpack", "unpacking examples"),
-    (Guard, "reason", "guarding"),
-    (Guard, "judge", "guarding"),
+    (BatchGuard, "reason", "guarding"),
+    (BatchGuard, "judge", "guarding"),
     (RowTable, "reserve", "growing tables"),
-    (Pending, "reserve", "growing tables"),
+    (PendingGains, "reserve", "growing tables"),
     (loop.Learner, "_send_scores", "packing and sending scores"),
     (loop.Learner, "_seal", "waiting until Kafka has the scores"),
-    (Pending, "largest", "looking for exploded gains"),
-    (Pending, "take", "taking out what rows gained"),
+    (PendingGains, "largest", "looking for exploded gains"),
+    (PendingGains, "take", "taking out what rows gained"),
     (pushes, "pack", "packing pushes"),
     (Pushes, "send", "rest of pushing"),
     (Replica, "fold_own", "folding into the replica"),
     (Replica, "poll", "following logs"),
-    (Pending, "refresh", "refreshing the view"),
+    (PendingGains, "refresh", "refreshing the view"),
     (loop.Learner, "_recheck", "comparing marks"),
     (loop.Learner, "_throttled", "comparing marks"),
 )
@@ -62,9 +63,9 @@ class Stages:
     @contextmanager
     def watched(self) -> Iterator[Stages]:
         """Measure while this is open."""
-        from headrace.learner.models.row_model import ModelOfRows
+        from headrace.learner.models.row_model import RowModel
 
-        learning = [(kind, "learn", "learning") for kind in _with_learn(ModelOfRows)]
+        learning = [(kind, "learn", "learning") for kind in _with_learn(RowModel)]
         with ExitStack() as patched:
             for owner, name, stage in (*STAGES, *learning):
                 wrapped = self._timed(getattr(owner, name), stage)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.replica.partial_replica import Lookup
+from headrace.pserver.replica.partial_replica import PartialReplica
 from tests.bench.pserver.scene import ROWS_A_PUSH, Bench
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def measure_lookups(nodes: ValkeyCluster, rows: int, rounds: int, repeats: int) 
     """
     bench = Bench(nodes.url, "lookups", 18, buckets=64)
     ids = bench.load(rows)
-    lookup = Lookup(bench.store, bench.shape)
+    lookup = PartialReplica(bench.store, bench.shape)
     recent = []
     for _ in range(rounds):
         some = [np.sort(bench.dice.choice(each, ROWS_A_PUSH, replace=False)) for each in ids]

@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
-from headrace.pserver.keeper.keeper import Keeper, Keeping
+from headrace.pserver.keeper.bucket_lease import FoldPolicy
+from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.redis_backend.store import StoreSettings, open_store
-from headrace.pserver.rows.deltas import Gains, Header, pack
-from headrace.pserver.rows.row_codec import Rows
-from headrace.pserver.store import Push, Shape, Span
+from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
+from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.store import OffsetSpan, Push, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 ROWS_A_PUSH = 1000
 SOURCE = "bench/0"
@@ -94,8 +95,8 @@ class Bench:
         """An entry in which these rows gain something."""
         ones = np.ones(ids.shape[0], np.uint32)
         values = self.dice.standard_normal((ids.shape[0], self.shape.width), np.float32)
-        header = Header(self.shape.width, ids.shape[0], 0, 0, [])
-        return pack(header, Gains(ids, ones, ones, ones, ones, values))
+        header = EntryHeader(self.shape.width, ids.shape[0], 0, 0, [])
+        return pack(header, RowDeltas(ids, ones, ones, ones, ones, values))
 
     def blobs(self) -> list[bytes]:
         """One entry for each bucket, of rows nobody had before."""
@@ -103,7 +104,7 @@ class Bench:
 
     def push_all(self, blobs: list[bytes]) -> None:
         """One round: a push to every bucket."""
-        span = Span(SOURCE, self.offset, self.offset + 1)
+        span = OffsetSpan(SOURCE, self.offset, self.offset + 1)
         self.offset += 1
         pushes = [Push(b, (span,), secrets.token_bytes(8), blob) for b, blob in enumerate(blobs)]
         for answer in self.store.push(pushes):
@@ -146,11 +147,11 @@ class Bench:
             ones = np.ones(some.shape[0], np.uint64)
             seen = np.ones(some.shape[0], np.uint32)
             values = self.dice.standard_normal((some.shape[0], self.shape.width), np.float32)
-            self.store.load(bucket, 1, {}, [Rows(some, ones, ones, seen, seen, values)])
+            self.store.load(bucket, 1, {}, [FoldedRows(some, ones, ones, seen, seen, values)])
         self.store.finish()
         return ids
 
-    def keeper(self, keeping: Keeping) -> Keeper:
+    def keeper(self, keeping: FoldPolicy) -> Keeper:
         """One that nobody disputes."""
         return Keeper(
             self.store,
@@ -165,10 +166,10 @@ class Bench:
         self, rows_a_fold: int = 1000, clock: Callable[[], float] = time.perf_counter
     ) -> tuple[float, float]:
         """Fold full logs; return the time before and after, both when the logs were followed."""
-        lazy = self.keeper(Keeping(keep_bytes=1 << 40))
+        lazy = self.keeper(FoldPolicy(keep_bytes=1 << 40))
         while lazy.held != list(self.buckets) or not lazy.replica.complete or lazy.step():
             lazy.step()
-        lazy._keeping = Keeping(keep_ms=0, keep_bytes=0, rows_a_fold=rows_a_fold)
+        lazy._keeping = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=rows_a_fold)
         began = clock()
         while any(len(tenure.entries) > 1 for tenure in lazy._tenures.values()):
             lazy.step()

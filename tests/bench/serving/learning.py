@@ -16,9 +16,9 @@ import numpy as np
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import load_spec
-from headrace.pserver.redis_backend.store import open_store
-from headrace.pserver.rows.deltas import Gains, Header, Reached, pack
-from headrace.pserver.store import Push, Shape, Span
+from headrace.pserver.redis_backend.redis_store import open_store
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
+from headrace.pserver.store import OffsetSpan, Push, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,36 +79,36 @@ class Pushing:
         for part in np.array_split(ids, 25):
             self.push(self._gains_of(part))
 
-    def rounds(self, count: int) -> Iterator[Gains]:
+    def rounds(self, count: int) -> Iterator[RowDeltas]:
         """Yield what each of so many rounds carries."""
         encoder, fields = Encoder(self._spec.fields), self._spec.fields
         for _ in range(count):
             made = encoder.encode(events(fields, EXAMPLES_A_PUSH, self._dice))
             yield self._gains_of(np.concatenate([made.ids.reshape(-1), made.bag_ids]))
 
-    def push(self, gains: Gains) -> None:
+    def push(self, gains: RowDeltas) -> None:
         """Push these gains now."""
         start, self._offset = self._offset, self._offset + 1
         of_row, append_ms = self._shape.bucket_of(gains.ids), now_ms()
-        span = Span("bench/0", start, self._offset)
-        reached = [Reached("bench/0", start, self._offset, append_ms)]
+        span = OffsetSpan("bench/0", start, self._offset)
+        reached = [SourceReached("bench/0", start, self._offset, append_ms)]
         pushes = []
         for bucket in range(BUCKETS):
             part = gains.chosen(of_row == bucket)
-            header = Header(self._shape.width, len(part.ids), append_ms, append_ms, reached)
+            header = EntryHeader(self._shape.width, len(part.ids), append_ms, append_ms, reached)
             pushes.append(Push(bucket, (span,), secrets.token_bytes(8), pack(header, part)))
         for answer in self._store.push(pushes):
             if isinstance(answer, Exception):
                 raise answer
 
-    def _gains_of(self, ids: np.ndarray) -> Gains:
+    def _gains_of(self, ids: np.ndarray) -> RowDeltas:
         """Return what rows gain from an example each or so: no accumulator ever shrinks."""
         unique = np.unique(ids)
         count, second = unique.shape[0], np.uint32(time.time())
         seconds = np.full(count, second, np.uint32)
         values = np.abs(self._dice.normal(0.0, 0.05, (count, self._shape.width)))
         shows, clicks = np.ones(count, np.uint32), np.zeros(count, np.uint32)
-        return Gains(unique, shows, clicks, seconds, seconds, values.astype(np.float32))
+        return RowDeltas(unique, shows, clicks, seconds, seconds, values.astype(np.float32))
 
 
 def events(fields: FieldSet, count: int, dice: np.random.Generator) -> list[dict[str, int]]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.events.contract import IMPRESSION_ID, TIME, Reason, is_tick, read_event
-from headrace.ingest.joiner.core.checkpoint import Counters
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.checkpoint import JoinerCounters
+from headrace.ingest.joiner.core.input import EventSide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,20 +83,20 @@ class Reference:
     def __init__(self, window_ms: int, closing: bool) -> None:
         self.window_ms, self.closing = window_ms, closing
         self.watermark_ms, self.least_delay_ms = NEVER, FOREVER
-        self.sources = {side: _Source() for side in Side}
+        self.sources = {side: _Source() for side in EventSide}
         self.entries: list[_Entry] = []
         self.waiting: list[_Click] = []
         self.made: list[Made] = []
         self.dead: list[tuple[Record, Reason]] = []
-        self.counted = dict.fromkeys(Counters.__struct_fields__, 0)
+        self.counted = dict.fromkeys(JoinerCounters.__struct_fields__, 0)
 
-    def offer(self, side: Side, records: Sequence[Record]) -> None:
+    def offer(self, side: EventSide, records: Sequence[Record]) -> None:
         source = self.sources[side]
         for record in records:
             source.queue.append(_Message(record, read_event(record.value, record.append_ms)))
             source.ended, source.base = False, None
 
-    def end(self, side: Side) -> None:
+    def end(self, side: EventSide) -> None:
         self.sources[side].ended = True
 
     def restart(self, now_ms: int) -> None:
@@ -109,7 +109,7 @@ class Reference:
         """Take all that can be taken."""
         while self._step(now_ms):
             pass
-        for side in Side:
+        for side in EventSide:
             self._floor(side, now_ms)
 
     def _step(self, now_ms: int) -> bool:
@@ -120,8 +120,11 @@ class Reference:
                 self._bury(message, message.event)
                 return True
         heads = {side: source.queue[0] if source.queue else None for side, source in self._both()}
-        nexts: dict[Side, int] = {}
-        for side, other in ((Side.IMPRESSIONS, Side.CLICKS), (Side.CLICKS, Side.IMPRESSIONS)):
+        nexts: dict[EventSide, int] = {}
+        for side, other in (
+            (EventSide.IMPRESSIONS, EventSide.CLICKS),
+            (EventSide.CLICKS, EventSide.IMPRESSIONS),
+        ):
             head, opposite = heads[side], heads[other]
             if head is not None:
                 nexts[side] = head.time_ms
@@ -133,21 +136,21 @@ class Reference:
                 if self.watermark_ms == NEVER:
                     nexts[side] = FOREVER
         self._close_before(min(nexts.values()))
-        shown, clicked = heads[Side.IMPRESSIONS], heads[Side.CLICKS]
-        if shown is not None and nexts[Side.IMPRESSIONS] <= nexts[Side.CLICKS]:
-            self.sources[Side.IMPRESSIONS].queue.pop(0)
+        shown, clicked = heads[EventSide.IMPRESSIONS], heads[EventSide.CLICKS]
+        if shown is not None and nexts[EventSide.IMPRESSIONS] <= nexts[EventSide.CLICKS]:
+            self.sources[EventSide.IMPRESSIONS].queue.pop(0)
             self._take_shown(shown)
-        elif clicked is not None and nexts[Side.CLICKS] <= nexts[Side.IMPRESSIONS]:
-            self.sources[Side.CLICKS].queue.pop(0)
+        elif clicked is not None and nexts[EventSide.CLICKS] <= nexts[EventSide.IMPRESSIONS]:
+            self.sources[EventSide.CLICKS].queue.pop(0)
             self._take_clicked(clicked)
         else:
             return False
         return True
 
-    def _both(self) -> list[tuple[Side, _Source]]:
+    def _both(self) -> list[tuple[EventSide, _Source]]:
         return list(self.sources.items())
 
-    def _floor(self, side: Side, now_ms: int) -> int:
+    def _floor(self, side: EventSide, now_ms: int) -> int:
         source = self.sources[side]
         if not source.ended or source.queue:
             return WAIT
@@ -190,7 +193,7 @@ class Reference:
         self._make("closed", int(entry.clicked), entry.message, entry)
 
     def _take_shown(self, message: _Message) -> None:
-        source, window_ms = self.sources[Side.IMPRESSIONS], self.window_ms
+        source, window_ms = self.sources[EventSide.IMPRESSIONS], self.window_ms
         assert isinstance(message.event, dict)
         self._reach(message)
         if not is_tick(message.event) and message.time_ms < source.clock - window_ms:
@@ -221,7 +224,7 @@ class Reference:
             self._close(entry)
 
     def _take_clicked(self, message: _Message) -> None:
-        source = self.sources[Side.CLICKS]
+        source = self.sources[EventSide.CLICKS]
         assert isinstance(message.event, dict)
         self._reach(message)
         source.clock = max(source.clock, message.time_ms)
@@ -240,7 +243,7 @@ class Reference:
             self.counted["late_clicks"] += 1
 
     def _living(self, identity: object) -> _Entry | None:
-        now_ms = self.sources[Side.IMPRESSIONS].clock
+        now_ms = self.sources[EventSide.IMPRESSIONS].clock
         for entry in self.entries:
             if entry.identity == identity and now_ms <= entry.last + 2 * self.window_ms:
                 return entry
@@ -250,7 +253,7 @@ class Reference:
         return self.watermark_ms <= entry.clock + self.window_ms
 
     def _waits(self, click: _Click) -> bool:
-        shown_ms = self.sources[Side.IMPRESSIONS].clock
+        shown_ms = self.sources[EventSide.IMPRESSIONS].clock
         return (
             shown_ms <= click.clock + self.window_ms
             and self.watermark_ms <= click.clock + 2 * self.window_ms

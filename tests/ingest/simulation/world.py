@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.joiner.core.checkpoint import Checkpoint
-from headrace.ingest.joiner.core.input import Side
+from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint
+from headrace.ingest.joiner.core.input import EventSide
 from tests.ingest.partition import T0_MS, WINDOW_MS, Partition, clicked, records, tick
 from tests.ingest.simulation.reference import Made, Reference
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.kafka.protocols import Record
 
-_SIDES = (Side.IMPRESSIONS, Side.CLICKS)
+_SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 _KINDS = ("shown", "clicked", "closed")
 _YEARS_MS = 10**12
 """From the events to their appends, where they are history."""
@@ -98,7 +98,7 @@ class _Producers:
             T0_MS + (max(1, at_ms + self.dice.randrange(-5, 30)) if self.live else _YEARS_MS)
             for at_ms, _ in stream
         ]
-        return records(Side.IMPRESSIONS, [value for _, value in stream], appends)
+        return records(EventSide.IMPRESSIONS, [value for _, value in stream], appends)
 
 
 class World:
@@ -149,7 +149,7 @@ class World:
             self.now_ms += self.dice.choice((0, 0, 3, 50, 500))
             self._advance()
 
-    def _end(self, side: Side) -> None:
+    def _end(self, side: EventSide) -> None:
         self.at_end[side] = True
         self.partition.joiner.ended(side)
         self.reference.end(side)
@@ -165,7 +165,7 @@ class World:
 
     def _restart(self) -> None:
         """Kill the joiner just after a commit; another reads again what it must, in any pieces."""
-        checkpoint = Checkpoint.from_json(self.partition.joiner.checkpoint().to_json())
+        checkpoint = JoinerCheckpoint.from_json(self.partition.joiner.checkpoint().to_json())
         dead = self.partition.dead
         self.partition = Partition(self.policy)
         self.partition.dead = dead
@@ -173,8 +173,8 @@ class World:
         left = {
             side: [r for r in self.streams[side][: self.offered[side]] if r.offset >= begin]
             for side, begin in (
-                (Side.IMPRESSIONS, checkpoint.shown.rewind),
-                (Side.CLICKS, checkpoint.clicked.rewind),
+                (EventSide.IMPRESSIONS, checkpoint.shown.rewind),
+                (EventSide.CLICKS, checkpoint.clicked.rewind),
             )
         }
         while any(left.values()):

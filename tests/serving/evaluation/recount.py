@@ -14,14 +14,14 @@ import numpy as np
 from headrace.ingest.examples.batch import Kind
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.tally import UNIT, Tally, bins
-from headrace.serving.evaluation.window_pane import MISSING, WHOLE, Scored, Summary
+from headrace.serving.evaluation.window_pane import MISSING, WHOLE, PaneScores, PaneSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.loop.scores import Scores
-    from headrace.serving.evaluation.messages import Prediction
+    from headrace.serving.evaluation.messages import ServedPrediction
     from headrace.serving.evaluation.window_pane import Slice
 
 
@@ -37,8 +37,8 @@ class Shown:
 
 
 def recount(
-    examples: Iterable[Examples], scores: Iterable[Scores], predictions: Iterable[Prediction]
-) -> Summary:
+    examples: Iterable[Examples], scores: Iterable[Scores], predictions: Iterable[ServedPrediction]
+) -> PaneSummary:
     """Return what an evaluation that looks at every request must come to, once all is folded."""
     shown = _shown(examples)
     given: dict[str, set[str]] = defaultdict(set)
@@ -61,8 +61,8 @@ def recount(
             mine = [each for each in them if alias in each.scores]
             if mine:
                 found[name] = _tally(mine, alias)
-        series[alias] = Scored(len(those), found)
-    return Summary(1.0, seen, series)
+        series[alias] = PaneScores(len(those), found)
+    return PaneSummary(1.0, seen, series)
 
 
 def _shown(examples: Iterable[Examples]) -> dict[str, Shown]:

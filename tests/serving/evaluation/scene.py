@@ -20,17 +20,17 @@ from headrace.ingest.kafka.topics import examples_topic, scores_topic, topics_fo
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.learner.spec.model_spec import load_spec
-from headrace.serving.evaluation.evaluator import Evaluation
-from headrace.serving.evaluation.faust_agent import changelog_topic
-from headrace.serving.evaluation.messages import Gathering
-from headrace.serving.evaluation.messages import pack as pack_rows
-from headrace.serving.evaluation.process import (
+from headrace.serving.evaluation.evaluation_process import (
     EvaluationSettings,
     evaluation_topics,
     group_of,
     rows_topic,
     rules_of,
 )
+from headrace.serving.evaluation.evaluator import Evaluator
+from headrace.serving.evaluation.faust_agent import changelog_topic
+from headrace.serving.evaluation.messages import RowsBuilder
+from headrace.serving.evaluation.messages import pack as pack_rows
 from tests.serving.evaluation.streams import PARTITIONS, add
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Scene:
 
     def abort_rows(self, batches: Iterable[tuple[str, Batch]]) -> None:
         """Leave rows in the rows topic whose transaction was aborted, as of a feeder that died."""
-        gathering = Gathering(("device",), 1.0)
+        gathering = RowsBuilder(("device",), 1.0)
         for _, batch in batches:
             add(gathering, batch)
         self._producer.begin_transaction()
@@ -121,7 +121,7 @@ class Scene:
         """Start a process that evaluates the model."""
         return Worker(self, instance)
 
-    def table(self) -> Evaluation:
+    def table(self) -> Evaluator:
         """Return what a worker that starts now would begin with: from the changelog alone."""
         table: dict[str, bytes] = {}
         for record in read_all(self.kafka, changelog_topic(group_of(self.name))):
@@ -129,7 +129,7 @@ class Scene:
             table.pop(key, None)
             if record.value:
                 table[key] = record.value
-        evaluation = Evaluation(rules_of(EvaluationSettings(), self.spec), ())
+        evaluation = Evaluator(rules_of(EvaluationSettings(), self.spec), ())
         evaluation.restore(table.items())
         return evaluation
 

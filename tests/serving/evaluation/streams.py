@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded
 from headrace.learner.loop.scores import Scores
-from headrace.serving.evaluation.messages import Gathering, Prediction, pack
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ SOURCES = tuple(
     for partition in range(PARTITIONS)
 )
 
-Batch = Examples | Scores | list[Prediction]
+Batch = Examples | Scores | list[ServedPrediction]
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Traffic:
         return [batch for _, batch in self.batches if isinstance(batch, Scores)]
 
     @property
-    def predictions(self) -> list[Prediction]:
+    def predictions(self) -> list[ServedPrediction]:
         """All predictions."""
         return [each for _, batch in self.batches if isinstance(batch, list) for each in batch]
 
@@ -95,7 +95,7 @@ def _of_minute(
     scored = [(*row[:3], dice.random()) for row in rows if dice.random() < 0.95]
     again = [(*row[:3], dice.random()) for row in scored if dice.random() < 0.1]
     served = [
-        Prediction(
+        ServedPrediction(
             impression_id=name,
             model="news",
             alias=alias,
@@ -107,7 +107,7 @@ def _of_minute(
         for alias in ALIASES
         if dice.random() < 0.6
     ]
-    ghost = Prediction(f"ghost-{minute}-{partition}", "news", ALIASES[0], 0.5, end_ms - 1)
+    ghost = ServedPrediction(f"ghost-{minute}-{partition}", "news", ALIASES[0], 0.5, end_ms - 1)
     return [
         (f"predictions/{partition}", [*served, ghost]),
         (f"examples/{partition}", examples),
@@ -158,7 +158,7 @@ def messages(
 ) -> list[bytes]:
     """Return messages of rows: some batches each, which say what their sources had reached."""
     dice = random.Random(seed)
-    gathering = Gathering(FIELDS, sample)
+    gathering = RowsBuilder(FIELDS, sample)
     standings: dict[str, tuple[int | None, bool]] = {}
     packed = []
     now_ms = 1_800_000_000_000
@@ -173,7 +173,7 @@ def messages(
     return packed
 
 
-def add(gathering: Gathering, batch: Batch) -> int:
+def add(gathering: RowsBuilder, batch: Batch) -> int:
     """Add a batch; return the event time that its source has reached by it."""
     if isinstance(batch, Examples):
         gathering.examples(batch)

@@ -10,23 +10,24 @@ import pytest
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.batch import pack as pack_examples
-from headrace.ingest.features.fields import SpecText, parse_fields
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.evaluator import Evaluation, Rules
+from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
-from headrace.serving.evaluation.messages import Gathering, Prediction, unpack
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, unpack
 from headrace.serving.evaluation.windows import total
-from headrace.serving.observers.prediction_message import Message
+from headrace.serving.observers.prediction_message import PredictionMessage
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import BEGIN_MS, FIELDS, SOURCES, traffic
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet
-    from headrace.serving.evaluation.window_pane import Summary
+    from headrace.serving.evaluation.window_pane import PaneSummary
     from tests.serving.evaluation.streams import Batch
 
 TOPICS = FeedTopics("examples", "scores", "predictions", "rows")
@@ -78,15 +79,15 @@ class Scene:
             self.feeder.step(0.0)
             self.now_ms += step_ms
 
-    def folded(self) -> Summary:
+    def folded(self) -> PaneSummary:
         """What comes of everything that was written."""
-        evaluation = Evaluation(Rules(fields=FIELDS, keep_ms=1 << 50), SOURCES)
+        evaluation = Evaluator(EvaluationRules(fields=FIELDS, keep_ms=1 << 50), SOURCES)
         for offset, message in enumerate(self.transactions.written):
             assert message.target == ROWS
             evaluation.fold(offset, message.value)
         return total(evaluation)
 
-    def expected(self) -> Summary:
+    def expected(self) -> PaneSummary:
         """What must."""
         made = self.traffic
         return recount(made.examples, made.scores, made.predictions)
@@ -193,7 +194,7 @@ def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_al
 
 
 def test_what_a_server_writes_is_what_evaluation_reads() -> None:
-    message = Message(
+    message = PredictionMessage(
         impression_id="i1",
         time=BEGIN_MS,
         request_id="r1",
@@ -203,16 +204,16 @@ def test_what_a_server_writes_is_what_evaluation_reads() -> None:
         score=0.25,
         fields={"device": "phone", "tags": [1, "a"]},
     )
-    read = msgspec.json.decode(msgspec.json.encode(message), type=Prediction)
-    assert read == Prediction("i1", "news", "champion", 0.25, BEGIN_MS, "r1")
+    read = msgspec.json.decode(msgspec.json.encode(message), type=ServedPrediction)
+    assert read == ServedPrediction("i1", "news", "champion", 0.25, BEGIN_MS, "r1")
 
 
 def test_a_model_asked_by_its_name_has_a_name_of_its_own_and_no_alias_passes_for_the_learner() -> (
     None
 ):
-    gathering = Gathering(FIELDS, 1.0)
+    gathering = RowsBuilder(FIELDS, 1.0)
     for alias in ("", "learned", "champion"):
-        gathering.prediction(Prediction("i", "news", alias, 0.5, BEGIN_MS))
+        gathering.prediction(ServedPrediction("i", "news", alias, 0.5, BEGIN_MS))
     assert gathering.take(0, {}).series == ["by-name", "champion", "learned-alias"]
 
 

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.serving.evaluation.evaluator import Evaluation, Rules, Write
-from headrace.serving.evaluation.messages import LEARNED, Rows, UnreadableRows, pack, unpack
-from headrace.serving.evaluation.window_pane import WHOLE, Summary, combine, whole
+from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator, TableWrite
+from headrace.serving.evaluation.messages import (
+    LEARNED,
+    EvaluationRows,
+    UnreadableRows,
+    pack,
+    unpack,
+)
+from headrace.serving.evaluation.window_pane import WHOLE, PaneSummary, combine, whole
 from headrace.serving.evaluation.windows import total
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.streams import (
@@ -26,17 +32,17 @@ from tests.serving.evaluation.streams import (
     traffic,
 )
 
-RULES = Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000, keep_ms=1 << 50)
+RULES = EvaluationRules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000, keep_ms=1 << 50)
 FORGETFUL = replace(RULES, keep_ms=120_000)
 MINUTE_MS = 60_000
 
 
-def truth(made: Traffic) -> Summary:
+def truth(made: Traffic) -> PaneSummary:
     """What must come out in the end."""
     return recount(made.examples, made.scores, made.predictions)
 
 
-def apply(table: dict[str, bytes], writes: list[Write]) -> None:
+def apply(table: dict[str, bytes], writes: list[TableWrite]) -> None:
     """Change the table as Kafka's changelog would."""
     for key, value in writes:
         if value is None:
@@ -45,9 +51,9 @@ def apply(table: dict[str, bytes], writes: list[Write]) -> None:
             table[key] = value
 
 
-def started(rules: Rules, table: dict[str, bytes]) -> Evaluation:
+def started(rules: EvaluationRules, table: dict[str, bytes]) -> Evaluator:
     """An evaluation that goes on from a table."""
-    evaluation = Evaluation(rules, SOURCES)
+    evaluation = Evaluator(rules, SOURCES)
     evaluation.restore(table.items())
     return evaluation
 
@@ -56,7 +62,7 @@ def started(rules: Rules, table: dict[str, bytes]) -> Evaluation:
 @given(st.integers(0, 1 << 30))
 def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
     made = traffic(seed, minutes=6, requests_per_minute=4)
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, seed)):
         evaluation.fold(offset, message)
     assert total(evaluation) == truth(made)
@@ -73,7 +79,7 @@ def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
     rules = FORGETFUL if forgetful else RULES
     made = traffic(seed, minutes=7, requests_per_minute=2)
     log = messages(made, seed)
-    undisturbed = Evaluation(rules, SOURCES)
+    undisturbed = Evaluator(rules, SOURCES)
     for offset, message in enumerate(log):
         undisturbed.fold(offset, message)
 
@@ -101,7 +107,7 @@ def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
 
 def test_the_table_forgets_what_no_window_needs() -> None:
     made = traffic(1, minutes=30)
-    evaluation = Evaluation(FORGETFUL, SOURCES)
+    evaluation = Evaluator(FORGETFUL, SOURCES)
     table: dict[str, bytes] = {}
     for offset, message in enumerate(messages(made, 1)):
         apply(table, evaluation.fold(offset, message))
@@ -121,7 +127,7 @@ def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
     dice, order = random.Random(seed), []
     while any(left.values()):
         order.append(left[dice.choice([s for s in SOURCES if left[s]])].pop(0))
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, seed, order=order)):
         evaluation.fold(offset, message)
     # what a source says of time may run ahead of a source not heard of for a while: never lost
@@ -131,7 +137,7 @@ def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
 
 def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
     made = traffic(3, minutes=3, requests_per_minute=300)
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, 3, sample=0.25)):
         evaluation.fold(offset, message)
     sampled, everything = total(evaluation), recount(made.examples, made.scores, made.predictions)
@@ -148,7 +154,7 @@ def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
 def test_open_minutes_are_summed_in_turns_when_there_is_no_time_for_all() -> None:
     rules = replace(RULES, wait_ms=600_000)
     before, more = (messages(traffic(seed, minutes=5), seed) for seed in (6, 7))
-    evaluation, exact = Evaluation(rules, SOURCES), Evaluation(rules, SOURCES)
+    evaluation, exact = Evaluator(rules, SOURCES), Evaluator(rules, SOURCES)
     for offset, message in enumerate(before):
         evaluation.fold(offset, message)
     stale = evaluation.summaries()
@@ -169,11 +175,11 @@ def test_open_minutes_are_summed_in_turns_when_there_is_no_time_for_all() -> Non
 
 def heartbeat(now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> bytes:
     """A message without rows."""
-    return pack(Rows(now_ms=now_ms, standings=standings))
+    return pack(EvaluationRows(now_ms=now_ms, standings=standings))
 
 
 def test_a_source_at_its_end_goes_on_as_wall_time_does_and_not_while_nobody_looks() -> None:
-    evaluation = Evaluation(RULES, ["a", "b"])
+    evaluation = Evaluator(RULES, ["a", "b"])
     evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False), "b": (BEGIN_MS, True)}))
     evaluation.fold(1, heartbeat(1_004_000, {"a": (BEGIN_MS + 50_000, False)}))
     assert evaluation.reached_ms() == BEGIN_MS + 4_000
@@ -184,7 +190,7 @@ def test_a_source_at_its_end_goes_on_as_wall_time_does_and_not_while_nobody_look
 
 
 def test_a_source_that_never_had_anything_begins_where_the_first_one_did() -> None:
-    evaluation = Evaluation(RULES, ["a", "b"])
+    evaluation = Evaluator(RULES, ["a", "b"])
     evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False)}))
     assert evaluation.reached_ms() is None
     evaluation.fold(1, heartbeat(1_000_500, {"a": (BEGIN_MS + 9_999, False), "b": (None, True)}))
@@ -195,7 +201,7 @@ def test_a_source_that_never_had_anything_begins_where_the_first_one_did() -> No
 def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> None:
     made = traffic(5, minutes=8)
     log = messages(made, 5)
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(log):
         evaluation.fold(offset, message)
     before = combine(evaluation.closed.values())
@@ -212,8 +218,8 @@ def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> Non
 
 
 def test_rows_of_another_format_are_refused_by_name() -> None:
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     with pytest.raises(UnreadableRows, match="expected format 1, found 9"):
-        evaluation.fold(0, pack(Rows(format=9)))
+        evaluation.fold(0, pack(EvaluationRows(format=9)))
     with pytest.raises(UnreadableRows, match="expected MessagePack"):
         evaluation.fold(0, b"\xc1")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.serving.evaluation.evaluator import Rules
-from headrace.serving.evaluation.faust_agent import AgentSettings, Keeper
+from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
+from headrace.serving.evaluation.evaluator import EvaluationRules
+from headrace.serving.evaluation.faust_agent import AgentSettings, EvaluationAgent
 from headrace.serving.evaluation.feeder import FeedFigures
-from headrace.serving.evaluation.metrics import EvaluationCollector
 from headrace.serving.evaluation.windows import Windows
 from tests.serving.evaluation.streams import ALIASES, FIELDS, SOURCES, messages, traffic
 
@@ -19,22 +19,22 @@ SETTINGS = AgentSettings(
     results_topic="evaluation",
     instance="",
     publish_s=5.0,
-    rules=Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000),
+    rules=EvaluationRules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000),
     windows=Windows(),
     sources=SOURCES,
 )
 
 
-def keeper(minutes: int) -> Keeper:
+def keeper(minutes: int) -> EvaluationAgent:
     """One that has folded so many minutes."""
-    made = Keeper(SETTINGS)
+    made = EvaluationAgent(SETTINGS)
     evaluation = made.of({})
     for offset, message in enumerate(messages(traffic(8, minutes), 8)):
         evaluation.fold(offset, message)
     return made
 
 
-def scraped(of: Keeper) -> dict[str, list[dict[str, str]]]:
+def scraped(of: EvaluationAgent) -> dict[str, list[dict[str, str]]]:
     """The labels of all series, by name."""
     registry = CollectorRegistry()
     registry.register(EvaluationCollector("news", of, lambda: FeedFigures(examples=7)))
@@ -59,7 +59,7 @@ def test_series_are_bounded_by_aliases_windows_and_slices() -> None:
 
 
 def test_a_process_that_stands_by_says_so_and_tells_nothing_else_of_windows() -> None:
-    found = scraped(Keeper(SETTINGS))
+    found = scraped(EvaluationAgent(SETTINGS))
     assert "headrace_evaluation_auc_ratio" not in found
     assert "headrace_evaluation_late_rows_total" not in found
     assert found["headrace_evaluation_active"] == [{"model": "news"}]

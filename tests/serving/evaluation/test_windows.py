@@ -8,10 +8,17 @@ import pytest
 
 from headrace.deploy.cli.views import table
 from headrace.deploy.reports.outcomes import join_outcomes
-from headrace.serving.evaluation.evaluator import Evaluation, Rules
+from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import OTHER, WHOLE
-from headrace.serving.evaluation.windows import OPEN, SETTLED, Figures, Windows, figures, total
+from headrace.serving.evaluation.windows import (
+    OPEN,
+    SETTLED,
+    WindowMetrics,
+    Windows,
+    figures,
+    total,
+)
 from tests.serving.evaluation.streams import (
     ALIASES,
     BEGIN_MS,
@@ -21,19 +28,19 @@ from tests.serving.evaluation.streams import (
     traffic,
 )
 
-RULES = Rules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000)
+RULES = EvaluationRules(fields=FIELDS, wait_ms=120_000, hold_ms=60_000)
 MINUTE_MS = 60_000
 
 
-def evaluated(minutes: int, seed: int = 11, requests: int = 30) -> Evaluation:
+def evaluated(minutes: int, seed: int = 11, requests: int = 30) -> Evaluator:
     """An evaluation of so many minutes."""
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(traffic(seed, minutes, requests), seed)):
         evaluation.fold(offset, message)
     return evaluation
 
 
-def only(found: list[Figures], **these: object) -> Figures:
+def only(found: list[WindowMetrics], **these: object) -> WindowMetrics:
     """The one that has all these."""
     [one] = [each for each in found if all(getattr(each, k) == v for k, v in these.items())]
     return one
@@ -41,7 +48,7 @@ def only(found: list[Figures], **these: object) -> Figures:
 
 def test_figures_of_the_learner_are_those_of_the_batch_report() -> None:
     made = traffic(11, 6, 60)
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, 11)):
         evaluation.fold(offset, message)
     hour = only(
@@ -119,17 +126,17 @@ def test_what_is_published_survives_json_and_is_a_table_for_an_operator() -> Non
     found = figures(evaluated(6), "news", Windows())
     assert len({each.key for each in found}) == len(found)
     for each in found:
-        assert msgspec.json.decode(msgspec.json.encode(each), type=Figures) == each
+        assert msgspec.json.decode(msgspec.json.encode(each), type=WindowMetrics) == each
     shown = table(found)
     assert shown.row_count == len(found)
     assert table([]).row_count == 0
 
 
 def test_nothing_is_published_of_nothing_and_undefined_figures_are_null() -> None:
-    assert figures(Evaluation(RULES, SOURCES), "news", Windows()) == []
-    assert total(Evaluation(RULES, SOURCES)).seen == {}
+    assert figures(Evaluator(RULES, SOURCES), "news", Windows()) == []
+    assert total(Evaluator(RULES, SOURCES)).seen == {}
     made = traffic(2, 1, 1)
-    evaluation = Evaluation(RULES, SOURCES)
+    evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, 2)):
         evaluation.fold(offset, message)
     for each in figures(evaluation, "news", Windows()):

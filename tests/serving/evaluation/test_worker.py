@@ -10,7 +10,7 @@ import pytest
 from headrace.deploy.cli.evaluate import show
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import WHOLE, combine
-from headrace.serving.evaluation.windows import Figures, read_published, total
+from headrace.serving.evaluation.windows import WindowMetrics, read_published, total
 from tests.serving.evaluation.recount import recount
 from tests.serving.evaluation.scene import Scene, Worker
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from headrace.serving.evaluation.window_pane import Summary
+    from headrace.serving.evaluation.window_pane import PaneSummary
 
 SEED = 20
 A_FEW = 6
@@ -41,7 +41,7 @@ def workers() -> Iterator[list[Worker]]:
             each.kill()
 
 
-def truth(made: Traffic) -> Summary:
+def truth(made: Traffic) -> PaneSummary:
     """A recount over everything that was written and not aborted."""
     return recount(made.examples, made.scores, made.predictions)
 
@@ -96,7 +96,9 @@ def test_a_worker_that_was_killed_has_counted_everything_once_and_publishes_it(
     assert workers[-1].stop() == 0
     assert total(scene.table()) == truth(made)
     show(kafka=scene.kafka.bootstrap, only=scene.name, slices=True, json=True)
-    lines = [msgspec.json.decode(line, type=Figures) for line in capsys.readouterr().out.split()]
+    lines = [
+        msgspec.json.decode(line, type=WindowMetrics) for line in capsys.readouterr().out.split()
+    ]
     assert {each.alias for each in lines} == {LEARNED, *ALIASES}
     assert {each.slice for each in lines} > {"all", "device=phone", "device=*absent"}
     show(kafka=scene.kafka.bootstrap, only=scene.name)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.serving.workers.mailbox import Board, Message, TooLong
+from headrace.serving.workers.mailbox import Mailbox, MailboxMessage, MessageTooLong
 
 SIZE = 64
 CONTENT = st.binary(max_size=SIZE)
@@ -22,28 +22,28 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def board(file: Path) -> Iterator[Board]:
-    with closing(Board(file, SIZE)) as made:
+def board(file: Path) -> Iterator[Mailbox]:
+    with closing(Mailbox(file, SIZE)) as made:
         yield made
 
 
-def test_a_board_has_the_last_message_for_whoever_looks(board: Board, file: Path) -> None:
-    with closing(Board(file, SIZE)) as other:
+def test_a_board_has_the_last_message_for_whoever_looks(board: Mailbox, file: Path) -> None:
+    with closing(Mailbox(file, SIZE)) as other:
         assert other.read() is None
         for number, content in enumerate((b"first", b"", b"third " * 8), 1):
             before = other.marks()
             assert board.write(content) == number
-            assert other.read() == Message(number, content)
+            assert other.read() == MailboxMessage(number, content)
             assert other.marks() != before
         assert other.write(b"from the other") == 4
-    assert board.read() == Message(4, b"from the other")
+    assert board.read() == MailboxMessage(4, b"from the other")
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(board: Board) -> None:
+def test_what_does_not_fit_is_refused_and_changes_nothing(board: Mailbox) -> None:
     board.write(b"here")
-    with pytest.raises(TooLong, match="at most 64 bytes, found 65"):
+    with pytest.raises(MessageTooLong, match="at most 64 bytes, found 65"):
         board.write(b"x" * 65)
-    assert board.read() == Message(1, b"here")
+    assert board.read() == MailboxMessage(1, b"here")
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -53,7 +53,7 @@ def test_a_writer_killed_at_any_byte_leaves_the_message_before(
 ) -> None:
     file = tmp_path / "torn"
     file.unlink(missing_ok=True)
-    with closing(Board(file, SIZE)) as board:
+    with closing(Mailbox(file, SIZE)) as board:
         for each in contents:
             board.write(each)
         before = file.read_bytes()
@@ -68,23 +68,23 @@ def test_a_writer_killed_at_any_byte_leaves_the_message_before(
         for place in order[:cut]:
             torn[place] = after[place]
         file.write_bytes(torn)
-    with closing(Board(file, SIZE)) as board:
-        whole = Message(len(contents), contents[-1]), Message(len(contents) + 1, last)
+    with closing(Mailbox(file, SIZE)) as board:
+        whole = MailboxMessage(len(contents), contents[-1]), MailboxMessage(len(contents) + 1, last)
         found = board.read()
         assert found in whole
         assert found == whole[0] or torn == after
         assert board.write(b"next") == found.number + 1
-        assert board.read() == Message(found.number + 1, b"next")
+        assert board.read() == MailboxMessage(found.number + 1, b"next")
 
 
 def _write(file: Path, count: int) -> None:
-    with closing(Board(file, SIZE)) as board:
+    with closing(Mailbox(file, SIZE)) as board:
         for each in range(count):
             board.write(bytes([each % 251]) * (each % SIZE))
 
 
 def test_who_reads_while_another_process_writes_sees_whole_messages_in_their_order(
-    board: Board, file: Path
+    board: Mailbox, file: Path
 ) -> None:
     count = 10_000
     writer = multiprocessing.get_context("spawn").Process(target=_write, args=(file, count))
@@ -103,7 +103,7 @@ def test_who_reads_while_another_process_writes_sees_whole_messages_in_their_ord
 
 def test_writers_who_hold_the_lock_lose_no_message(file: Path) -> None:
     def write() -> None:
-        with closing(Board(file, SIZE)) as mine:
+        with closing(Mailbox(file, SIZE)) as mine:
             for _ in range(200):
                 with mine.lock():
                     mine.write(b"one more")
@@ -113,5 +113,5 @@ def test_writers_who_hold_the_lock_lose_no_message(file: Path) -> None:
         each.start()
     for each in writers:
         each.join(20)
-    with closing(Board(file, SIZE)) as board:
-        assert board.read() == Message(800, b"one more")
+    with closing(Mailbox(file, SIZE)) as board:
+        assert board.read() == MailboxMessage(800, b"one more")

@@ -16,13 +16,13 @@ import pytest
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.errors import ServingError
 from headrace.serving.workers import process_pool as crew
-from headrace.serving.workers.process_pool import Member, end_all
+from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from tests.serving.scenery import eventually
 from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
 
 
 @contextmanager
-def looked_after(member: Member) -> Iterator[Member]:
+def looked_after(member: ManagedProcess) -> Iterator[ManagedProcess]:
     try:
         yield member
     finally:
@@ -37,7 +37,7 @@ def test_who_was_killed_is_started_again_and_all_end_when_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    with looked_after(Member("one", work)) as member:
+    with looked_after(ManagedProcess("one", work)) as member:
         eventually(lambda: looked(member).was_ready)
         [first] = pids(caplog)
         os.kill(first, signal.SIGKILL)
@@ -51,7 +51,7 @@ def test_who_was_killed_is_started_again_and_all_end_when_told(
 )
 def test_who_cannot_work_at_all_says_why(which: str, kind: type[Exception]) -> None:
     with (
-        looked_after(Member("one", partial(refuse, which))) as member,
+        looked_after(ManagedProcess("one", partial(refuse, which))) as member,
         pytest.raises(kind, match=re.escape(str(error_of(which)))),
     ):
         eventually(lambda: looked(member).was_ready)
@@ -62,7 +62,7 @@ def test_who_dies_again_and_again_without_a_word_is_given_up(
 ) -> None:
     monkeypatch.setattr(crew, "_FIRST_PAUSE_S", 0.0)
     with (
-        looked_after(Member("one", die)) as member,
+        looked_after(ManagedProcess("one", die)) as member,
         pytest.raises(ServingError, match=r"expected one to begin to work.*exit status -9"),
     ):
         eventually(lambda: looked(member).was_ready, 60)
@@ -70,7 +70,7 @@ def test_who_dies_again_and_again_without_a_word_is_given_up(
 
 def test_who_does_not_end_in_time_is_ended(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    member = Member("one", work_on)
+    member = ManagedProcess("one", work_on)
     eventually(lambda: looked(member).was_ready)
     end_all([member], 0.2)
     assert "did not end within" in caplog.text
@@ -96,7 +96,7 @@ def test_a_start_that_the_system_refuses_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(crew, "_LONGEST_PAUSE_S", 0.0)
-    with looked_after(Member("one", work)) as member:
+    with looked_after(ManagedProcess("one", work)) as member:
         with monkeypatch.context() as patched:
             patched.setattr(Popen, "_launch", refuse_to_start)
             assert not looked(member).was_ready

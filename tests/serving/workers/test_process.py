@@ -15,9 +15,9 @@ import pytest
 
 from headrace.deploy.local.services.ports import free_port, take_port
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.redis_backend.store import open_store
+from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import Shape
-from headrace.serving.process import ModelAt
+from headrace.serving.models.loading import StoreModel
 from tests.deploy.command import Running
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
@@ -117,7 +117,7 @@ def test_workers_answer_as_one_process_does_and_whoever_is_killed_is_missed_by_n
         run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
         several = ("--workers", "2", "--port", "0", "--alias", f"production={name}")
         with (
-            running([ModelAt(spec, store)]) as alone,
+            running([StoreModel(spec, store)]) as alone,
             command(*run, *several) as served,
         ):
             url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias
-from headrace.serving.workers.mailbox import Board
+from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases, tell_aliases
 from tests.serving.scenery import NOW_MS, Clock
 
@@ -18,7 +18,7 @@ MODELS = ("news", "news-2")
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[list[SharedAliases]]:
-    boards = [Board(tmp_path / "ALIASES", ALIASES_BYTES) for _ in range(2)]
+    boards = [Mailbox(tmp_path / "ALIASES", ALIASES_BYTES) for _ in range(2)]
     tell_aliases(boards[0], {"production": Alias("news")})
     with closing(boards[0]), closing(boards[1]):
         yield [SharedAliases(MODELS, each, Clock(), tmp_path / "kept.json") for each in boards]
@@ -58,7 +58,7 @@ def test_more_aliases_than_there_is_room_for_are_refused_before_anything_is_writ
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "kept.json"
-    with closing(Board(tmp_path / "ALIASES", ALIASES_BYTES)) as board:
+    with closing(Mailbox(tmp_path / "ALIASES", ALIASES_BYTES)) as board:
         tell_aliases(board, many := named(3_360))  # one more does not fit
         aliases = SharedAliases(MODELS, board, Clock(), file)
         with pytest.raises(BadAlias, match="expected fewer aliases, found 3361"):

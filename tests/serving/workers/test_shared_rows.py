@@ -17,15 +17,15 @@ from headrace.pserver.errors import StoreError
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.follower import Follower, Following
-from headrace.serving.replicas.freshness import Summary
-from headrace.serving.replicas.metrics import FreshnessMetrics
-from headrace.serving.replicas.status import Standing, TableRows
+from headrace.serving.replicas.freshness import FreshnessSummary
+from headrace.serving.replicas.replica_metrics import FreshnessMetrics
+from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
 from headrace.serving.workers import shared_memory as memory_file
 from headrace.serving.workers.follower_process import dead_threads
-from headrace.serving.workers.mailbox import Board
-from headrace.serving.workers.row_publisher import Publisher
+from headrace.serving.workers.mailbox import Mailbox
+from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.row_subscriber import SharedRows
-from headrace.serving.workers.shared_memory import Files, NoRoom, read_file
+from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, read_file
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,
@@ -44,14 +44,14 @@ class Kept(NamedTuple):
     """A follower's side, without its thread."""
 
     follower: Follower
-    publisher: Publisher
-    files: Files
+    publisher: RowPublisher
+    files: SharedFiles
 
 
 def kept(folder: Path, store: Any) -> Kept:
-    files = Files(folder, "news.rows")
+    files = SharedFiles(folder, "news.rows")
     table = RowTable(WIDTH, files)
-    publisher = Publisher(Board(folder / "news.board"), files, table)
+    publisher = RowPublisher(Mailbox(folder / "news.board"), files, table)
     arrived = FreshnessMetrics(CollectorRegistry()).of("news")
     replica = Replica(store, store.shape(), table)
     follower = Follower(replica, Following(), lambda: NOW_MS, arrived, publisher.stood)
@@ -68,12 +68,12 @@ def poll(side: Kept, until_version: int) -> None:
 
 
 def shared(folder: Path) -> SharedRows:
-    return SharedRows(Board(folder / "news.board"), folder, WIDTH, BUCKETS)
+    return SharedRows(Mailbox(folder / "news.board"), folder, WIDTH, BUCKETS)
 
 
 def table_of(rows: SharedRows | Follower) -> RowTable:
     reading = rows.reading()
-    assert isinstance(reading, TableRows)
+    assert isinstance(reading, TableRowSource)
     return reading._table
 
 
@@ -173,7 +173,7 @@ def test_why_there_is_nothing_to_answer_from_is_told(tmp_path: Path) -> None:
     side.follower.failure = StoreError("bucket 1 is empty")
     side.publisher.stood(side.follower)
     assert str(worker.failure) == "bucket 1 is empty"
-    assert worker.freshness() == Summary(None, None, 0)
+    assert worker.freshness() == FreshnessSummary(None, None, 0)
 
 
 def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they_are(
@@ -196,14 +196,14 @@ def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they
 
 def test_files_that_are_not_full_yet_are_not_promised_twice(tmp_path: Path) -> None:
     before = memory_file._room(tmp_path)
-    memory = Files(tmp_path, "news.rows")(64 << 20)
+    memory = SharedFiles(tmp_path, "news.rows")(64 << 20)
     assert before - memory_file._room(tmp_path) >= 60 << 20
     assert not memory.any()
 
 
 def _read(folder: Path, channel: Connection) -> None:
     worker = shared(folder)
-    assert isinstance(worker.standing, Standing)
+    assert isinstance(worker.standing, ReplicaStatus)
     table = table_of(worker)
     places = table.find(np.sort(table.ids))
     channel.send((worker.standing, table.take(places).values))
@@ -232,7 +232,7 @@ def test_another_process_reads_the_rows_and_is_ended_if_it_writes_any(tmp_path: 
 
 
 def test_memory_is_that_of_the_file(tmp_path: Path) -> None:
-    files = Files(tmp_path, "news.rows")
+    files = SharedFiles(tmp_path, "news.rows")
     written = files(4096)
     read = read_file(tmp_path / files.newest)
     written[10] = 7

@@ -7,24 +7,24 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from headrace.ingest.http.errors import AddressTaken
+from headrace.ingest.http.http_errors import AddressTaken
 from headrace.pserver.errors import MissingBucket
-from headrace.serving.workers.process_pool import Duty, Member
+from headrace.serving.workers.process_pool import ManagedProcess, WorkerContext
 
 
-def work(duty: Duty) -> None:
+def work(duty: WorkerContext) -> None:
     duty.ready()
     duty.stop.wait(60)
 
 
-def work_on(duty: Duty) -> None:
+def work_on(duty: WorkerContext) -> None:
     """Not to be stopped."""
     duty.ready()
     while True:
         signal.pause()
 
 
-def die(duty: Duty) -> None:
+def die(duty: WorkerContext) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -35,18 +35,18 @@ def error_of(which: str) -> Exception:
     return AddressTaken("127.0.0.1", 80, "--metrics-port", "in use")
 
 
-def refuse(which: str, duty: Duty) -> None:
+def refuse(which: str, duty: WorkerContext) -> None:
     raise error_of(which)
 
 
-def looked(member: Member) -> Member:
+def looked(member: ManagedProcess) -> ManagedProcess:
     """The member, after one look: a condition to wait for may ask it."""
     member.look()
     return member
 
 
 def be_parent(channel: Connection) -> None:
-    member = Member("one", work)
+    member = ManagedProcess("one", work)
     deadline_s = time.monotonic() + 60
     while not looked(member).was_ready:
         assert time.monotonic() < deadline_s

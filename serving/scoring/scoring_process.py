@@ -1,4 +1,4 @@
-"""Scoring a stream as a process: the loop with its rows, clients, clocks and metrics."""
+"""Scorer a stream as a process: the loop with its rows, clients, clocks and metrics."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 from headrace.ingest.errors import KafkaUnreachable, MissingTopic
 from headrace.ingest.http.server import metrics_port, new_registry
 from headrace.ingest.kafka import EventTopics, KafkaReader, TopicSpec, ensure_topics
-from headrace.ingest.kafka.retry import ask_again_until
+from headrace.ingest.kafka.retry import retry_until
 from headrace.ingest.kafka.topics import partition_counts
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from headrace.ingest.runtime.clock import steady_ms, wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 from headrace.serving.models.loading import open_models
 from headrace.serving.replicas.follower import Following
-from headrace.serving.requests.limits import Limits
-from headrace.serving.scoring.loop import Scoring, ScoringTopics
-from headrace.serving.scoring.metrics import ScoringCollector
+from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.scoring.loop import Scorer, ScoringTopics
+from headrace.serving.scoring.scoring_metrics import ScoringCollector
 
 if TYPE_CHECKING:
     import threading
 
     from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.models.loading import ModelAt, SnapshotAt
-    from headrace.serving.models.registry import Served
-    from headrace.serving.replicas.caching_follower import Bounds
-    from headrace.serving.scoring.loop import Figures
+    from headrace.serving.models.loading import SnapshotModel, StoreModel
+    from headrace.serving.models.registry import ServedModel
+    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.serving.scoring.loop import ScoringTotals
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ScoringSettings:
     """0: no metrics are served."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
     following: Following = field(default_factory=Following)
-    bounds: Bounds | None = None
+    bounds: CacheBounds | None = None
     """How many rows are held; None: all of them."""
 
 
@@ -70,7 +70,7 @@ def scorer_group(model: str) -> str:
 def run_scoring(
     settings: ScoringSettings,
     kafka: KafkaSettings,
-    model: ModelAt | SnapshotAt,
+    model: StoreModel | SnapshotModel,
     stop: threading.Event,
 ) -> None:
     """Score until `stop` is set; what was read by then is committed, the rest is the next one's.
@@ -82,15 +82,15 @@ def run_scoring(
     name = model.spec.name
     topics = _topics(settings, kafka, name)
     registry = new_registry()
-    [served] = open_models([model], settings.following, settings.bounds, Limits(), registry)
-    scoring: list[Scoring] = []
+    [served] = open_models([model], settings.following, settings.bounds, RequestLimits(), registry)
+    scoring: list[Scorer] = []
 
-    def figures() -> Figures | None:
+    def figures() -> ScoringTotals | None:
         return scoring[0].figures if scoring else None
 
     registry.register(ScoringCollector(name, figures))
     with (
-        telling(kafka, "scorer", instance_name(), registry),
+        publish_status(kafka, "scorer", instance_name(), registry),
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
     ):
         served.rows.start()
@@ -118,7 +118,7 @@ def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> Scor
     return topics
 
 
-def _here(served: Served, stop: threading.Event) -> bool:
+def _here(served: ServedModel, stop: threading.Event) -> bool:
     """Wait for the rows; return whether they came before `stop`."""
     while not served.rows.standing.complete:
         if served.rows.failure is not None:
@@ -131,10 +131,10 @@ def _here(served: Served, stop: threading.Event) -> bool:
 def _score(
     settings: ScoringSettings,
     kafka: KafkaSettings,
-    served: Served,
+    served: ServedModel,
     topics: ScoringTopics,
     stop: threading.Event,
-    scoring: list[Scoring],
+    scoring: list[Scorer],
 ) -> None:
     group, instance = scorer_group(served.spec.name), settings.instance or "0"
     reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
@@ -143,7 +143,7 @@ def _score(
     except BaseException:
         reader.close()
         raise
-    loop = Scoring(
+    loop = Scorer(
         reader=reader,
         transactions=transactions,
         served=served,
@@ -151,7 +151,7 @@ def _score(
         now_ms=wall_ms,
         steady_ms=steady_ms,
         rest=stop.wait,
-        restoring=ask_again_until(stop, kafka.lost_timeout_s),
+        restoring=retry_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,
     )
     scoring.append(loop)

@@ -17,14 +17,22 @@ from rich.console import Console
 from rich.live import Live
 
 from headrace.deploy.demo.live_stream import LiveStream
-from headrace.deploy.demo.metrics import DemoFigures
+from headrace.deploy.demo.metrics import DemoMetrics
 from headrace.deploy.demo.players import UPHEAVAL_SHARE, DemoSettings, playing
-from headrace.deploy.demo.schedule import Acts, observed_upheaval, programme
-from headrace.deploy.demo.synthetic import SyntheticStream, World
-from headrace.deploy.demo.view import Counted, Served, Summary, View, line, summary, table
-from headrace.deploy.local.drain import Patience
-from headrace.deploy.local.pipeline import Road
-from headrace.deploy.local.services.progress import ShownSteps
+from headrace.deploy.demo.schedule import DemoSchedule, announcement, observed_drift
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
+from headrace.deploy.demo.view import (
+    DemoSummary,
+    DemoView,
+    EventCounts,
+    ServedAccuracy,
+    line,
+    summary,
+    table,
+)
+from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.pipeline import LocalPipeline
+from headrace.deploy.local.services.progress import ShownSetupProgress
 from headrace.deploy.reports.event_log import check_log, first_impressions
 from headrace.deploy.reports.observer import (
     Observer,
@@ -37,16 +45,16 @@ from headrace.deploy.reports.observer import (
 )
 from headrace.deploy.reports.outcomes import served_beside_learned
 from headrace.deploy.reports.report import count_rows
-from headrace.ingest.joiner.process import read_state
+from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
     import threading
 
-    from headrace.deploy.demo.players import Playing
+    from headrace.deploy.demo.players import DemoPlayers
     from headrace.deploy.demo.synthetic import Event
-    from headrace.deploy.local.drain import Behind
+    from headrace.deploy.local.drain import Backlog
     from headrace.deploy.reports.observer import ServerStatus
     from headrace.pserver.rows.table import RowTable
 
@@ -64,7 +72,7 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
     if settings.data is not None:
         check_log(settings.data)
     console = Console()
-    with ShownSteps(console) as steps, Road(settings.road, steps) as road:
+    with ShownSetupProgress(console) as steps, LocalPipeline(settings.road, steps) as road:
         console.print(
             f"the page: {road.address}/ (as soon as everything has started: in some ten seconds, "
             "in a minute the first time, when all is compiled)",
@@ -73,10 +81,10 @@ def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
         if not road.start(stop):
             return
         observer = Observer(road.kafka, road.spec)
-        figures = DemoFigures(road.spec.name)
+        figures = DemoMetrics(road.spec.name)
         try:
             with (
-                telling(road.kafka, "demo", instance_name(), figures.registry),
+                publish_status(road.kafka, "demo", instance_name(), figures.registry),
                 playing(settings, road, observer) as playing_it,
             ):
                 _Demo(settings, road, observer, playing_it, console, stop, figures).run()
@@ -90,12 +98,12 @@ class _Demo:
     def __init__(
         self,
         settings: DemoSettings,
-        road: Road,
+        road: LocalPipeline,
         observer: Observer,
-        playing_it: Playing,
+        playing_it: DemoPlayers,
         console: Console,
         stop: threading.Event,
-        figures: DemoFigures,
+        figures: DemoMetrics,
     ) -> None:
         self._figures = figures
         self._killed_at_s: float | None = None
@@ -117,7 +125,7 @@ class _Demo:
         asked = curl_of(self._road.address, self._road.spec, _sample(settings))
         # not in the table, where it would be cut into lines that nobody could paste
         self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
-        self._console.print(programme(self._acts()), soft_wrap=True, highlight=False)
+        self._console.print(announcement(self._acts()), soft_wrap=True, highlight=False)
         self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
@@ -126,7 +134,7 @@ class _Demo:
             self._live = live if self._console.is_terminal else None
             observer.begin()
             self._player.start()
-            drain_s = World.lasting(settings.seconds).longest_delay_s
+            drain_s = SyntheticSite.lasting(settings.seconds).longest_delay_s
             showing_s = settings.seconds - (drain_s if settings.data is None else 0.0)
             self._play_until(showing_s)
             shown_s = observer.at_s
@@ -136,9 +144,9 @@ class _Demo:
         if not self._stop.is_set():
             self._sum_up(shown_s)
 
-    def _acts(self) -> Acts:
+    def _acts(self) -> DemoSchedule:
         settings = self._settings
-        return Acts(
+        return DemoSchedule(
             settings.seconds,
             settings.part_s,
             None if settings.data is not None else UPHEAVAL_SHARE * settings.seconds,
@@ -178,10 +186,10 @@ class _Demo:
         if self._stop.is_set():
             return
 
-        def tell(_behind: Behind) -> None:
+        def tell(_behind: Backlog) -> None:
             self._look("waiting until all is learned")
 
-        self._road.arrival.wait(self._stop, Patience(), tell)
+        self._road.arrival.wait(self._stop, DrainTimeout(), tell)
         self._observer.poll(0.2)
 
     def _look(self, phase: str) -> None:
@@ -200,19 +208,19 @@ class _Demo:
             self._figures.note(view.recent)
             self._show(view)
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: DemoView) -> None:
         if self._live is not None:
             self._live.update(table(view), refresh=True)
         elif not self._console.is_terminal and view.at_s - self._said_s >= LINE_EVERY_S:
             self._said_s = view.at_s
             self._console.print(line(view), soft_wrap=True, highlight=False)
 
-    def _view(self, phase: str, now_s: float) -> View:
+    def _view(self, phase: str, now_s: float) -> DemoView:
         settings, server = self._settings, self._server
         recent_s = min(RECENT_S, settings.part_s)
         # clicks of the last seconds are still to come: compare a little earlier
-        to_s = now_s - (World.lasting(settings.seconds).click_delay_s * 2)
-        return View(
+        to_s = now_s - (SyntheticSite.lasting(settings.seconds).click_delay_s * 2)
+        return DemoView(
             phase=phase,
             at_s=now_s,
             of_s=settings.seconds,
@@ -242,7 +250,7 @@ class _Demo:
         else:
             impressions, clicks = state.impressions, state.clicks
         race, upheaval_s = self._observer.race, self._acts().upheaval_s
-        result = Summary(
+        result = DemoSummary(
             seconds=self._observer.at_s,
             impressions=impressions,
             clicks=clicks,
@@ -254,20 +262,20 @@ class _Demo:
             rows=rows.rows,
             killed_at_s=self._killed_at_s,
             served=self._served(),
-            upheaval=None if upheaval_s is None else observed_upheaval(race, upheaval_s),
-            counted=Counted(
+            upheaval=None if upheaval_s is None else observed_drift(race, upheaval_s),
+            counted=EventCounts(
                 impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
             ),
         )
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
 
-    def _served(self) -> Served | None:
+    def _served(self) -> ServedAccuracy | None:
         """Join what the server had answered with what came of it; what the learner gave, too."""
         client, road = self._playing.client, self._road
         if client is None:
             return None
         beside = served_beside_learned(road.kafka, road.spec, client.served())
-        return Served(
+        return ServedAccuracy(
             client.asked,
             beside.served.progressive(),
             beside.learned.progressive(),
@@ -281,5 +289,5 @@ def _sample(settings: DemoSettings) -> list[Event]:
     if settings.data is not None:
         return first_impressions(settings.data, 2)
     now_ms = wall_ms()
-    stream = SyntheticStream(World.lasting(settings.seconds), settings.seed, now_ms)
+    stream = SyntheticStream(SyntheticSite.lasting(settings.seconds), settings.seed, now_ms)
     return stream.step(now_ms, 1).impressions[:2]

@@ -22,22 +22,22 @@ from headrace.pserver.replica.replica import Copied, Replica, Stale
 from headrace.pserver.rows.deltas import NEVER
 from headrace.pserver.snapshots import manifest as manifests
 from headrace.pserver.snapshots.bucket_file import pack
-from headrace.pserver.snapshots.errors import StorageFailed
 from headrace.pserver.snapshots.manifest import BucketFile, Manifest
+from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.pserver.rows.row_codec import Rows
-    from headrace.pserver.snapshots.storage import Shelf
-    from headrace.pserver.store import Answer, Shape, Store
+    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.store import BucketAnswer, Shape, Store
 
 _ENTRIES_A_POLL = 64
 _PAUSE_S = 0.05
 """Before a node that did not answer is asked again."""
 
 
-class Progress(NamedTuple):
+class SnapshotProgress(NamedTuple):
     """How far a long piece of work has come."""
 
     done: int
@@ -48,7 +48,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class SnapshotSettings:
     """How a snapshot is taken."""
 
     parallel: int = 2
@@ -58,7 +58,7 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SnapshotFacts:
     """What a store does not say of itself."""
 
     headrace: str
@@ -71,14 +71,14 @@ class Facts:
 
 def write_snapshot(
     store: Store,
-    shelf: Shelf,
-    facts: Facts,
+    shelf: SnapshotStorage,
+    facts: SnapshotFacts,
     *,
     now_ms: Callable[[], int],
     token: str,
     stop: threading.Event,
-    tell: Callable[[Progress], None],
-    writing: Writing | None = None,
+    tell: Callable[[SnapshotProgress], None],
+    writing: SnapshotSettings | None = None,
 ) -> Manifest | None:
     """Write a snapshot of the store's model; return its manifest, or None if told to stop before.
 
@@ -86,7 +86,7 @@ def write_snapshot(
     StorageFailed, Unreachable if the model's shape cannot be read, StoreError if a bucket cannot
     be copied for too long; then, too, there is no snapshot.
     """
-    writing = writing or Writing()
+    writing = writing or SnapshotSettings()
     shape, begun_ms = store.shape(), now_ms()
     at_ms = begun_ms if facts.as_of_ms is None else facts.as_of_ms
     name = manifests.name_of(shape.model, at_ms, token)
@@ -122,7 +122,7 @@ def write_snapshot(
 
 
 def _write_all(
-    copying: _Copying, buckets: int, parallel: int, tell: Callable[[Progress], None]
+    copying: _Copying, buckets: int, parallel: int, tell: Callable[[SnapshotProgress], None]
 ) -> list[BucketFile]:
     files: list[BucketFile] = []
     with ThreadPoolExecutor(parallel, thread_name_prefix="snapshot") as pool:
@@ -131,7 +131,11 @@ def _write_all(
             for future in as_completed(futures):
                 files.append(future.result())
                 rows = sum(each.rows for each in files)
-                tell(Progress(len(files), buckets, rows, sum(each.size_bytes for each in files)))
+                tell(
+                    SnapshotProgress(
+                        len(files), buckets, rows, sum(each.size_bytes for each in files)
+                    )
+                )
         except BaseException:
             copying.halt()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -149,10 +153,10 @@ class _Copying:
     def __init__(
         self,
         store: Store,
-        shelf: Shelf,
+        shelf: SnapshotStorage,
         shape: Shape,
         name: str,
-        writing: Writing,
+        writing: SnapshotSettings,
         now_ms: Callable[[], int],
         stop: threading.Event,
     ) -> None:
@@ -189,10 +193,10 @@ class _Copying:
             checksum=rows.checksum(),
         )
 
-    def _reach(self, bucket: int) -> tuple[Replica, Answer]:
+    def _reach(self, bucket: int) -> tuple[Replica, BucketAnswer]:
         """Return a copy of a bucket and its marks as of the same version."""
         replica = Replica(self._store, self._shape, buckets=[bucket])
-        goal: Answer | None = None
+        goal: BucketAnswer | None = None
         moved_ms = self._now_ms()
         while True:
             if self._halted.is_set() or self._stop.is_set():
@@ -224,6 +228,6 @@ class _Copying:
                 self._halted.wait(_PAUSE_S)
 
 
-def _first_seen_s(rows: Rows) -> int:
+def _first_seen_s(rows: FoldedRows) -> int:
     seen = rows.first_seen[rows.first_seen != NEVER]
     return int(seen.min()) if seen.shape[0] else 0

@@ -24,7 +24,7 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One thing that is not as it should be."""
 
     severity: Severity

@@ -21,7 +21,7 @@ SHOW, CLICK, RATE, AGE = 0, 1, 2, 3
 KINDS = {"show": SHOW, "click": CLICK, "rate": RATE, "age": AGE}
 
 
-class Program(NamedTuple):
+class StatisticsProgram(NamedTuple):
     """What to read and what to cross, as the arrays that a kernel walks through."""
 
     kinds: Integers  # (levels,) SHOW, CLICK, RATE or AGE
@@ -34,7 +34,7 @@ class Program(NamedTuple):
     parts: Integers  # level i as i, column j of the single-valued fields as -1 - j
 
 
-class Reading(NamedTuple):
+class StatisticRead(NamedTuple):
     """One level: what is read of which field's row."""
 
     kind: int
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     per_doubling: float
 
 
-class Crossing(NamedTuple):
+class CrossRead(NamedTuple):
     """One statistic: a level alone, or several with fields."""
 
     number: int
@@ -53,10 +53,10 @@ class Crossing(NamedTuple):
     """Level i as i, column j of the single-valued fields as -1 - j."""
 
 
-def program(readings: Sequence[Reading], crossings: Sequence[Crossing]) -> Program:
+def program(readings: Sequence[StatisticRead], crossings: Sequence[CrossRead]) -> StatisticsProgram:
     """Return the arrays of a program."""
     lengths = [len(crossing.parts) for crossing in crossings]
-    return Program(
+    return StatisticsProgram(
         np.array([reading.kind for reading in readings], np.int64),
         np.array([reading.field for reading in readings], np.int64),
         np.array([reading.prior_clicks for reading in readings], np.float64),

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from headrace.deploy.local.background_replay import LogReplay, watch_replay
-from headrace.deploy.local.drain import Patience
-from headrace.deploy.local.pipeline import Road, RoadSettings
-from headrace.deploy.local.services.progress import ShownSteps
+from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
+from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import ShownSetupProgress
 from headrace.deploy.reports.event_log import check_log, first_impressions
 from headrace.deploy.reports.observer import ask_caught_up, copied, curl_of
 from headrace.deploy.reports.report import (
-    Freshness,
+    FreshnessReport,
     count_rows,
     make_report,
     read_held,
     read_outcomes,
     write_report,
 )
-from headrace.ingest.joiner.process import read_state
+from headrace.ingest.joiner.committed_state import read_state
 
 if TYPE_CHECKING:
     import threading
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from headrace.deploy.local.drain import Behind
+    from headrace.deploy.local.drain import Backlog
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """What to replay, and what to do then."""
 
-    road: RoadSettings
+    road: PipelineSettings
     data: tuple[Path, ...]
     report: Path | None
     """Where the report is written; None: only shown."""
@@ -59,22 +59,22 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
     for directory in settings.data:
         check_log(directory)
     console = Console(stderr=True)
-    with ShownSteps(console) as steps, Road(settings.road, steps) as road:
+    with ShownSetupProgress(console) as steps, LocalPipeline(settings.road, steps) as road:
         if not road.start(stop):
             return
-        replaying = LogReplay(road.kafka, road.spec, settings.data, settings.speed)
+        replaying = BackgroundReplay(road.kafka, road.spec, settings.data, settings.speed)
         if not watch_replay(replaying, console, stop, road.check):
             return
         with console.status("waiting until all is learned") as status:
 
-            def tell(behind: Behind) -> None:
+            def tell(behind: Backlog) -> None:
                 road.check()
                 status.update(
                     f"waiting until all is learned: {behind.events:,} events to join, "
                     f"{behind.batches:,} batches to apply"
                 )
 
-            if not road.arrival.wait(stop, Patience(), tell):
+            if not road.arrival.wait(stop, DrainTimeout(), tell):
                 return
         seconds = time.monotonic() - replaying.began_s
         report = _report(road, settings, seconds, stop)
@@ -89,7 +89,7 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
 
 
 def _report(
-    road: Road, settings: RunSettings, seconds: float, stop: threading.Event
+    road: LocalPipeline, settings: RunSettings, seconds: float, stop: threading.Event
 ) -> dict[str, Any]:
     rows = copied(road.store)
     server = ask_caught_up(road.address, road.spec.name, rows, stop)
@@ -99,7 +99,9 @@ def _report(
         outcomes=read_outcomes(road.kafka, road.spec),
         data=settings.data,
         rows=count_rows(rows.table, road.spec.fields),
-        freshness=Freshness(server.p50_ms, server.p99_ms) if server else Freshness(None, None),
+        freshness=FreshnessReport(server.p50_ms, server.p99_ms)
+        if server
+        else FreshnessReport(None, None),
         seconds=seconds,
     )
 

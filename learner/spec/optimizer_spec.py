@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.ingest.features.spec_text import one_of
-from headrace.learner.spec import optimizers as spec
+from headrace.learner.spec import optimizer_spec as spec
 from headrace.learner.spec.tables import only, real, shown, table_of
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.serving.replicas.caching_follower import Bounded
-    from headrace.serving.replicas.status import LocalRows, Standing
+    from headrace.serving.replicas.caching_follower import CachingFollower
+    from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
 _REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -33,7 +33,7 @@ _BOUNDS = (*map(str, _REQUEST_S), "+Inf")
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 
 
-class _Answered:
+class _AnsweredTotals:
     """The requests to one model that got their predictions."""
 
     __slots__ = ("candidates", "seconds", "within")
@@ -67,7 +67,7 @@ class FreshnessMetrics:
         return observe
 
 
-class BoundedMetrics:
+class CacheMetrics:
     """What bounded replicas had, and what they had to fetch."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -95,12 +95,12 @@ class BoundedMetrics:
 
         return count
 
-    def watch(self, model: str, rows: Bounded) -> None:
+    def watch(self, model: str, rows: CachingFollower) -> None:
         """Tell from now on how large a model's tails are."""
         self._tail.labels(model).set_function(lambda: rows.tail_bytes)
 
 
-class Here(Protocol):
+class LocalReplicas(Protocol):
     """A model whose rows are here."""
 
     @property
@@ -115,7 +115,7 @@ class Here(Protocol):
 class ReplicaCollector(Collector):
     """The state of every model's replica."""
 
-    def __init__(self, models: Sequence[Here], now_ms: Callable[[], int]) -> None:
+    def __init__(self, models: Sequence[LocalReplicas], now_ms: Callable[[], int]) -> None:
         self._models, self._now_ms = models, now_ms
 
     def collect(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ class ReplicaCollector(Collector):
         yield from (state, copies, age, event)
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[Standing], float]], ...] = (
+_GAUGES: tuple[tuple[str, str, Callable[[ReplicaStatus], float]], ...] = (
     ("complete", "1 once predictions are answered.", lambda s: float(s.complete)),
     ("rows", "Rows in this server's replica.", lambda s: s.rows),
     ("version", "Sum of the versions of all buckets.", lambda s: s.version),

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.serving.scoring.loop import Figures
+    from headrace.serving.scoring.loop import ScoringTotals
 
 
 class ScoringCollector(Collector):
     """The totals of one process."""
 
-    def __init__(self, model: str, figures: Callable[[], Figures | None]) -> None:
+    def __init__(self, model: str, figures: Callable[[], ScoringTotals | None]) -> None:
         """`figures` returns None as long as nothing is scored."""
         self._model, self._figures = model, figures
 

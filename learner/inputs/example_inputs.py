@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.learner.inputs.rare_rows import (
     fetch_admission,
     list_reads,
@@ -27,7 +27,7 @@ from headrace.learner.inputs.rare_rows import (
     place_strangers,
 )
 from headrace.learner.inputs.statistics import keep, recall, statistic_id, take_levels
-from headrace.learner.kernels.row_finding import (
+from headrace.learner.kernels.row_lookup import (
     add_rows,
     bucket_at,
     fetch_ids,
@@ -55,7 +55,7 @@ _INTERCEPT = np.uint64(INTERCEPT)
 _ONE = np.float32(1.0)
 
 
-class Features(NamedTuple):
+class FeatureColumns(NamedTuple):
     """`Encoded`, as kernels take it: read-only, aligned, contiguous."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
@@ -65,7 +65,7 @@ class Features(NamedTuple):
     number_ids: npt.NDArray[np.uint64]  # (numbers,)
 
 
-class Labelled(NamedTuple):
+class LabelledColumns(NamedTuple):
     """What a batch of examples says beside its features."""
 
     kinds: npt.NDArray[np.uint8]  # (n,)
@@ -76,7 +76,7 @@ class Labelled(NamedTuple):
     weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
 
 
-class Scratch(NamedTuple):
+class InputScratch(NamedTuple):
     """Working memory of one call: the inputs of a block of examples."""
 
     ids: npt.NDArray[np.uint64]  # (block, inputs) of the rows that are the inputs
@@ -95,7 +95,7 @@ class Scratch(NamedTuple):
     everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
 
 
-@part
+@inlined
 def _list_own(features, i, scratch, row):  # type: ignore[no-untyped-def]
     """Write ids of the fields and items of example i, and values of all but its statistics.
 
@@ -118,7 +118,7 @@ def _list_own(features, i, scratch, row):  # type: ignore[no-untyped-def]
     return count
 
 
-@part
+@inlined
 def common_input(features, k):  # type: ignore[no-untyped-def]
     """Return which input is the kth that every example has, and the id of its row."""
     if k == 0:
@@ -126,7 +126,7 @@ def common_input(features, k):  # type: ignore[no-untyped-def]
     return features.ids.shape[1] + k, features.number_ids[k - 1]
 
 
-@part
+@inlined
 def list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no-untyped-def]
     """Write ids and values of the statistics, given their levels; return how many inputs."""
     for k in range(program.numbers.shape[0]):
@@ -136,7 +136,7 @@ def list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no
     return count
 
 
-@part
+@inlined
 def find_common(columns, active, shift, features, scratch):  # type: ignore[no-untyped-def]
     """Find the rows that are inputs of every example, for the whole of a batch.
 
@@ -151,7 +151,7 @@ def find_common(columns, active, shift, features, scratch):  # type: ignore[no-u
             ids[row, at], places[row, at], live[row, at] = row_id, place, counts
 
 
-@part
+@inlined
 def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, singles):  # type: ignore[no-untyped-def]
     """Leave the levels of example i in the scratch: as they were kept, else from the rows."""
     kind = labelled.kinds[i]
@@ -171,7 +171,7 @@ def list_levels(columns, program, memory, window_ms, labelled, i, scratch, row, 
         keep(memory, labelled.impressions[i], scratch.levels, labelled.shown_ms[i], window_ms)
 
 
-@part
+@inlined
 def find_block(columns, active, shift, gate, features, begin, end, scratch):  # type: ignore[no-untyped-def]
     """Find the rows of all inputs of a block but its statistics; ask for what is next.
 
@@ -202,7 +202,7 @@ def find_block(columns, active, shift, gate, features, begin, end, scratch):  # 
             fetch_rest(columns, scratch, row, items, count)
 
 
-@part
+@inlined
 def begin_at(first):  # type: ignore[no-untyped-def]
     """Return with which example to begin, 0 if nobody said."""
     # None is a type: the kernel for who holds all rows is compiled without what follows from this
@@ -211,7 +211,7 @@ def begin_at(first):  # type: ignore[no-untyped-def]
     return first
 
 
-@part
+@inlined
 def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Return whether the row of any of inputs [begin, end) is not in the table."""
     places = scratch.places[row]
@@ -221,7 +221,7 @@ def _lacks(scratch, row, begin, end):  # type: ignore[no-untyped-def]
     return lacking > 0
 
 
-@part
+@inlined
 def find_example(  # type: ignore[no-untyped-def]
     columns,
     active,
@@ -263,7 +263,7 @@ def find_example(  # type: ignore[no-untyped-def]
     return count, strangers
 
 
-@part
+@inlined
 def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type: ignore[no-untyped-def]
     """Find the rows of impression i, shown at `event_ms`, in row 0 of the scratch. Adds none.
 
@@ -289,7 +289,7 @@ def find_asked(columns, program, gate, features, event_ms, i, scratch):  # type:
     return count, strangers
 
 
-@part
+@inlined
 def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # type: ignore[no-untyped-def]
     """Give each input of example i without a row the place where it is learned."""
     impression = labelled.impressions[i] if gate.sightings == 0 else np.uint64(0)
@@ -297,13 +297,13 @@ def settle_strangers(columns, gate, labelled, i, strangers, scratch, row):  # ty
     place_strangers(columns, gate, strangers, clicked, impression, scratch, row)
 
 
-@part
+@inlined
 def weight_of(labelled, i):  # type: ignore[no-untyped-def]
     """Return what example i counts as in the loss: its slope is that of so many."""
     return labelled.weights[i] if labelled.weights.shape[0] else _ONE
 
 
-@part
+@inlined
 def counts_of(labelled, i):  # type: ignore[no-untyped-def]
     """Return what example i adds to the counters of its rows: shows, clicks, the second it was.
 

@@ -27,12 +27,17 @@ from headrace.ingest.kafka.topics import (
 )
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.evaluator import Rules
-from headrace.serving.evaluation.faust_agent import AgentSettings, Keeper, changelog_topic, make_app
+from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
+from headrace.serving.evaluation.evaluator import EvaluationRules
+from headrace.serving.evaluation.faust_agent import (
+    AgentSettings,
+    EvaluationAgent,
+    changelog_topic,
+    make_app,
+)
 from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedPace, FeedTopics
-from headrace.serving.evaluation.metrics import EvaluationCollector
 from headrace.serving.evaluation.windows import RESULTS, Windows
 from headrace.serving.observers.prediction_log import TOPIC, ensure_predictions
 
@@ -103,15 +108,15 @@ def run_evaluation(
         windows=settings.windows,
         sources=sources,
     )
-    keeper, ending = Keeper(agent), _Ending(stop)
-    feeding = _Feeding(settings, kafka, spec, topics, ending)
+    keeper, ending = EvaluationAgent(agent), _EvaluationExit(stop)
+    feeding = _FeederThread(settings, kafka, spec, topics, ending)
     collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
     REGISTRY.register(collector)
     server = start_http_server(settings.metrics_port) if settings.metrics_port else None
     try:
         with (
             tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
-            telling(kafka, "evaluation", instance_name(), REGISTRY),
+            publish_status(kafka, "evaluation", instance_name(), REGISTRY),
         ):
             feeding.start()
             asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
@@ -126,10 +131,10 @@ def run_evaluation(
         raise ending.failure
 
 
-def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> Rules:
+def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> EvaluationRules:
     """Return the rules that follow from a model's spec and what is published."""
     wait_ms = settings.wait_ms or spec.fields.label.window_ms + _LEAST_WAIT_MS
-    return Rules(
+    return EvaluationRules(
         fields=spec.fields.slice_by,
         wait_ms=wait_ms,
         keep_ms=2 * max(settings.windows.lengths_ms),
@@ -156,7 +161,7 @@ def _quiet() -> None:
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
-class _Ending:
+class _EvaluationExit:
     """Why the process ends: it was told to, or a part of it failed."""
 
     def __init__(self, stop: threading.Event) -> None:
@@ -179,7 +184,7 @@ class _Ending:
         return self._stop.is_set() or self._leaving.is_set()
 
 
-class _Feeding(threading.Thread):
+class _FeederThread(threading.Thread):
     """The feeder's thread."""
 
     def __init__(
@@ -188,7 +193,7 @@ class _Feeding(threading.Thread):
         kafka: KafkaSettings,
         spec: ModelSpec,
         topics: FeedTopics,
-        ending: _Ending,
+        ending: _EvaluationExit,
     ) -> None:
         super().__init__(name="feeder")
         self._settings, self._kafka, self._spec = settings, kafka, spec
@@ -233,7 +238,11 @@ class _Feeding(threading.Thread):
 
 
 async def _run_app(
-    agent: AgentSettings, kafka: KafkaSettings, keeper: Keeper, ending: _Ending, directory: str
+    agent: AgentSettings,
+    kafka: KafkaSettings,
+    keeper: EvaluationAgent,
+    ending: _EvaluationExit,
+    directory: str,
 ) -> None:
     app = make_app(agent, kafka, keeper, ending.fail, directory)
     await app.start()

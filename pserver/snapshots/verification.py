@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows.row_codec import Rows
+from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
-from headrace.pserver.snapshots.errors import DamagedSnapshot
-from headrace.pserver.snapshots.write import Progress
+from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
+from headrace.pserver.snapshots.writer import SnapshotProgress
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
     from headrace.pserver.snapshots.manifest import BucketFile, Manifest
-    from headrace.pserver.snapshots.storage import Shelf
+    from headrace.pserver.snapshots.storage import SnapshotStorage
 
 _PARALLEL = 2
 """Files at a time: while one is fetched another is checked."""
 
 
 def verify(
-    shelf: Shelf,
+    shelf: SnapshotStorage,
     manifest: Manifest,
     *,
     stop: threading.Event,
-    tell: Callable[[Progress], None],
+    tell: Callable[[SnapshotProgress], None],
 ) -> list[str]:
     """Return a line for everything that is wrong, in the order of buckets; none if all is well.
 
@@ -59,7 +59,7 @@ def verify(
             problems += found
             rows += each.rows
             size_bytes += each.size_bytes
-            tell(Progress(done, manifest.buckets, rows, size_bytes))
+            tell(SnapshotProgress(done, manifest.buckets, rows, size_bytes))
     return problems
 
 
@@ -79,7 +79,7 @@ def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) ->
         problems.append(f"expected {expected.rows} rows, found {count}")
     if not chunks:
         return problems
-    rows = Rows._make(np.concatenate(column) for column in zip(*chunks, strict=True))
+    rows = FoldedRows._make(np.concatenate(column) for column in zip(*chunks, strict=True))
     if (rows.ids[1:] <= rows.ids[:-1]).any():
         problems.append("expected ids in ascending order, each once")
     strays = np.flatnonzero(manifest.shape.bucket_of(rows.ids) != expected.bucket)
@@ -106,8 +106,8 @@ def wrong_bytes(blob: bytes, expected: BucketFile) -> str:
 
 
 def read_bucket(
-    shelf: Shelf, manifest: Manifest, file: BucketFile, *, trusting: bool = False
-) -> list[Rows]:
+    shelf: SnapshotStorage, manifest: Manifest, file: BucketFile, *, trusting: bool = False
+) -> list[FoldedRows]:
     """Return the rows of a bucket's file in chunks, ids ascending; the arrays are read-only.
 
     `trusting`: do not compare its bytes with their digest. Raises DamagedSnapshot, StorageFailed.

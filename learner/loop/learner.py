@@ -25,14 +25,14 @@ from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.errors import NotPulled
-from headrace.learner.kernels.pending_gains import Pending, view_of
-from headrace.learner.loop.batch_guard import letter_of
-from headrace.learner.loop.cached_replica import HotRows
+from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.loop.batch_guard import quarantine_letter
+from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
-from headrace.learner.loop.example_queue import Intake
+from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.pacing import AT_EASE
-from headrace.learner.loop.pushes import Progress, Pushes
-from headrace.learner.loop.row_prefetcher import Bounded
+from headrace.learner.loop.pushes import LearningProgress, Pushes
+from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.pserver.errors import Unreachable
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
     from headrace.ingest.features.fields import FieldSet
     from headrace.ingest.kafka.protocols import Reader, Writer
-    from headrace.learner.loop.batch_guard import Guard
-    from headrace.learner.loop.example_queue import Batch
-    from headrace.learner.loop.pacing import Pace
+    from headrace.learner.loop.batch_guard import BatchGuard
+    from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.pushes import Exchange
-    from headrace.learner.models import Learning
-    from headrace.learner.models.sync_group import Rounds
+    from headrace.learner.models import TrainableModel
+    from headrace.learner.models.sync_group import SyncGroup
     from headrace.pserver.replica.replica import Change, Replica
     from headrace.pserver.store import Store
 
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Figures:
+class LearnerTotals:
     """Running totals of what one learner learned, for its metrics."""
 
     examples: int = 0
@@ -86,19 +86,20 @@ class Learner:
         score_topic: str,
         store: Store,
         exchange: Exchange,
-        replica: Replica | HotRows,
-        model: Learning,
+        replica: Replica | CachedReplica,
+        model: TrainableModel,
         fields: FieldSet,
-        pace: Pace,
+        pace: LearnerPacing,
         now_ms: Callable[[], int],
         draw_nonce: Callable[[], bytes],
         rest: Callable[[float], None],
         accept_topic: str = "",
-        guard: Guard | None = None,
+        guard: BatchGuard | None = None,
         dead_letters: str = "",
-        rounds: Rounds | None = None,
+        rounds: SyncGroup | None = None,
     ) -> None:
-        """`accept_topic`: see Intake. `guard` holds batches back, by a letter to `dead_letters`.
+        """`accept_topic`: see ExampleQueue. `guard` holds batches back, by a letter to
+        `dead_letters`.
 
         `rounds`: of a model whose layers are stepped by several learners together.
         """
@@ -109,10 +110,10 @@ class Learner:
         self._guard, self._dead_letters = guard, dead_letters
         self._shape = replica.shape
         self.view = view_of(self._shape.width)
-        self._pending = Pending(self.view, self._shape)
+        self._pending = PendingGains(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()
-        self._intake = Intake(
+        self._intake = ExampleQueue(
             reader,
             cursors,
             fields,
@@ -130,12 +131,12 @@ class Learner:
             now_ms=now_ms,
             draw_nonce=draw_nonce,
         )
-        self.bounded: Bounded | None = None
-        if isinstance(replica, HotRows):
+        self.bounded: RowPrefetcher | None = None
+        if isinstance(replica, CachedReplica):
             held = replica, self.view, self._pending, self._pushes
-            self.bounded = Bounded(*held, self._follow, pace.retry_interval_ms)
-        self.progress = Progress()
-        self.figures = Figures()
+            self.bounded = RowPrefetcher(*held, self._follow, pace.retry_interval_ms)
+        self.progress = LearningProgress()
+        self.figures = LearnerTotals()
         self.tally = self._pushes.tally
         self._recheck_at_ms = 0
         self._pushed_at_ms = now_ms()
@@ -255,7 +256,7 @@ class Learner:
                 break
         return learned
 
-    def _learn(self, batch: Batch) -> None:
+    def _learn(self, batch: ExampleBatch) -> None:
         examples, guard = batch.examples, self._guard
         if guard is not None:
             reason = guard.reason(batch.name, batch.offset, examples)
@@ -292,7 +293,7 @@ class Learner:
         clicked = examples.append_ms[examples.kinds == Kind.CLICKED]
         self.progress.clicked(batch.name, batch.offset, clicked.tolist())
 
-    def _rehearse(self, rounds: Rounds, guard: Guard, batch: Batch) -> str | None:
+    def _rehearse(self, rounds: SyncGroup, guard: BatchGuard, batch: ExampleBatch) -> str | None:
         """Return why a batch may not be brought to a round: what all have stepped stays."""
         name, offset, examples = batch.name, batch.offset, batch.examples
         scores, largest = rounds.rehearse(self.view, self._intake.active(batch), examples)
@@ -305,7 +306,7 @@ class Learner:
         """Let go of what was learned since the last push, and read it and these sources again."""
         self._read_again(self._pushes.undo() | again)
 
-    def _report(self, batch: Batch, reason: str) -> None:
+    def _report(self, batch: ExampleBatch, reason: str) -> None:
         """Count a batch held back, and write a letter about it."""
         examples = batch.examples
         self.figures.held_batches += 1
@@ -314,7 +315,7 @@ class Learner:
         log.error("%s/%d at offset %d held back: %s", *source, batch.offset, reason)
         names = orjson.dumps(examples.impression_ids.to_pylist())
         record = Record(batch.source, batch.offset, int(examples.append_ms.max()), names)
-        letter = pack_letter(record, letter_of(len(examples), reason))
+        letter = pack_letter(record, quarantine_letter(len(examples), reason))
         self._scores.send(Source(self._dead_letters, 0), letter)
 
     def _send_scores(

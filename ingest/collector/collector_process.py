@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest.collector.app import make_app
-from headrace.ingest.collector.backpressure import Limits, Room
+from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.collector.metrics import CollectorMetrics
 from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.http.server import (
-    Leaving,
+    Draining,
     Readiness,
     listening_socket,
     metrics_port,
@@ -27,7 +27,7 @@ from headrace.ingest.http.server import (
 )
 from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
 from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
     import threading
@@ -65,7 +65,7 @@ class CollectorSettings:
     drain_ms: int = 0
     """How long to go on taking once not ready: more than a load balancer's probe interval."""
     topics: EventTopics = field(default_factory=EventTopics)
-    limits: Limits = field(default_factory=Limits)
+    limits: CollectorLimits = field(default_factory=CollectorLimits)
 
     @property
     def finish_s(self) -> int:
@@ -94,12 +94,16 @@ def run_collector(
     topics = settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     registry = new_registry()
-    metrics, room, readiness = CollectorMetrics(registry), Room(settings.limits), Readiness()
+    metrics, room, readiness = (
+        CollectorMetrics(registry),
+        AdmissionControl(settings.limits),
+        Readiness(),
+    )
     with (
         listening_socket(settings.host, settings.port) as listener,
         contextlib.closing(Delivery(kafka, settings.deadline_s, settings.linger_ms)) as delivery,
         metrics_port(settings.metrics_host, settings.metrics_port, registry),
-        telling(kafka, "collector", instance_name(), registry),
+        publish_status(kafka, "collector", instance_name(), registry),
         rare_collections(_COLLECT_AFTER),
     ):
         metrics.watch(room, delivery)
@@ -111,7 +115,7 @@ def run_collector(
         def broken() -> bool:
             return delivery.failure is not None
 
-        leaving = Leaving(stop, readiness, broken, settings.drain_ms, settings.finish_s)
+        leaving = Draining(stop, readiness, broken, settings.drain_ms, settings.finish_s)
         run_app(app, listener, leaving, (delivery.run, delivery.probe))
     if delivery.failure is not None:
         raise delivery.failure

@@ -15,10 +15,10 @@ from prometheus_client import REGISTRY, start_http_server
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.joiner.committed_state import JoinerState, StateReader, read_state
-from headrace.ingest.joiner.loop import Joiner, Pace
-from headrace.ingest.joiner.metrics import JoinerCollector
+from headrace.ingest.joiner.joiner_metrics import JoinerCollector
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.retry import ask_again_until
+from headrace.ingest.kafka.retry import retry_until
 from headrace.ingest.kafka.topics import (
     EventTopics,
     check_co_partitioned,
@@ -27,7 +27,7 @@ from headrace.ingest.kafka.topics import (
 )
 from headrace.ingest.kafka.transactions import KafkaTransactions
 from headrace.ingest.runtime.clock import steady_ms
-from headrace.ingest.runtime.status import instance_name, telling
+from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
     import threading
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 __all__ = [
+    "JoinerPacing",
     "JoinerSettings",
     "JoinerState",
-    "Pace",
     "StateReader",
     "read_state",
     "run_joiner",
@@ -66,7 +66,7 @@ class JoinerSettings:
     metrics_port: int = 0
     """0: no metrics are served."""
     topics: EventTopics = field(default_factory=EventTopics)
-    pace: Pace = field(default_factory=Pace)
+    pace: JoinerPacing = field(default_factory=JoinerPacing)
 
 
 @contextmanager
@@ -111,14 +111,14 @@ def run_joiner(
         pace=settings.pace,
         now_ms=steady_ms,
         rest=stop.wait,
-        restoring=ask_again_until(stop, kafka.lost_timeout_s),
+        restoring=retry_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,
     )
     collector = JoinerCollector(model, joiner, reader)
     REGISTRY.register(collector)
     server = start_http_server(settings.metrics_port) if settings.metrics_port else None
     try:
-        with rare_collections(), telling(kafka, "joiner", instance_name(), REGISTRY):
+        with rare_collections(), publish_status(kafka, "joiner", instance_name(), REGISTRY):
             while not stop.is_set():
                 joiner.step(_STEP_S)
             joiner.finish()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Called = Callable[[KafkaError | None, Message], None]
 
 
-class Written(NamedTuple):
+class ProducedMessage(NamedTuple):
     """A message that was acknowledged."""
 
     topic: str
@@ -26,11 +26,11 @@ class Written(NamedTuple):
     value: bytes
 
 
-class ListKafka:
+class FakeProducer:
     """A producer that writes to a list."""
 
     def __init__(self) -> None:
-        self.written: list[Written] = []
+        self.written: list[ProducedMessage] = []
         self.config: dict[str, Any] = {}
         self.failing: dict[bytes, KafkaError] = {}
         """Errors of values that are not written."""
@@ -40,10 +40,10 @@ class ListKafka:
         """While it is set nothing is acknowledged."""
         self.down = False
         self.purged = self.closed = False
-        self._queued: list[tuple[Written, Called]] = []
+        self._queued: list[tuple[ProducedMessage, Called]] = []
         self._errors: list[KafkaError] = []
 
-    def make(self, config: dict[str, Any]) -> ListKafka:
+    def make(self, config: dict[str, Any]) -> FakeProducer:
         """Be made with a configuration."""
         self.config = config
         return self
@@ -61,7 +61,7 @@ class ListKafka:
             if message["value"] in self.refusing:
                 message["_error"] = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
             else:
-                self._queued.append((Written(topic, **message), on_delivery))
+                self._queued.append((ProducedMessage(topic, **message), on_delivery))
                 queued += 1
         return queued
 
@@ -107,7 +107,7 @@ class ListKafka:
 class _Report:
     """What is told of a message."""
 
-    def __init__(self, message: Written) -> None:
+    def __init__(self, message: ProducedMessage) -> None:
         self._message = message
 
     def value(self) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.pserver.inspection.survey import Survey
-    from headrace.pserver.redis_backend.store import RedisStore
+    from headrace.pserver.redis_backend.redis_store import RedisStore
 
 _SIGNS_SHOWN = 3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import part
+from headrace.ingest.runtime.numba_kernels import inlined
 from headrace.pserver.intrinsics.prefetch import FLOATS_A_LINE, prefetch, prefetch_at
 from headrace.pserver.rows.columns import FLOATS_BEFORE
 from headrace.pserver.rows.table import find, find_or_add, home
@@ -18,7 +18,7 @@ _IDS_A_LINE = 8
 _NUMBER = np.uint64(1023)
 
 
-@part
+@inlined
 def shift_of(buckets):  # type: ignore[no-untyped-def]
     """Return by how much half an id is shifted to give its bucket (by 64 at once is undefined)."""
     shift = 63
@@ -27,13 +27,13 @@ def shift_of(buckets):  # type: ignore[no-untyped-def]
     return np.uint64(shift)
 
 
-@part
+@inlined
 def bucket_at(row_id, shift):  # type: ignore[no-untyped-def]
     """Return the bucket that a row is in; shift: `shift_of` how many there are."""
     return (row_id >> np.uint64(1)) >> shift
 
 
-@part
+@inlined
 def fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
     """Ask for the ids of examples [begin, end), of those that there are."""
     ids = features.ids
@@ -42,7 +42,7 @@ def fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
             prefetch_at(ids, i, k)
 
 
-@part
+@inlined
 def fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for where the index will be looked up, and note where that is."""
     slots, ids, places = columns.slots, scratch.ids[row], scratch.places[row]
@@ -53,7 +53,7 @@ def fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-d
         prefetch(slots, slot)
 
 
-@part
+@inlined
 def fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for the rows that the index names, which nearly always are the ones wanted."""
     slots, row_ids, places = columns.slots, columns.ids, scratch.places[row]
@@ -64,7 +64,7 @@ def fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def
         prefetch(row_ids, max(place, 0))
 
 
-@part
+@inlined
 def find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Find the rows of inputs [begin, end), asked for before; return how many are to be added."""
     slots, row_ids = columns.slots, columns.ids
@@ -81,19 +81,19 @@ def find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ign
     return missing
 
 
-@part
+@inlined
 def _floats_a_row(columns):  # type: ignore[no-untyped-def]
     """Return how long a row is, in floats, all of it: with what is pending."""
     return columns.values.strides[0] // 4
 
 
-@part
+@inlined
 def longer_than_a_line(columns):  # type: ignore[no-untyped-def]
     """Return whether there is more to a row than the line that it begins with."""
     return _floats_a_row(columns) > FLOATS_A_LINE
 
 
-@part
+@inlined
 def fetch_rest(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Ask for what the step of an example will change beyond the line that a row begins with.
 
@@ -107,7 +107,7 @@ def fetch_rest(columns, scratch, row, begin, end):  # type: ignore[no-untyped-de
             prefetch_at(values, place, min(k, last))
 
 
-@part
+@inlined
 def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Find the rows of inputs [begin, end); return how many are to be added."""
     slots, row_ids = columns.slots, columns.ids
@@ -121,7 +121,7 @@ def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore
     return missing
 
 
-@part
+@inlined
 def add_rows(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
     """Add the rows of inputs [begin, end) that are to be added."""
     # apart from `find_rows`, quick as long as nothing in its loop is handed the whole table

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.ingest.collector.backpressure import Room
+    from headrace.ingest.collector.backpressure import AdmissionControl
     from headrace.ingest.collector.delivery import Delivery
-    from headrace.ingest.collector.responses import RefusedEvent
+    from headrace.ingest.collector.responses import EventRefusal
 
 _REQUEST_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
@@ -55,7 +55,7 @@ class CollectorMetrics:
             registry=registry,
         )
 
-    def watch(self, room: Room, delivery: Delivery) -> None:
+    def watch(self, room: AdmissionControl, delivery: Delivery) -> None:
         """Tell from now on what waits, and whether Kafka answers."""
         figures = {
             "waiting_requests": ("Requests not yet answered.", lambda: room.requests),
@@ -71,7 +71,7 @@ class CollectorMetrics:
             gauge.set_function(figure)
 
     def answered(
-        self, event: str, status: int, accepted: int, refused: Iterable[RefusedEvent]
+        self, event: str, status: int, accepted: int, refused: Iterable[EventRefusal]
     ) -> None:
         """Count a request whose events were looked at."""
         self._requests.labels(event, str(status)).inc()

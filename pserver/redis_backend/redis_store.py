@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.errors import LostLease, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
-from headrace.pserver.redis_backend.cluster_client import Call, Nodes, Waiting
-from headrace.pserver.redis_backend.commands import Calls, checked
-from headrace.pserver.redis_backend.lifecycle import FORMAT, Kept, Making
+from headrace.pserver.redis_backend.cluster_client import Call, ClusterClient, WaitLimits
+from headrace.pserver.redis_backend.commands import RedisCommands, checked
+from headrace.pserver.redis_backend.lifecycle import FORMAT, ModelLifecycle, StoredShape
 from headrace.pserver.redis_backend.row_io import find_rows, look_rows, read_bucket, written
-from headrace.pserver.store import OWN_FIELDS, Answer, Entry, Looked, Polled, Shape
+from headrace.pserver.store import OWN_FIELDS, BucketAnswer, Entry, LookResult, PollResult, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import Rows, StoredRows
+    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
     from headrace.pserver.store import Delete, Fold, Push, Trim
 
 __all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]
@@ -35,7 +35,7 @@ __all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]
 class StoreSettings:
     """What may differ between processes that use one store."""
 
-    waiting: Waiting = field(default_factory=Waiting)
+    waiting: WaitLimits = field(default_factory=WaitLimits)
     sub_hashes: int | None = None
     """Of each bucket, a power of two; counts at creation only, and is kept with the model. None: as
     many as suit the number of buckets (`sub_hashes_for`). So many that each holds few enough rows
@@ -54,7 +54,7 @@ def open_store(url: str, model: str, settings: StoreSettings | None = None) -> R
     if user or password are wrong. Whether the model is there, `shape` says.
     """
     settings = settings or StoreSettings()
-    nodes = Nodes(parse_address(url), settings.waiting, read_only=settings.read_only)
+    nodes = ClusterClient(parse_address(url), settings.waiting, read_only=settings.read_only)
     return RedisStore(nodes, model, settings.sub_hashes)
 
 
@@ -63,16 +63,16 @@ class RedisStore:
 
     def __init__(
         self,
-        nodes: Nodes,
+        nodes: ClusterClient,
         model: str,
         sub_hashes: int | None = None,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(8),
     ) -> None:
         """`nonces` draws 8 bytes for each new bucket."""
         self.nodes = nodes
-        self._calls = Calls(nodes, model)
-        self._making = Making(self._calls, sub_hashes, nonces)
-        self._kept: Kept | None = None
+        self._calls = RedisCommands(nodes, model)
+        self._making = ModelLifecycle(self._calls, sub_hashes, nonces)
+        self._kept: StoredShape | None = None
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
@@ -87,7 +87,7 @@ class RedisStore:
         return self._making.missing()
 
     def load(
-        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[Rows]
+        self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store.load."""
         self._making.load(bucket, version, marks, chunks)
@@ -115,7 +115,7 @@ class RedisStore:
         """Return the key of a bucket's `marks`, `log` or `rows:n`."""
         return self._calls.key(bucket, name)
 
-    def marks(self, buckets: Sequence[int]) -> list[Answer | Unreachable]:
+    def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
         """See Store.marks."""
         keys = [self.key(bucket, "marks") for bucket in buckets]
         replies = self.nodes.run([Call(key, ("HGETALL", key)) for key in keys])
@@ -124,7 +124,7 @@ class RedisStore:
             for bucket, reply in zip(buckets, replies, strict=True)
         ]
 
-    def push(self, pushes: Sequence[Push]) -> list[Answer | Unreachable]:
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
         """See Store.push."""
         calls = []
         for push in pushes:
@@ -132,7 +132,7 @@ class RedisStore:
             for span in push.spans:
                 arguments += (span.source, span.start, span.stop)
             calls.append(self._calls.function("push", push.bucket, ("log", "marks"), arguments))
-        answers: list[Answer | Unreachable] = []
+        answers: list[BucketAnswer | Unreachable] = []
         for push, reply in zip(pushes, self.nodes.run(calls), strict=True):
             if isinstance(reply := checked(reply), Unreachable):
                 answers.append(reply)
@@ -141,11 +141,11 @@ class RedisStore:
             marks = dict(zip(sources, map(int, reply[4:]), strict=True))
             version, nonce, previous, log_bytes = reply[:4]
             answers.append(
-                Answer(push.bucket, int(version), nonce, previous, marks, int(log_bytes))
+                BucketAnswer(push.bucket, int(version), nonce, previous, marks, int(log_bytes))
             )
         return answers
 
-    def poll(self, after: Mapping[int, int], limit: int) -> list[Polled | Unreachable]:
+    def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         """See Store.poll."""
         calls = []
         for bucket, version in after.items():
@@ -169,16 +169,18 @@ class RedisStore:
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
-    ) -> list[Looked | Unreachable]:
+    ) -> list[LookResult | Unreachable]:
         """See Store.look."""
-        answers: list[Looked | Unreachable] = []
+        answers: list[LookResult | Unreachable] = []
         seen = look_rows(self._calls, wanted, after, limit, self._known().layout)
         for bucket, one in zip(wanted, seen, strict=True):
             if isinstance(one, Unreachable):
                 answers.append(one)
                 continue
             polled = self._polled(bucket, one.head, one.entries)
-            answers.append(polled if isinstance(polled, Unreachable) else Looked(one.rows, polled))
+            answers.append(
+                polled if isinstance(polled, Unreachable) else LookResult(one.rows, polled)
+            )
         return answers
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
@@ -219,7 +221,7 @@ class RedisStore:
         """Return `host:port` of the node that has a bucket."""
         return self.nodes.name_of(self.key(bucket, "marks"))
 
-    def _fold(self, fold: Fold, kept: Kept) -> Call:
+    def _fold(self, fold: Fold, kept: StoredShape) -> Call:
         words = written(fold.version, fold.rows, fold.gone, kept.layout)
         fence = (fold.keeper, fold.number, fold.version, fold.nonce)
         return self._calls.scattered("fold", fold.bucket, fence, words)
@@ -229,19 +231,19 @@ class RedisStore:
     ) -> Any:
         return self._calls.all([self._calls.function(name, bucket, keys, arguments)])[0]
 
-    def _known(self) -> Kept:
+    def _known(self) -> StoredShape:
         if self._kept is None:
             self._kept = self._making.whole()
         return self._kept
 
-    def _standing(self, bucket: int, reply: Any) -> Answer | Unreachable:
+    def _standing(self, bucket: int, reply: Any) -> BucketAnswer | Unreachable:
         if isinstance(reply, Unreachable):
             return reply
         found = dict(zip(reply[::2], reply[1::2], strict=True))
         if b"version" not in found:
             raise self._making.lost(bucket)
         marks = {name.decode(): mark for name, mark in found.items()}
-        return Answer(
+        return BucketAnswer(
             bucket,
             int(found[b"version"]),
             found[b"nonce"],
@@ -250,14 +252,14 @@ class RedisStore:
             int(found[b"appended_bytes"]) - int(found[b"trimmed_bytes"]),
         )
 
-    def _polled(self, bucket: int, head: Any, entries: Any) -> Polled | Unreachable:
+    def _polled(self, bucket: int, head: Any, entries: Any) -> PollResult | Unreachable:
         for reply in (head, entries):
             if isinstance(reply, Unreachable):
                 return reply
         version, nonce, trimmed = head
         if version is None:
             raise self._making.lost(bucket)
-        return Polled(
+        return PollResult(
             bucket,
             int(version),
             nonce,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.pserver.inspection.buckets import FoundBucket
+    from headrace.pserver.inspection.buckets import BucketSurvey
     from headrace.pserver.inspection.survey import Survey
 
 UNKNOWN = "-"
@@ -123,7 +123,7 @@ def _summary(survey: Survey, topic: HeldTopic | None) -> str:
     return "; ".join(said)
 
 
-def _rows_in_all(buckets: Sequence[FoundBucket]) -> str:
+def _rows_in_all(buckets: Sequence[BucketSurvey]) -> str:
     rows = sum(map(_rows, buckets))
     in_logs = [each.rows_in_log for each in buckets if each.there]
     if None in in_logs:
@@ -132,7 +132,7 @@ def _rows_in_all(buckets: Sequence[FoundBucket]) -> str:
     return f"{rows:,} rows" + (f" ({only:,} of them in the logs alone)" if only else "")
 
 
-def _spread(buckets: Sequence[FoundBucket]) -> str:
+def _spread(buckets: Sequence[BucketSurvey]) -> str:
     """Say how far from evenly the rows are spread over the nodes that show theirs."""
     rows: defaultdict[str, int] = defaultdict(int)
     for each in buckets:
@@ -145,11 +145,11 @@ def _spread(buckets: Sequence[FoundBucket]) -> str:
     return f"on {len(rows)} nodes, the fullest with {more:.0%} more rows than the mean"
 
 
-def _rows(bucket: FoundBucket) -> int:
+def _rows(bucket: BucketSurvey) -> int:
     return bucket.rows + (bucket.rows_in_log or 0)
 
 
-def _absence(bucket: FoundBucket) -> str:
+def _absence(bucket: BucketSurvey) -> str:
     if bucket.trouble is not None:
         return bucket.trouble
     if bucket.loading:
@@ -157,23 +157,23 @@ def _absence(bucket: FoundBucket) -> str:
     return "missing: its shard came back empty, or never had it; headrace pserver restore"
 
 
-def _bytes(bucket: FoundBucket) -> int | None:
+def _bytes(bucket: BucketSurvey) -> int | None:
     if bucket.rows_bytes is None or bucket.log_memory_bytes is None:
         return None
     return bucket.rows_bytes + bucket.log_memory_bytes
 
 
-def _total_bytes(buckets: Sequence[FoundBucket]) -> int | None:
+def _total_bytes(buckets: Sequence[BucketSurvey]) -> int | None:
     sizes = [_bytes(each) for each in buckets if each.there]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _age_s(survey: Survey, bucket: FoundBucket) -> float | None:
+def _age_s(survey: Survey, bucket: BucketSurvey) -> float | None:
     """Since Kafka got the newest event that the bucket has learned from."""
     return (survey.at_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
 
 
-def _keeper(bucket: FoundBucket) -> str:
+def _keeper(bucket: BucketSurvey) -> str:
     # a nonce follows the name, by which the keeper knows its own tenure
     name = bucket.keeper.rpartition(":")[0] or bucket.keeper
     if bucket.lease_left_ms is None or not name:
@@ -187,12 +187,12 @@ def _kafka_trouble(topic: HeldTopic | None) -> str | None:
     return "say where Kafka is: --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
 
 
-def _lag(bucket: FoundBucket, topic: HeldTopic | None) -> str:
+def _lag(bucket: BucketSurvey, topic: HeldTopic | None) -> str:
     lag = None if topic is None else topic.lag(bucket.marks)
     return "no Kafka" if lag is None else f"{lag:,}"
 
 
-def _marks(bucket: FoundBucket) -> str:
+def _marks(bucket: BucketSurvey) -> str:
     # the topic's id is long and the same everywhere: its end is enough to tell two apart
     return ", ".join(
         f"{source.rpartition('/')[0][-4:]}/{source.rpartition('/')[2]}: {mark:,}"

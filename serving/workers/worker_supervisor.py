@@ -22,13 +22,13 @@ from headrace.ingest.http.server import listening_socket
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.serving.errors import ServingError
 from headrace.serving.models.aliases import Aliases
-from headrace.serving.models.loading import agreed
+from headrace.serving.models.loading import compatible_spec
 from headrace.serving.process import tokens_of
 from headrace.serving.workers.follower_process import FollowerWork
-from headrace.serving.workers.process_pool import Member, end_all
+from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from headrace.serving.workers.shared_aliases import tell_aliases
 from headrace.serving.workers.shared_memory import shared_folder, shared_place
-from headrace.serving.workers.worker_process import ModelHere, WorkerWork, aliases_board
+from headrace.serving.workers.worker_process import WorkerModel, WorkerWork, aliases_board
 
 if TYPE_CHECKING:
     import threading
@@ -64,7 +64,7 @@ def run_workers(
         raise ServingError("expected one worker for a bounded number of rows, found several")
     with ExitStack() as stack:
         models = tuple(
-            ModelHere(each.spec, shape.buckets) for each, shape in agreed(opening(stack))
+            WorkerModel(each.spec, shape.buckets) for each, shape in compatible_spec(opening(stack))
         )
     names = [each.spec.name for each in models]
     aliases = Aliases(names, settings.aliases, wall_ms, settings.aliases_file)
@@ -76,9 +76,9 @@ def run_workers(
         board = aliases_board(folder)
         tell_aliases(board, aliases.table)
         board.close()
-        follower = Member("follower", FollowerWork(settings, opening, folder))
+        follower = ManagedProcess("follower", FollowerWork(settings, opening, folder))
         answering = [
-            Member(f"worker {each}", WorkerWork(settings, models, folder, listener, each))
+            ManagedProcess(f"worker {each}", WorkerWork(settings, models, folder, listener, each))
             for each in range(1, workers + 1)
         ]
         try:
@@ -90,8 +90,8 @@ def run_workers(
 
 
 def _keep(
-    follower: Member,
-    answering: Sequence[Member],
+    follower: ManagedProcess,
+    answering: Sequence[ManagedProcess],
     stop: threading.Event,
     listening: Callable[[], None],
 ) -> None:

@@ -1,7 +1,7 @@
 """What evaluation tells Prometheus.
 
-Figures of windows are gauges, and what is published bounds them: of each alias all windows whole,
-and slices of the longest settled window alone. Everything else is about evaluation itself.
+WindowMetrics of windows are gauges, and what is published bounds them: of each alias all windows
+whole, and slices of the longest settled window alone. Everything else is about evaluation itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.serving.evaluation.faust_agent import Keeper
+    from headrace.serving.evaluation.faust_agent import EvaluationAgent
     from headrace.serving.evaluation.feeder import FeedFigures
-    from headrace.serving.evaluation.windows import Figures
+    from headrace.serving.evaluation.windows import WindowMetrics
 
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {
@@ -47,13 +47,15 @@ _FIGURES = {
     "clicks": ("clicks", "Scored impressions that were clicked."),
     "sample_ratio": ("sample", "Share of the window's requests that were looked at."),
 }
-"""Name without its prefix -> attribute of `Figures`, and what it is."""
+"""Name without its prefix -> attribute of `WindowMetrics`, and what it is."""
 
 
 class EvaluationCollector(Collector):
     """The figures of one model as they were last published, and how evaluation stands."""
 
-    def __init__(self, model: str, keeper: Keeper, feed: Callable[[], FeedFigures]) -> None:
+    def __init__(
+        self, model: str, keeper: EvaluationAgent, feed: Callable[[], FeedFigures]
+    ) -> None:
         self._model, self._keeper, self._feed = model, keeper, feed
 
     def collect(self) -> Iterator[Metric]:
@@ -70,7 +72,7 @@ class EvaluationCollector(Collector):
         yield self._value_drift(figures)
         yield from self._own()
 
-    def _value_drift(self, figures: list[Figures]) -> Metric:
+    def _value_drift(self, figures: list[WindowMetrics]) -> Metric:
         family = GaugeMetricFamily(
             "headrace_evaluation_value_drift_ratio",
             "Population stability index of a field's values against the window before.",
@@ -127,7 +129,7 @@ class EvaluationCollector(Collector):
         return family
 
 
-def _exported(figures: list[Figures]) -> list[Figures]:
+def _exported(figures: list[WindowMetrics]) -> list[WindowMetrics]:
     spans = [each.end_ms - each.begin_ms for each in figures if each.until == SETTLED]
     longest_ms = max(spans, default=0)
     return [

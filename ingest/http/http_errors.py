@@ -18,7 +18,7 @@ class BadTokens(StreamError):
     """The tokens cannot be used, or there are none where there must be."""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """Why a whole request is refused."""
 
     field: str
@@ -27,10 +27,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     found: str
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request is refused as a whole: with this status, and what is wrong."""
 
     def __init__(self, status: int, field: str, expected: str, found: str) -> None:
         super().__init__(f"{field}: expected {expected}, found {found}")
         self.status = status
-        self.refusal = Refusal(field=field, expected=expected, found=found)
+        self.refusal = RequestRefusal(field=field, expected=expected, found=found)

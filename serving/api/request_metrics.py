@@ -10,14 +10,14 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.serving.replicas.metrics import _BOUNDS, _REQUEST_S, _Answered
+from headrace.serving.replicas.replica_metrics import _BOUNDS, _REQUEST_S, _AnsweredTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import CollectorRegistry, Metric
 
-    from headrace.serving.api.load_shedding import Room
+    from headrace.serving.api.load_shedding import LoadShedder
 
 
 class RequestMetrics(Collector):
@@ -29,7 +29,7 @@ class RequestMetrics(Collector):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answered: dict[str, _Answered] = {}
+        self._answered: dict[str, _AnsweredTotals] = {}
         self._refused: dict[tuple[str, int], int] = {}
         registry.register(self)
         self._waiting = Gauge(
@@ -55,7 +55,7 @@ class RequestMetrics(Collector):
             registry=registry,
         )
 
-    def watch(self, room: Room) -> None:
+    def watch(self, room: LoadShedder) -> None:
         """Tell from now on how full `room` is."""
         self._waiting.set_function(lambda: room.waiting_s)
         self._under_way.set_function(lambda: room.requests)
@@ -72,7 +72,7 @@ class RequestMetrics(Collector):
         """Count a request that got its predictions. Of the event loop's thread alone."""
         counts = self._answered.get(model)
         if counts is None:
-            counts = self._answered[model] = _Answered()
+            counts = self._answered[model] = _AnsweredTotals()
         counts.candidates += candidates
         counts.seconds += seconds
         counts.within[bisect_left(_REQUEST_S, seconds)] += 1

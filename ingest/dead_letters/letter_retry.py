@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 from confluent_kafka import KafkaException, Producer
 
-from headrace.ingest.dead_letters.letter import Settled, pack_settled
+from headrace.ingest.dead_letters.letter import SettledLetters, pack_settled
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.errors import StreamError
 from headrace.ingest.events.contract import IMPRESSION_ID, Reason, is_tick, read_event
@@ -43,13 +43,13 @@ _BYTES_A_TRANSACTION = 4 << 20
 """Little enough that a transaction is over long before its timeout, and readers wait for none."""
 
 
-class Discard:
+class DiscardLetter:
     """A person gave the event up."""
 
 
-DISCARD = Discard()
+DISCARD = DiscardLetter()
 
-Repair = dict[str, object] | Discard | None
+Repair = dict[str, object] | DiscardLetter | None
 """The event as it should have been; or that it is given up; or None: the letter stays open."""
 
 
@@ -89,7 +89,7 @@ def retry(
     """
     topics = topics or EventTopics()
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
-    run = _Run(kafka, topics)
+    run = _RetryRun(kafka, topics)
     try:
         for letter in DeadLetters(kafka, topics.dead_letters).letters(choice):
             run.take(letter, repairs.repair(letter))
@@ -110,7 +110,7 @@ def why_refused(event: dict[str, object]) -> Reason | None:
     return Reason.NO_ID if is_tick(read) else None
 
 
-class _Run:
+class _RetryRun:
     """One retry under way."""
 
     def __init__(self, kafka: KafkaSettings, topics: EventTopics) -> None:
@@ -136,7 +136,7 @@ class _Run:
                 self._events.append((letter.topic, value, key))
                 self._sent.append(letter.origin)
                 self._bytes += len(value)
-        elif isinstance(repair, Discard):
+        elif isinstance(repair, DiscardLetter):
             self._discarded.append(letter.origin)
         else:
             self.retried.left += 1
@@ -150,7 +150,7 @@ class _Run:
         """Write what was noted, in one transaction."""
         if not self._sent and not self._discarded:
             return
-        settled = Settled(retried=tuple(self._sent), discarded=tuple(self._discarded))
+        settled = SettledLetters(retried=tuple(self._sent), discarded=tuple(self._discarded))
         self._transaction.write(self._events, pack_settled(settled))
         self.retried.sent += len(self._sent)
         self.retried.discarded += len(self._discarded)
