@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 _OF_JSON = (b"content-type", JSON.encode())
 _NO_HEADERS: Mapping[str, str] = {}
 _CLIENT_GONE = 499
-_LONGEST_SHOWN = 80
-"""Of a name that is none of ours: a snapshot's has less."""
 
 
 class EncodedAnswer(NamedTuple):

@@ -10,8 +10,6 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from headrace.serving.replicas.replica_metrics import _BOUNDS, _REQUEST_S, _AnsweredTotals
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -107,3 +105,20 @@ class RequestMetrics(Collector):
         for (model, status), count in list(self._refused.items()):
             requests.add_metric([model, str(status)], count)
         yield from (requests, times, candidates)
+
+
+_REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+_BOUNDS = (*map(str, _REQUEST_S), "+Inf")
+
+
+class _AnsweredTotals:
+    """The requests to one model that got their predictions."""
+
+    __slots__ = ("candidates", "seconds", "within")
+
+    def __init__(self) -> None:
+        self.candidates, self.seconds = 0, 0.0
+        self.within = [0] * (len(_REQUEST_S) + 1)
+        """Of each bucket of the histogram alone: Prometheus wants the sums."""

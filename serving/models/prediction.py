@@ -10,7 +10,6 @@ import numpy as np
 
 from headrace.ingest.http.http_errors import RequestRefused
 from headrace.learner.errors import NoUncertainty
-from headrace.serving.api.handler import _LONGEST_SHOWN
 from headrace.serving.replicas.status import age
 
 if TYPE_CHECKING:
@@ -144,3 +143,7 @@ def names_of(candidates: Candidates, make: Callable[[], str]) -> list[str]:
         return list(named)  # type: ignore[arg-type]
     made = make()  # once a request, for all that have no name
     return [name or f"{made}-{i}" for i, name in enumerate(named)]
+
+
+_LONGEST_SHOWN = 80
+"""Of a name that is none of ours: a snapshot's has less."""

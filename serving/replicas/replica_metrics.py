@@ -28,20 +28,7 @@ if TYPE_CHECKING:
     from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 
 ROW_OUTCOMES = ("hit", "fetched", "defaulted")
-_REQUEST_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 1.0)
-_BOUNDS = (*map(str, _REQUEST_S), "+Inf")
 _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-
-
-class _AnsweredTotals:
-    """The requests to one model that got their predictions."""
-
-    __slots__ = ("candidates", "seconds", "within")
-
-    def __init__(self) -> None:
-        self.candidates, self.seconds = 0, 0.0
-        self.within = [0] * (len(_REQUEST_S) + 1)
-        """Of each bucket of the histogram alone: Prometheus wants the sums."""
 
 
 class FreshnessMetrics:
