@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.pserver.redis_backend import RedisStore
 
 
 def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettings":
     """Return how to reach Kafka. `client` are KEY=VALUE. Raises BadOption, KafkaRefused."""
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
     pairs = [each.partition("=") for each in client or ()]
     for key, equals, _ in pairs:
@@ -29,7 +29,7 @@ def redis_url(url: str) -> str:
 
     They have no flags: what stands on a command line stands in the list of processes.
     """
-    from headrace.pserver.redis_backend.address import with_login
+    from headrace.pserver.redis_backend import with_login
 
     user, password = (os.environ.get(f"HEADRACE_REDIS_{name}") for name in ("USER", "PASSWORD"))
     return with_login(url, user, password)
@@ -40,6 +40,6 @@ def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStor
 
     `read_only`: the process writes nothing, so the servers need no functions for it.
     """
-    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
+    from headrace.pserver.redis_backend import StoreSettings, open_store
 
     return open_store(redis_url(redis), model, StoreSettings(read_only=read_only))

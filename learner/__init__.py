@@ -6,3 +6,7 @@ Read in this order: `spec` (the whole model spec), `inputs` (what an example is 
 `intake` (batches in), `cursors` (what still counts where), `pending` (gains not yet pushed) and
 `pushes` (those under way), `progressive` (how good the scores were), `process` (the command).
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

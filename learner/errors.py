@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka import Source
 
 
 class LearnerError(Exception):

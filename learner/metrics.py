@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from headrace.learner.inputs.admission import AdmissionCounts
-    from headrace.learner.loop.learner import Learner
+    from headrace.learner.inputs import AdmissionCounts
+    from headrace.learner.loop import Learner
 
 
 class LearnerCollector(Collector):

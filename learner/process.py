@@ -15,33 +15,32 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
-from headrace.ingest.examples.batch import UnreadableExamples
-from headrace.ingest.kafka import KafkaReader, KafkaWriter
-from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.examples import UnreadableExamples
+from headrace.ingest.kafka import (
+    EventTopics,
+    KafkaReader,
+    KafkaWriter,
+    examples_topic,
+    scores_topic,
+)
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 from headrace.learner.errors import NoGroup, WrongExamples
-from headrace.learner.inputs.admission import described
-from headrace.learner.loop.batch_guard import BatchGuard, GuardLimits
-from headrace.learner.loop.cached_replica import CachedReplica
-from headrace.learner.loop.learner import Learner
-from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.inputs import described
+from headrace.learner.loop import BatchGuard, CachedReplica, GuardLimits, Learner, LearnerPacing
 from headrace.learner.metrics import LearnerCollector
 from headrace.learner.models import open_model
-from headrace.learner.spec.compatibility import check_compatible
-from headrace.pserver.replica.replica import Replica
+from headrace.learner.spec import check_compatible
+from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.learner.models import Model
-    from headrace.learner.models.deep.process_group import GroupConfig
-    from headrace.learner.models.sync_group import SyncGroup
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.errors import Unreachable
-    from headrace.pserver.store import BucketAnswer, Push, Shape, Store
+    from headrace.learner.models import Model, SyncGroup
+    from headrace.learner.models.deep import GroupConfig
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import BucketAnswer, Push, Shape, Store, Unreachable
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +109,7 @@ def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup
     """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
         return None
-    from headrace.learner.models.deep.deep_model import DeepModel
-    from headrace.learner.models.deep.process_group import join_group
+    from headrace.learner.models.deep import DeepModel, join_group
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)

@@ -22,7 +22,7 @@ from headrace.pserver.errors import (
     ModelExists,
     Unreachable,
 )
-from headrace.pserver.rows.row_codec import pack_rows, unpack_rows
+from headrace.pserver.rows import pack_rows, unpack_rows
 from headrace.pserver.store import BucketAnswer, Entry, LookResult, PollResult
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+    from headrace.pserver.rows import FoldedRows, StoredRows
     from headrace.pserver.store import Delete, Fold, Push, Shape, Trim
 
 _ROWS_A_CHUNK = 4096

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.errors import LostLease, Unreachable
-    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+    from headrace.pserver.rows import FoldedRows, StoredRows
 
 OWN_FIELDS = frozenset(
     (

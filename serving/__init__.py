@@ -4,3 +4,7 @@
 the rows and how fresh they are, `predictions` the log of what was served, `page` what an operator
 looks at, `evaluation` the accuracy that users got; `process` holds a server together.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.server import (
+from headrace.ingest.http import (
     Draining,
     Readiness,
+    Tokens,
     is_this_machine,
     listening_socket,
     metrics_port,
@@ -21,24 +21,18 @@ from headrace.ingest.http.server import (
     tokens_for,
 )
 from headrace.ingest.kafka import KafkaWriter
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
-from headrace.serving.api.app import AppParts, make_app
-from headrace.serving.api.fast_path import FastPathProtocol
-from headrace.serving.api.request_metrics import RequestMetrics
-from headrace.serving.models.aliases import Aliases
-from headrace.serving.models.loading import SnapshotModel, StoreModel, open_models
-from headrace.serving.models.registry import ModelRegistry
-from headrace.serving.observers.prediction_log import (
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.serving.api import AppParts, FastPathProtocol, RequestMetrics, make_app
+from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
+from headrace.serving.observers import (
     PredictionLog,
     PredictionLogSettings,
+    Shadows,
     ensure_predictions,
 )
-from headrace.serving.observers.shadows import Shadows
-from headrace.serving.page.routes import page_routes
-from headrace.serving.page.status_reader import StatusReader
-from headrace.serving.replicas.follower import Following
-from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.page import StatusReader, page_routes
+from headrace.serving.replicas import Following
+from headrace.serving.requests import RequestLimits
 
 if TYPE_CHECKING:
     import socket
@@ -48,11 +42,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.ingest.kafka.protocols import Writer
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.pserver.errors import StoreError
-    from headrace.serving.replicas.caching_follower import CacheBounds
-    from headrace.serving.replicas.status import LocalRows
+    from headrace.ingest.kafka import KafkaSettings, Writer
+    from headrace.pserver import StoreError
+    from headrace.serving.replicas import CacheBounds, LocalRows
 
 __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve"]
 

@@ -12,8 +12,7 @@ import typer
 from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
 
 if TYPE_CHECKING:
-    from headrace.ingest.dead_letters.letter import Letter
-    from headrace.ingest.dead_letters.reader import Choice
+    from headrace.ingest.dead_letters import Choice, Letter
 
 app = typer.Typer(
     help="See events that could not be used, and send them back repaired.", no_args_is_help=True
@@ -54,9 +53,8 @@ def show(
 ) -> None:
     """Show the open dead letters: how many for each reason, and the events."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.dead_letters.reader import DeadLetters
-    from headrace.ingest.dead_letters.repairs import as_line
-    from headrace.ingest.kafka.topics import EventTopics
+    from headrace.ingest.dead_letters import DeadLetters, as_line
+    from headrace.ingest.kafka import EventTopics
 
     there = DeadLetters(kafka_settings(kafka, kafka_client), EventTopics().dead_letters)
     letters = there.letters(_choice(reason, topic, since, until))
@@ -114,8 +112,7 @@ def retry(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.dead_letters.letter_retry import retry
-    from headrace.ingest.dead_letters.repairs import FileRepairs, FunctionRepairs
+    from headrace.ingest.dead_letters import FileRepairs, FunctionRepairs, retry
 
     if (repaired is None) == (function is None):
         raise BadOption("expected repaired events: either FILE or --with FILE.py")
@@ -152,7 +149,7 @@ def retry(
 
 
 def _choice(reason: str, topic: str, since: datetime | None, until: datetime | None) -> "Choice":
-    from headrace.ingest.dead_letters.reader import Choice
+    from headrace.ingest.dead_letters import Choice
 
     return Choice(reason, topic, _milliseconds(since) or 0, _milliseconds(until))
 

@@ -62,9 +62,8 @@ def demo(
 ) -> None:
     """Learn a stream live, beside a copy of the model that stopped learning."""
     times_real_time = None if speed is None else speed_of(speed)
-    from headrace.deploy.demo.players import DemoSettings
-    from headrace.deploy.demo.runner import run_demo
-    from headrace.deploy.local.pipeline import PipelineSettings
+    from headrace.deploy.demo import DemoSettings, run_demo
+    from headrace.deploy.local import PipelineSettings
     from headrace.deploy.models import path_of
     from headrace.deploy.termination import stopped_by_signals
 

@@ -14,8 +14,8 @@ from headrace.deploy.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.evaluation.windows import WindowMetrics
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.serving.evaluation import WindowMetrics
 
 Sample = Annotated[
     float,
@@ -63,8 +63,8 @@ def run(
     """Join scores and predictions with outcomes, window by window, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.serving.evaluation.evaluation_process import EvaluationSettings, run_evaluation
+    from headrace.learner.spec import load_spec
+    from headrace.serving.evaluation import EvaluationSettings, run_evaluation
 
     spec = load_spec(model)
     with stopped_by_signals() as stop:
@@ -107,7 +107,7 @@ def show(
 
 
 def _published(kafka: "KafkaSettings", only: str, *, slices: bool) -> "list[WindowMetrics]":
-    from headrace.serving.evaluation.windows import read_published
+    from headrace.serving.evaluation import read_published
 
     return [
         each

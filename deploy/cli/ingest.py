@@ -19,7 +19,7 @@ from headrace.deploy.cli.options import (
     Port,
     Speed,
 )
-from headrace.ingest.events.json_schema import EventKind
+from headrace.ingest.events import EventKind
 
 app = typer.Typer(
     help="Collect events, join them, replay a log of them, repair the bad ones.",
@@ -75,8 +75,8 @@ def collect(
     """Take events over HTTP and acknowledge them when Kafka has them, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
-    from headrace.ingest.http.bearer_tokens import read_tokens
+    from headrace.ingest.collector import CollectorSettings, run_collector
+    from headrace.ingest.http import read_tokens
 
     named = os.environ.get("HEADRACE_COLLECT_TOKENS", "")
     good = [token.strip() for token in named.split(",") if token.strip()]
@@ -102,7 +102,7 @@ def schema(
     """Print the JSON Schema of an event."""
     import json
 
-    from headrace.ingest.events.json_schema import event_schema
+    from headrace.ingest.events import event_schema
 
     typer.echo(json.dumps(event_schema(event), indent=2))
 
@@ -127,9 +127,8 @@ def topics(
 ) -> None:
     """Make a model's topics, or check that those there are as they must be."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.ingest.kafka import ensure_topics, topics_for
-    from headrace.ingest.kafka.topics import AS_THE_BROKER_SAYS
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.ingest.kafka import AS_THE_BROKER_SAYS, ensure_topics, topics_for
+    from headrace.learner.spec import load_spec
 
     specs = topics_for(
         load_spec(model).name,
@@ -154,8 +153,8 @@ def join(
     """Join impressions with clicks into examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.ingest.joiner import JoinerSettings, run_joiner
+    from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
     with stopped_by_signals() as stop:
@@ -206,10 +205,10 @@ def replay(
 
     from headrace.deploy.cli.run import speed_of
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
+    from headrace.deploy.local import BackgroundReplay, watch_replay
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.replay.layout import load_layout
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.ingest.replay import load_layout
+    from headrace.learner.spec import load_spec
 
     replaying = BackgroundReplay(
         kafka_settings(kafka, kafka_client),
@@ -259,8 +258,8 @@ def sink(
     """Write events, and examples, to Parquet by hour; each once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.archive.archiver import ArchiveSettings, run_archiver
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.ingest.archive import ArchiveSettings, run_archiver
+    from headrace.learner.spec import load_spec
 
     name = load_spec(model).name if model is not None else None
     settings = ArchiveSettings(most_age_s=most_age_s, metrics_port=metrics_port)

@@ -129,10 +129,14 @@ def run(
     """Learn from the topic of examples and push to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.loop.batch_guard import GuardLimits
-    from headrace.learner.loop.pacing import BadPushInterval, LearnerPacing, parse_push_interval
-    from headrace.learner.process import LearnerSettings, run_learner
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.learner import LearnerSettings, run_learner
+    from headrace.learner.loop import (
+        BadPushInterval,
+        GuardLimits,
+        LearnerPacing,
+        parse_push_interval,
+    )
+    from headrace.learner.spec import load_spec
 
     try:
         pace = LearnerPacing(staleness=parse_push_interval(push_every))
@@ -141,7 +145,7 @@ def run(
     spec = load_spec(model)
     place = None
     if spec.structure.synchronous and rank is not None:
-        from headrace.learner.models.deep.process_group import GroupConfig
+        from headrace.learner.models.deep import GroupConfig
 
         place = GroupConfig(rank, world_size, master_addr, master_port, agent_store, attempt)
     with stopped_by_signals() as stop:

@@ -76,19 +76,19 @@ def _every_command(
 def expected_errors() -> tuple[type[Exception], ...]:
     """Return the errors that a person is to read, not a programmer."""
     from headrace.deploy.errors import DeployError
-    from headrace.deploy.local.services.service_errors import StackError
-    from headrace.ingest.errors import StreamError
-    from headrace.ingest.features.spec_text import SpecError
-    from headrace.learner.errors import LearnerError
-    from headrace.pserver.errors import StoreError
-    from headrace.serving.errors import ServingError
+    from headrace.deploy.local.services import StackError
+    from headrace.ingest import StreamError
+    from headrace.ingest.features import SpecError
+    from headrace.learner import LearnerError
+    from headrace.pserver import StoreError
+    from headrace.serving import ServingError
 
     return (DeployError, StackError, StreamError, SpecError, LearnerError, StoreError, ServingError)
 
 
 def _unreachable() -> tuple[type[Exception], ...]:
-    from headrace.ingest.errors import KafkaUnreachable
-    from headrace.pserver.errors import Unreachable
+    from headrace.ingest import KafkaUnreachable
+    from headrace.pserver import Unreachable
 
     return KafkaUnreachable, Unreachable
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from headrace.serving.models.loading import SnapshotModel, StoreModel
+    from headrace.serving.models import SnapshotModel, StoreModel
 
 
 def both(
@@ -24,8 +24,8 @@ def both(
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
     """Return the models of these specs with their stores, which `stack` closes."""
     from headrace.deploy.connections import open_store
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.serving.models.loading import StoreModel
+    from headrace.learner.spec import load_spec
+    from headrace.serving.models import StoreModel
 
     made = []
     for each in files:
@@ -38,7 +38,7 @@ def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
 
 def frozen(given: Sequence[str]) -> list[SnapshotModel]:
     """Return the snapshots of NAME=PLACE. Raises BadOption, BadSnapshot, SnapshotError."""
-    from headrace.serving.models.loading import find_frozen
+    from headrace.serving.models import find_frozen
 
     pairs = [each.partition("=") for each in given]
     for name, equals, place in pairs:

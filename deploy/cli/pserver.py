@@ -22,7 +22,7 @@ from headrace.deploy.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from headrace.deploy.operations.examples_topic import HeldTopic
+    from headrace.deploy.operations import HeldTopic
 
 EXIT_GAPS = 1
 """Of `inspect`, when something could not be looked at."""
@@ -51,11 +51,10 @@ def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> No
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.errors import BadOption
-    from headrace.learner.errors import MissingTorch
+    from headrace.learner import MissingTorch
     from headrace.learner.models import open_model
-    from headrace.learner.spec.architecture import MODULE
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.store import Shape
+    from headrace.learner.spec import MODULE, load_spec
+    from headrace.pserver import Shape
 
     spec = load_spec(model)
     if buckets & (buckets - 1) or buckets > 1 << 16:
@@ -90,11 +89,9 @@ def keep(
     """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime.status import instance_name, publish_status
-    from headrace.learner.spec.compatibility import check_compatible
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.keeper.bucket_lease import FoldPolicy
-    from headrace.pserver.keeper.process import KeeperSettings, run_keeper
+    from headrace.ingest.runtime import instance_name, publish_status
+    from headrace.learner.spec import check_compatible, load_spec
+    from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
 
     spec = load_spec(model)
     store = open_store(redis, spec.name)
@@ -131,9 +128,9 @@ def inspect(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import inspection
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.inspection.buckets import count_in_logs
-    from headrace.pserver.inspection.survey import survey
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.inspection import count_in_logs
+    from headrace.pserver.inspection import model_survey as survey
 
     name = load_spec(model).name
     store = open_store(redis, name, read_only=True)
@@ -170,8 +167,8 @@ def doctor(
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import doctor as examination
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.inspection.survey import survey
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.inspection import model_survey as survey
 
     spec = load_spec(model)
     store = open_store(redis, spec.name, read_only=True)
@@ -198,8 +195,8 @@ def drop(
 ) -> None:
     """Remove a model with all its rows. Interrupted, it is finished by being said again."""
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations.removal import drop_model
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.deploy.operations import drop_model
+    from headrace.learner.spec import load_spec
 
     name = load_spec(model).name
 
@@ -230,8 +227,8 @@ def acl(
     To be said to every server, replicas too, and kept there with ACL SAVE.
     """
     from headrace.deploy.errors import BadOption
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.redis_backend.acl import ROLES, rule
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.redis_backend import ROLES, rule
 
     name = load_spec(model).name
     chosen = [each for each in ROLES if role in (None, each.name)]
@@ -249,7 +246,7 @@ def _held_topic(
     if kafka is None:
         return None
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.operations.examples_topic import held_topic
+    from headrace.deploy.operations import held_topic
 
     return held_topic(kafka_settings(kafka, kafka_client), model)
 

@@ -20,11 +20,10 @@ from headrace.deploy.cli.pserver_snapshots import EXIT_STOPPED, Place, say_writt
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.recovery.restore import RestorePlan, RestoreSettings
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.spec.warm_start import KeptRows
-    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.recovery import RestorePlan, RestoreSettings
+    from headrace.learner.spec import KeptRows, ModelSpec
+    from headrace.pserver.snapshots import Manifest
 
 Named = Annotated[
     str | None,
@@ -107,8 +106,8 @@ def restore(
     After an interruption run it again: it goes on where it was.
     """
     from headrace.deploy.connections import kafka_settings
-    from headrace.learner.recovery.restore import RestoreSettings
-    from headrace.learner.spec.model_spec import load_spec
+    from headrace.learner.recovery import RestoreSettings
+    from headrace.learner.spec import load_spec
 
     spec = load_spec(model)
     settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
@@ -129,7 +128,7 @@ def restore(
 
 def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     from headrace.deploy.connections import open_store
-    from headrace.learner.recovery.restore import restore_empty
+    from headrace.learner.recovery import restore_empty
 
     store = open_store(redis, spec.name)
     try:
@@ -148,7 +147,7 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
 
 def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
     """Return how many a bucket gets: as it had, unless there are more or fewer buckets now."""
-    from headrace.pserver.rows.row_codec import sub_hashes_for
+    from headrace.pserver.rows import sub_hashes_for
 
     had, before = manifest.sub_hashes, manifest.shape.buckets
     buckets = settings.buckets or before
@@ -170,9 +169,9 @@ def _restore_from(
     from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import redis_url
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery.restore import choose, restore_model
-    from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
-    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.learner.recovery import choose, restore_model
+    from headrace.pserver.redis_backend import StoreSettings, open_store
+    from headrace.pserver.snapshots import SnapshotStorage
 
     shelf = SnapshotStorage(place)
     wanted = choose(shelf, spec, settings)
@@ -209,7 +208,7 @@ def _restore_from(
 
 
 def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int]:
-    from headrace.learner.recovery.restore import examples_after
+    from headrace.learner.recovery import examples_after
 
     beginning, marks = examples_after(kafka, wanted)
     if beginning.waiting:
@@ -269,10 +268,10 @@ def rebuild(
     from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.recovery.rebuild import Rebuilder, RebuildSettings
-    from headrace.learner.recovery.rebuild import rebuild as rebuild_model
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.learner.recovery import Rebuilder, RebuildSettings
+    from headrace.learner.recovery import rebuilder as rebuild_model
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.snapshots import SnapshotStorage
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)

@@ -8,10 +8,10 @@ import typer
 
 from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
 from headrace.deploy.errors import BadOption
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
-    from headrace.pserver.snapshots.manifest import Manifest
+    from headrace.pserver.snapshots import Manifest
 
 EXIT_DAMAGED = 1
 """Of `verify`, when anything is wrong with a snapshot."""
@@ -49,10 +49,13 @@ def snapshot(
     from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.learner.spec.compatibility import check_compatible
-    from headrace.learner.spec.model_spec import load_spec
-    from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot
+    from headrace.learner.spec import check_compatible, load_spec
+    from headrace.pserver.snapshots import (
+        SnapshotFacts,
+        SnapshotSettings,
+        SnapshotStorage,
+        write_snapshot,
+    )
 
     spec, shelf = load_spec(model), SnapshotStorage(place)
     store = open_store(redis, spec.name, read_only=True)
@@ -79,8 +82,7 @@ def list_(
 ) -> None:
     """Show the snapshots, the oldest first."""
     from headrace.deploy.cli.views import facts_of, print_table
-    from headrace.pserver.snapshots.catalog import list_snapshots
-    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
 
     listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
     if as_json:
@@ -101,10 +103,8 @@ def verify(
 
     from headrace.deploy.cli.views import StepView
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.pserver.snapshots.catalog import list_snapshots
-    from headrace.pserver.snapshots.snapshot_errors import NoSnapshot
-    from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.snapshots.verification import verify as verify_one
+    from headrace.pserver.snapshots import NoSnapshot, SnapshotStorage, list_snapshots
+    from headrace.pserver.snapshots import verify as verify_one
 
     shelf = SnapshotStorage(place)
     listed = {each.name: each for each in list_snapshots(shelf)}
@@ -147,9 +147,8 @@ def prune(
 
     Never the newest complete one of a model.
     """
-    from headrace.pserver.snapshots.catalog import prunable
-    from headrace.pserver.snapshots.catalog import prune as remove
-    from headrace.pserver.snapshots.storage import SnapshotStorage
+    from headrace.pserver.snapshots import SnapshotStorage, prunable
+    from headrace.pserver.snapshots import prune as remove
 
     if keep is None and older_than is None:
         raise BadOption("expected --keep N, --older-than DAYS or both, found neither")

@@ -67,8 +67,7 @@ def run(
 ) -> None:
     """Replay logs through every part on this machine; report what was learned."""
     times_real_time = speed_of(speed)
-    from headrace.deploy.local.log_run import RunSettings, run_log
-    from headrace.deploy.local.pipeline import PipelineSettings
+    from headrace.deploy.local import PipelineSettings, RunSettings, run_log
     from headrace.deploy.termination import stopped_by_signals
 
     road = PipelineSettings(

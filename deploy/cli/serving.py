@@ -186,11 +186,11 @@ def run(
     """Answer requests over HTTP from models that follow the parameter server, or from snapshots."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.serving.observers.prediction_log import PredictionLogSettings
-    from headrace.serving.process import ServerSettings, run_server
-    from headrace.serving.replicas.caching_follower import CacheBounds
-    from headrace.serving.requests.limits import RequestLimits
-    from headrace.serving.workers.worker_supervisor import run_workers
+    from headrace.serving import ServerSettings, run_server
+    from headrace.serving.observers import PredictionLogSettings
+    from headrace.serving.replicas import CacheBounds
+    from headrace.serving.requests import RequestLimits
+    from headrace.serving.workers import run_workers
 
     if not (model or snapshot):
         raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
@@ -264,8 +264,8 @@ def alias(
     ] = None,
 ) -> None:
     """Show the aliases of servers, let one be another model, or take that back."""
-    from headrace.deploy.operations.aliases import change_alias, show_aliases
-    from headrace.ingest.http.bearer_tokens import read_tokens
+    from headrace.deploy.operations import change_alias, show_aliases
+    from headrace.ingest.http import read_tokens
 
     token = read_tokens(token_file)[0] if token_file else ""
     for each in server:
@@ -289,7 +289,7 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
 
 def tokens_of(variable: str, file: Path | None) -> list[str]:
     """Return the tokens of a variable, with commas between, and of a file, one a line."""
-    from headrace.ingest.http.bearer_tokens import read_tokens
+    from headrace.ingest.http import read_tokens
 
     named = os.environ.get(variable, "")
     good = [token.strip() for token in named.split(",") if token.strip()]

@@ -18,7 +18,7 @@ from headrace.deploy.cli.options import (
 from headrace.deploy.errors import BadOption
 
 if TYPE_CHECKING:
-    from headrace.serving.models.loading import SnapshotModel, StoreModel
+    from headrace.serving.models import SnapshotModel, StoreModel
 
 ScoredModel = Annotated[
     Path | None,
@@ -88,8 +88,8 @@ def score(
     """Score the impressions of a topic into another one, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.serving.replicas.caching_follower import CacheBounds
-    from headrace.serving.scoring.scoring_process import ScoringSettings, run_scoring
+    from headrace.serving.replicas import CacheBounds
+    from headrace.serving.scoring import ScoringSettings, run_scoring
 
     settings = ScoringSettings(
         instance=instance,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from headrace.learner.recovery.rebuild import RebuildProgress
-    from headrace.pserver.snapshots.catalog import ListedSnapshot
-    from headrace.pserver.snapshots.writer import SnapshotProgress as Buckets
-    from headrace.serving.evaluation.windows import WindowMetrics
+    from headrace.learner.recovery import RebuildProgress
+    from headrace.pserver.snapshots import ListedSnapshot
+    from headrace.pserver.snapshots import SnapshotProgress as Buckets
+    from headrace.serving.evaluation import WindowMetrics
 
 UNKNOWN = "-"
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from headrace.deploy.local.pipeline import PRODUCTION
-from headrace.serving.page.charts import WATCHED
+from headrace.deploy.local import PRODUCTION
+from headrace.serving.page import WATCHED
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+    from headrace.deploy.reports import ComparisonSnapshot
 
 _WINDOW = WATCHED
 

@@ -10,22 +10,18 @@ import orjson
 
 from headrace.deploy.demo.live_stream import LiveStream, Throttle
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.deploy.local.background_replay import BackgroundReplay
-from headrace.deploy.local.pipeline import PRODUCTION, PipelineSettings
-from headrace.deploy.reports.event_log import span_ms
-from headrace.deploy.reports.ranking_client import RankingClient
-from headrace.ingest.kafka import BY_KEY, KafkaWriter
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import EventTopics
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.deploy.local import PRODUCTION, BackgroundReplay, PipelineSettings
+from headrace.deploy.reports import RankingClient, span_ms
+from headrace.ingest.kafka import BY_KEY, EventTopics, KafkaWriter, Source
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from headrace.deploy.demo.synthetic import SyntheticEvents
-    from headrace.deploy.local.pipeline import LocalPipeline
-    from headrace.deploy.reports.observer import Observer
+    from headrace.deploy.local import LocalPipeline
+    from headrace.deploy.reports import Observer
 
 UPHEAVAL_SHARE = 0.5
 """Of the show have passed when what is liked on the synthetic site changes at once."""

@@ -30,33 +30,32 @@ from headrace.deploy.demo.view import (
     summary,
     table,
 )
-from headrace.deploy.local.drain import DrainTimeout
-from headrace.deploy.local.pipeline import LocalPipeline
-from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.deploy.reports.event_log import check_log, first_impressions
-from headrace.deploy.reports.observer import (
+from headrace.deploy.local import DrainTimeout, LocalPipeline
+from headrace.deploy.local.services import ShownSetupProgress
+from headrace.deploy.reports import (
     Observer,
     Rate,
     ask_caught_up,
     ask_server,
+    check_log,
     copied,
     copy_rows,
+    count_rows,
     curl_of,
+    first_impressions,
+    served_beside_learned,
 )
-from headrace.deploy.reports.outcomes import served_beside_learned
-from headrace.deploy.reports.report import count_rows
-from headrace.ingest.joiner.committed_state import read_state
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.joiner import read_state
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 
 if TYPE_CHECKING:
     import threading
 
     from headrace.deploy.demo.players import DemoPlayers
     from headrace.deploy.demo.synthetic import Event
-    from headrace.deploy.local.drain import Backlog
-    from headrace.deploy.reports.observer import ServerStatus
-    from headrace.pserver.rows.table import RowTable
+    from headrace.deploy.local import Backlog
+    from headrace.deploy.reports import ServerStatus
+    from headrace.pserver.rows import RowTable
 
 SHOW_EVERY_S = 0.5
 LINE_EVERY_S = 10.0

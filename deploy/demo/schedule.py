@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from headrace.deploy.reports.model_comparison import ModelComparison
+    from headrace.deploy.reports import ModelComparison
 
 _WINDOW_S = 3.0
 """Enough impressions for an AUC that is right to a hundredth or two, at the demo's rate."""

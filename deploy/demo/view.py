@@ -14,9 +14,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from headrace.deploy.demo.schedule import DriftReport
-    from headrace.deploy.reports.model_comparison import ComparisonSnapshot
-    from headrace.deploy.reports.ranking_client import RequestStats
-    from headrace.learner.validation.progressive import ProgressiveValidation
+    from headrace.deploy.reports import ComparisonSnapshot, RequestStats
+    from headrace.learner.validation import ProgressiveValidation
 
 NOTHING = "-"
 

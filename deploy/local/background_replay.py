@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from headrace.ingest.joiner.committed_state import StateReader
-from headrace.ingest.replay.replay import ReplayProgress, ReplayResult, ReplaySettings, replay
+from headrace.ingest.joiner import StateReader
+from headrace.ingest.replay import ReplayProgress, ReplayResult, ReplaySettings
+from headrace.ingest.replay import replayer as replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.ingest.replay.layout import LogLayout
-    from headrace.ingest.replay.replay import Before
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.replay import Before, LogLayout
+    from headrace.learner.spec import ModelSpec
 
 
 class BackgroundReplay(threading.Thread):
@@ -45,7 +45,7 @@ class BackgroundReplay(threading.Thread):
         resume_as: str | None = None,
         before: Before | None = None,
     ) -> None:
-        """`layout`, `resume_as` and `before` as in `ingest.replay.replay`."""
+        """`layout`, `resume_as` and `before` as in `ingest.replay.replayer`."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
         self._layout, self._before = layout, before

@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.deploy.errors import Stuck
-from headrace.ingest.joiner.committed_state import StateReader
-from headrace.ingest.kafka import KafkaReader, check_co_partitioned
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import examples_topic
-from headrace.pserver.errors import Unreachable
+from headrace.ingest.joiner import StateReader
+from headrace.ingest.kafka import KafkaReader, Source, check_co_partitioned, examples_topic
+from headrace.pserver import Unreachable
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import BucketAnswer, Store
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import BucketAnswer, Store
 
 POLL_S = 0.05
 

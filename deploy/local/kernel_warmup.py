@@ -15,26 +15,28 @@ from typing import TYPE_CHECKING
 import orjson
 from tenacity import Retrying
 
-from headrace.ingest.joiner.loop import Joiner
-from headrace.ingest.joiner.loop import JoinerPacing as JoinerPace
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.learner.loop.batch_guard import BatchGuard
-from headrace.learner.loop.learner import Learner
-from headrace.learner.loop.pacing import LearnerPacing
+from headrace.ingest.joiner import Joiner
+from headrace.ingest.joiner import JoinerPacing as JoinerPace
+from headrace.ingest.kafka import (
+    EventTopics,
+    ListReader,
+    ListTransactions,
+    ListWriter,
+    Source,
+    examples_topic,
+    scores_topic,
+)
+from headrace.learner.loop import BatchGuard, Learner, LearnerPacing
 from headrace.learner.models import open_model
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import Shape
+from headrace.pserver import MemoryStore, Shape
+from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.kafka.transactions import Outgoing
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.errors import Unreachable
-    from headrace.pserver.store import BucketAnswer, Push, Store
+    from headrace.ingest.kafka import Outgoing
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import BucketAnswer, Push, Store, Unreachable
 
 SHOWN_MS = 1_700_000_000_000
 

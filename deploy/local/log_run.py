@@ -16,18 +16,21 @@ from rich.console import Console
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import DrainTimeout
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
-from headrace.deploy.local.services.progress import ShownSetupProgress
-from headrace.deploy.reports.event_log import check_log, first_impressions
-from headrace.deploy.reports.observer import ask_caught_up, copied, curl_of
-from headrace.deploy.reports.report import (
+from headrace.deploy.local.services import ShownSetupProgress
+from headrace.deploy.reports import (
     FreshnessReport,
+    ask_caught_up,
+    check_log,
+    copied,
     count_rows,
+    curl_of,
+    first_impressions,
     make_report,
     read_held,
     read_outcomes,
     write_report,
 )
-from headrace.ingest.joiner.committed_state import read_state
+from headrace.ingest.joiner import read_state
 
 if TYPE_CHECKING:
     import threading

@@ -19,22 +19,21 @@ from headrace.deploy.connections import kafka_settings, open_store
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
-from headrace.deploy.local.services.ports import free_port, take_port
-from headrace.deploy.local.services.services import LocalServices
+from headrace.deploy.local.services import LocalServices, free_port, take_port
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.ingest.kafka import ensure_topics, topics_for
-from headrace.learner.spec.model_spec import load_spec
-from headrace.pserver.store import Shape
-from headrace.serving.observers.prediction_log import ensure_predictions
+from headrace.learner.spec import load_spec
+from headrace.pserver import Shape
+from headrace.serving.observers import ensure_predictions
 
 if TYPE_CHECKING:
     import threading
     from pathlib import Path
     from types import TracebackType
 
-    from headrace.deploy.local.services.progress import SetupProgress
+    from headrace.deploy.local.services import SetupProgress
     from headrace.deploy.local.supervisor import Restart
-    from headrace.pserver.store import Store
+    from headrace.pserver import Store
 
 _LOOK_S = 0.05
 _PATIENCE_S = 15.0

@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Self
 
 from headrace.deploy.errors import PartFailed
-from headrace.deploy.local.services.child_process import ChildProcess
+from headrace.deploy.local.services import ChildProcess
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 logger = logging.getLogger(__name__)

@@ -1,17 +1,5 @@
 """Model specs that come along, ready to run."""
 
-from __future__ import annotations
+import lazy_loader
 
-from pathlib import Path
-
-from headrace.deploy.errors import DeployError
-
-
-def path_of(name: str) -> Path:
-    """Return the file of a spec that comes along. Raises DeployError naming those there are."""
-    directory = Path(__file__).parent
-    path = directory / f"{name}.toml"
-    if not path.is_file():
-        there = ", ".join(sorted(each.stem for each in directory.glob("*.toml")))
-        raise DeployError(f"expected one of the models {there}, found {name!r}")
-    return path
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,5 @@
 """What an operator asks and does: how a store stands, what is wrong with it, how a model goes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,7 @@ from headrace.deploy.operations.server_checks import MOST_NODE_TIMEOUT_MS, SLOTS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.pserver.inspection.nodes import NodeSurvey
+    from headrace.pserver.inspection import NodeSurvey
 
 _LEAST_PRIMARIES = 3
 """A failover is voted by a majority of the primaries, and the dead one is one of them."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.inspection.survey import Survey
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.inspection import Survey
 
 _STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_PLACES = 6

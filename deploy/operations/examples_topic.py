@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka import KafkaReader
-from headrace.ingest.kafka.protocols import PartitionAssigned
-from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest import StreamError
+from headrace.ingest.kafka import KafkaReader, PartitionAssigned, examples_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)

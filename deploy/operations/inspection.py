@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.pserver.inspection.buckets import BucketSurvey
-    from headrace.pserver.inspection.survey import Survey
+    from headrace.pserver.inspection import BucketSurvey, Survey
 
 UNKNOWN = "-"
 _COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper", "age", "lag")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.learner.spec.compatibility import check_compatible
-from headrace.pserver.errors import MissingModel, Unreachable, WrongModel
-from headrace.pserver.rows.row_codec import row_bytes
+from headrace.learner.spec import check_compatible
+from headrace.pserver import MissingModel, Unreachable, WrongModel
+from headrace.pserver.rows import row_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.deploy.operations.examples_topic import HeldTopic
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.inspection.survey import Survey
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.inspection import Survey
 
 LARGE_LOG_BYTES = 16 << 20
 """Twice what a keeper leaves in the log of a bucket."""

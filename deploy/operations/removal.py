@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import DeployError
-from headrace.pserver.errors import MissingModel
-from headrace.pserver.inspection.survey import drop_leftovers, survey
-from headrace.pserver.inspection.usage import signs_of_use
+from headrace.pserver import MissingModel
+from headrace.pserver.inspection import drop_leftovers, signs_of_use
+from headrace.pserver.inspection import model_survey as survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.pserver.inspection.survey import Survey
-    from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.pserver.inspection import Survey
+    from headrace.pserver.redis_backend import RedisStore
 
 _SIGNS_SHOWN = 3
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
-from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
+from headrace.pserver.redis_backend import LIBRARY_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.pserver.inspection.nodes import NodeSurvey
+    from headrace.pserver.inspection import NodeSurvey
 
 _MIB = 1 << 20
 LEAST_VERSION = 7

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
-from headrace.learner.validation.progressive import auc
+from headrace.ingest.examples import Kind
+from headrace.learner.validation import auc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.loop.scores import Scores
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.learner.loop import Scores
 
     Floats = npt.NDArray[np.float64]
     Predict = Callable[[Encoded, npt.NDArray[np.int64]], Floats]

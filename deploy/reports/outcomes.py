@@ -17,23 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.examples.batch import unpack as unpack_examples
-from headrace.ingest.kafka import read_all
-from headrace.ingest.kafka.topics import examples_topic, scores_topic
-from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.validation.breakdown import ScoredImpressions
+from headrace.ingest.examples import Kind
+from headrace.ingest.examples import unpack as unpack_examples
+from headrace.ingest.kafka import examples_topic, read_all, scores_topic
+from headrace.learner.loop import unpack as unpack_scores
+from headrace.learner.validation import ScoredImpressions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.loop.scores import Scores
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.validation.progressive import ProgressiveValidation
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.loop import Scores
+    from headrace.learner.spec import ModelSpec
+    from headrace.learner.validation import ProgressiveValidation
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A client that has the server rank each request of a log before anything of it is known.
 
 Whoever replays a log shows this client the lines that are due, before they are sent
-(`ingest.replay.replay`, `before`): it puts the impressions of each request to the server, as the
+(`ingest.replay.replayer`, `before`): it puts the impressions of each request to the server, as the
 site would have, and waits for the answers. So no score is made from a click of its own request, nor
 from the show that it is about; joined with the outcomes they tell what users would have been given.
 
@@ -23,15 +23,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from headrace.learner.loop.scores import Scores
+from headrace.learner.loop import Scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.replay.ndjson import Line
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.replay import Line
 
     Told = Callable[[list[str], list[float]], None]
 

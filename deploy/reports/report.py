@@ -17,27 +17,25 @@ import orjson
 
 from headrace.deploy.reports.event_log import impression_ids_of
 from headrace.deploy.reports.outcomes import join_outcomes
-from headrace.ingest.dead_letters.letter import Letter
-from headrace.ingest.dead_letters.letter import unpack as unpack_letter
-from headrace.ingest.examples.batch import unpack as unpack_examples
-from headrace.ingest.kafka import read_all
-from headrace.ingest.kafka.topics import EventTopics, examples_topic, scores_topic
-from headrace.learner.loop.batch_guard import quarantine_reason
-from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.validation.breakdown import by_decile, by_slice, by_window, calibration_error
+from headrace.ingest.dead_letters import Letter
+from headrace.ingest.dead_letters import unpack as unpack_letter
+from headrace.ingest.examples import unpack as unpack_examples
+from headrace.ingest.kafka import EventTopics, examples_topic, read_all, scores_topic
+from headrace.learner.loop import quarantine_reason
+from headrace.learner.loop import unpack as unpack_scores
+from headrace.learner.validation import by_decile, by_slice, by_window, calibration_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from headrace.deploy.reports.outcomes import Outcomes
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.joiner.committed_state import JoinerState
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.learner.validation.breakdown import ImpressionGroup
-    from headrace.learner.validation.progressive import ProgressiveValidation
-    from headrace.pserver.rows.table import RowTable
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.joiner import JoinerState
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.spec import ModelSpec
+    from headrace.learner.validation import ImpressionGroup, ProgressiveValidation
+    from headrace.pserver.rows import RowTable
 
 WINDOWS = 10
 """Windows of event time that the stream is looked at through; each begins in the middle of the one

@@ -21,18 +21,23 @@ import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, start_http_server
 
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
-from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, PartitionRevoked, Record
-from headrace.ingest.kafka.topics import EventTopics, examples_topic
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.events import EARLIEST_MS, LATEST_MS
+from headrace.ingest.kafka import (
+    AtEnd,
+    EventTopics,
+    KafkaReader,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    examples_topic,
+)
+from headrace.ingest.runtime import instance_name, publish_status
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from headrace.ingest.kafka.protocols import Reader, Source
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Reader, Source
 
 log = logging.getLogger(__name__)
 

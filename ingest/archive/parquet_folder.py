@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.ingest.kafka.protocols import Source
+    from headrace.ingest.kafka import Source
 
 
 class ArchiveError(StreamError):

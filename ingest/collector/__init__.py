@@ -6,3 +6,7 @@
 
 An event is acknowledged only when Kafka has it. `app` has the order of what happens to a request.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

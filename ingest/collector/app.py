@@ -28,8 +28,8 @@ from headrace.ingest.collector.responses import (
 )
 from headrace.ingest.collector.validation import check
 from headrace.ingest.errors import WriteRefused
-from headrace.ingest.events.json_schema import EventKind, event_schema
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.events import EventKind, event_schema
+from headrace.ingest.http import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
     from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
-    from headrace.ingest.http.bearer_tokens import Tokens
-    from headrace.ingest.http.server import Readiness
+    from headrace.ingest.http import Readiness, Tokens
 
 _JSON = "application/json"
 PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}

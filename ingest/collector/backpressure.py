@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.ingest.events.contract import LARGEST_VALUE_BYTES
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.events import LARGEST_VALUE_BYTES
+from headrace.ingest.http import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

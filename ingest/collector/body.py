@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 
 if TYPE_CHECKING:
     from headrace.ingest.collector.backpressure import CollectorLimits

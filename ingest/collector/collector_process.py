@@ -14,8 +14,8 @@ from headrace.ingest.collector.app import make_app
 from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
-from headrace.ingest.events.json_schema import EventKind
-from headrace.ingest.http.server import (
+from headrace.ingest.events import EventKind
+from headrace.ingest.http import (
     Draining,
     Readiness,
     listening_socket,
@@ -25,15 +25,14 @@ from headrace.ingest.http.server import (
     run_app,
     tokens_for,
 )
-from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.kafka import EventTopics, check_co_partitioned
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 log = logging.getLogger(__name__)
 

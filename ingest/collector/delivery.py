@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.kafka.error_translation import translate, translated
-from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka import producer_config, translate, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.collector.validation import ValidatedEvent
     from headrace.ingest.errors import StreamError
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from headrace.ingest.collector.body import JSON, NDJSON
 from headrace.ingest.collector.responses import CollectorAnswer
-from headrace.ingest.events.json_schema import EXAMPLES, EventKind, event_schema
+from headrace.ingest.events import EXAMPLES, EventKind, event_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.http.http_errors import RequestRefusal
+    from headrace.ingest.http import RequestRefusal
 
 TOO_LARGE = "too_large"
 NOT_ACKNOWLEDGED = "not_acknowledged"

@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from headrace.ingest.collector.responses import TOO_LARGE, EventRefusal
-from headrace.ingest.events.contract import (
-    AHEAD_MS,
-    EARLIEST_MS,
-    IMPRESSION_ID,
-    TIME,
-    Reason,
-    read_event,
-)
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, TIME, Reason, read_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import orjson
 
-from headrace.ingest.events.contract import LARGEST_VALUE_BYTES, Reason
+from headrace.ingest.events import LARGEST_VALUE_BYTES, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace.ingest.kafka.protocols import Record
+    from headrace.ingest.kafka import Record
 
 
 _NAMES = {reason.value: reason.name.lower() for reason in Reason}

@@ -24,19 +24,22 @@ from confluent_kafka import KafkaException, Producer
 from headrace.ingest.dead_letters.letter import SettledLetters, pack_settled
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events.contract import IMPRESSION_ID, Reason, is_tick, read_event
-from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.producer import producer_config
-from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
-from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.events import IMPRESSION_ID, Reason, is_tick, read_event
+from headrace.ingest.kafka import (
+    TRANSACTION_TIMEOUT_MS,
+    EventTopics,
+    check_co_partitioned,
+    producer_config,
+    translated,
+)
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
     from headrace.ingest.dead_letters.letter import Letter, Origin
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 _LETTERS_A_TRANSACTION = 500
 _BYTES_A_TRANSACTION = 4 << 20

@@ -12,16 +12,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.ingest.dead_letters.letter import Letter, SettledLetters, unpack
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.error_translation import unreachable
-from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
-from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
+from headrace.ingest.kafka import (
+    TRANSACTION_TIMEOUT_MS,
+    AtEnd,
+    KafkaReader,
+    PartitionAssigned,
+    Record,
+    Source,
+    unreachable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.ingest.dead_letters.letter import Origin
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from headrace.ingest.decoding.json_scanner import (
     no_positions,
     scan,
 )
-from headrace.ingest.events.contract import (
+from headrace.ingest.events import (
     AHEAD_MS,
     EARLIEST_MS,
     IMPRESSION_ID,
@@ -39,17 +39,16 @@ from headrace.ingest.events.contract import (
     is_tick,
     read_event,
 )
-from headrace.ingest.features.fields import Transform
-from headrace.ingest.features.hashing import ABSENT as NO_HASH
-from headrace.ingest.features.hashing import canonical, real, xxh64
-from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.ingest.features import ABSENT as NO_HASH
+from headrace.ingest.features import Transform, canonical, real, xxh64
+from headrace.ingest.runtime import kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.features import FieldSet
 
     Hashes = npt.NDArray[np.uint64]
     Longs = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.decoding.json_tokens import integer, number, same, space, string
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 
 if TYPE_CHECKING:
     import numpy.typing as npt

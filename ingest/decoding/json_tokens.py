@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.ingest.runtime import inlined
 
 _EXACT_DIGITS = 15
 """A decimal of at most so many digits is the shortest of its float, so `repr` gives it back; and as

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features import Encoded
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.features import FieldSet
 
 FORMAT = 1
 _SLICE = "slice:"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.features import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 
 import numpy as np
 
-from headrace.ingest.events.contract import TIME
+from headrace.ingest.events import TIME
 from headrace.ingest.features.hashing import NUMBER_ROW, field_id
 from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
 from headrace.ingest.features.weights import KEYS as WEIGHT_KEYS

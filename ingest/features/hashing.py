@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

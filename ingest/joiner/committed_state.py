@@ -15,14 +15,18 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable
-from headrace.ingest.joiner.core.checkpoint import JoinerCheckpoint, JoinerCounters
-from headrace.ingest.kafka.error_translation import translated
-from headrace.ingest.kafka.retry import retry_for
-from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned, joiner_group
+from headrace.ingest.joiner.core import JoinerCheckpoint, JoinerCounters
+from headrace.ingest.kafka import (
+    EventTopics,
+    check_co_partitioned,
+    joiner_group,
+    retry_for,
+    translated,
+)
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import KafkaSettings
 
 
 class JoinerModel(Protocol):

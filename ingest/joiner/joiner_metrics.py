@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events.contract import EARLIEST_MS
+from headrace.ingest.events import EARLIEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from headrace.ingest.joiner.loop import Joiner
-    from headrace.ingest.kafka.protocols import Reader
+    from headrace.ingest.kafka import Reader
 
 log = logging.getLogger(__name__)
 

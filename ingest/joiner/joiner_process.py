@@ -17,24 +17,23 @@ from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.joiner.committed_state import JoinerState, StateReader, read_state
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.retry import retry_until
-from headrace.ingest.kafka.topics import (
+from headrace.ingest.kafka import (
     EventTopics,
+    KafkaReader,
+    KafkaTransactions,
     check_co_partitioned,
     examples_topic,
     joiner_group,
+    retry_until,
 )
-from headrace.ingest.kafka.transactions import KafkaTransactions
-from headrace.ingest.runtime.clock import steady_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.runtime import instance_name, publish_status, steady_ms
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import KafkaSettings
 
 __all__ = [
     "JoinerPacing",

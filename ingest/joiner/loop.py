@@ -18,31 +18,29 @@ from typing import TYPE_CHECKING
 from prometheus_client import Histogram
 
 from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.examples import Cut
 from headrace.ingest.joiner.committed_state import load_checkpoint
-from headrace.ingest.joiner.core.checkpoint import JoinerCounters
-from headrace.ingest.joiner.core.input import ChunkReader, EventSide
-from headrace.ingest.joiner.core.rules import FOREVER
+from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.partition import JoinerPartition
-from headrace.ingest.kafka.protocols import (
+from headrace.ingest.kafka import (
+    AbortBackoff,
     AtEnd,
+    EventTopics,
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
     Source,
+    examples_topic,
 )
-from headrace.ingest.kafka.retry import AbortBackoff
-from headrace.ingest.kafka.topics import EventTopics, examples_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tenacity import Retrying
 
-    from headrace.ingest.events.contract import Reason
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import BlockReader
-    from headrace.ingest.kafka.transactions import Outgoing, Transactions
+    from headrace.ingest.events import Reason
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import BlockReader, Outgoing, Transactions
 
 log = logging.getLogger(__name__)
 

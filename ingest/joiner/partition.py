@@ -8,26 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.ingest.dead_letters.letter import pack as pack_dead_letter
+from headrace.ingest.dead_letters import pack as pack_dead_letter
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.examples.batch import concatenate
-from headrace.ingest.examples.batch import pack as pack_examples
-from headrace.ingest.examples.splitting import Cut, cut
+from headrace.ingest.examples import Cut, concatenate, cut
+from headrace.ingest.examples import pack as pack_examples
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
-from headrace.ingest.joiner.core.checkpoint import JoinerCounters
-from headrace.ingest.joiner.core.input import EventSide
-from headrace.ingest.joiner.core.join import PartitionJoiner
-from headrace.ingest.kafka.transactions import Committed, Outgoing
+from headrace.ingest.joiner.core import EventSide, JoinerCounters, PartitionJoiner
+from headrace.ingest.kafka import Committed, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.ingest.events.contract import Reason
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.joiner.core.input import ChunkReader
-    from headrace.ingest.joiner.core.join import DeadEvents
-    from headrace.ingest.kafka.protocols import MessageBlock, Source
+    from headrace.ingest.events import Reason
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.joiner.core import ChunkReader, DeadEvents
+    from headrace.ingest.kafka import MessageBlock, Source
 
 Held = dict[EventSide, tuple[int, int]]
 """First offset that Kafka holds of each side, and first it does not yet hold."""

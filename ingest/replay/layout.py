@@ -37,8 +37,8 @@ from typing import Literal
 
 import msgspec
 
-from headrace.ingest.events.contract import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
+from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import SpecError, SpecText, one_of
 
 SUFFIXES = {".csv": "csv", ".tsv": "csv", ".txt": "csv", ".parquet": "parquet", ".ndjson": "ndjson"}
 PACKED = (".zst", ".gz")

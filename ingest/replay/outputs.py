@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from headrace.ingest.errors import BadCheckpoint
-from headrace.ingest.kafka.offset_store import KafkaOffsets
-from headrace.ingest.kafka.producer import KafkaWriter
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
+from headrace.ingest.kafka import (
+    Committed,
+    KafkaOffsets,
+    KafkaTransactions,
+    KafkaWriter,
+    Outgoing,
+    Source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
 
 
 class EventWriter(Protocol):

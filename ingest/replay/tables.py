@@ -21,8 +21,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
-from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import SpecError
 from headrace.ingest.replay.layout import PACKED, BagLayout
 from headrace.ingest.replay.ndjson import Line
 

@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.kafka import BY_KEY, STATUS_TOPIC, KafkaWriter, Source
 from headrace.ingest.runtime.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.ingest.kafka.protocols import Writer
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Writer
 
 log = logging.getLogger(__name__)
 

@@ -38,16 +38,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
-from headrace.learner.kernels.row_ids import mix
-from headrace.learner.spec.growth import COUNT
-from headrace.pserver.intrinsics.prefetch import prefetch
+from headrace.ingest.runtime import inlined, kernel
+from headrace.learner.kernels import mix
+from headrace.learner.spec import COUNT
+from headrace.pserver.intrinsics import row_prefetch as prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.learner.spec.growth import Admission
+    from headrace.ingest.features import FieldSet
+    from headrace.learner.spec import Admission
 
 _NUMBERS = 1024
 _FULL = np.uint8(255)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.ingest.examples import Kind
+from headrace.ingest.runtime import inlined
 from headrace.learner.inputs.rare_rows import (
     fetch_admission,
     list_reads,
@@ -27,7 +27,7 @@ from headrace.learner.inputs.rare_rows import (
     place_strangers,
 )
 from headrace.learner.inputs.statistics import keep, recall, statistic_id, take_levels
-from headrace.learner.kernels.row_lookup import (
+from headrace.learner.kernels import (
     add_rows,
     bucket_at,
     fetch_ids,
@@ -39,7 +39,7 @@ from headrace.learner.kernels.row_lookup import (
     longer_than_a_line,
     shift_of,
 )
-from headrace.pserver.rows.table import find, find_or_add
+from headrace.pserver.rows import find, find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.features.hashing import hash_strings
-from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.ingest.examples import Kind
+from headrace.ingest.features import hash_strings
+from headrace.ingest.runtime import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
 from headrace.learner.inputs.statistics import empty_memory, with_room
-from headrace.learner.spec.growth import COUNT, PROBABILITY
+from headrace.learner.spec import COUNT, PROBABILITY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.kernels.pending_gains import PendingColumns
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.learner.kernels import PendingColumns
+    from headrace.learner.spec import ModelSpec
 
 
 class RowPuller(Protocol):

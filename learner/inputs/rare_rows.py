@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.ingest.runtime import inlined
 from headrace.learner.inputs.admission import admits, fetch_counters
-from headrace.learner.kernels.row_ids import _NUMBER, rare_id
-from headrace.pserver.intrinsics.prefetch import prefetch
-from headrace.pserver.rows.table import find, find_or_add
+from headrace.learner.kernels import NUMBER_BITS, rare_id
+from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.rows import find, find_or_add
 
 _ZERO = np.float32(0.0)
 
@@ -41,7 +41,7 @@ def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-unty
     guarded, last_seen = gate.guarded, columns.last_seen
     ids, places = scratch.ids[row], scratch.places[row]
     for k in range(count):
-        if guarded[ids[k] & _NUMBER]:
+        if guarded[ids[k] & NUMBER_BITS]:
             if places[k] >= 0:
                 prefetch(last_seen, places[k])
             else:
@@ -60,7 +60,7 @@ def list_strangers(columns, gate, clicked, shown_s, scratch, row, count):  # typ
     strangers = scratch.strangers
     listed = 0
     for k in range(count):
-        if not guarded[ids[k] & _NUMBER]:
+        if not guarded[ids[k] & NUMBER_BITS]:
             continue
         place = places[k]
         if place < 0:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, read_only
+from headrace.ingest.runtime import kernel, read_only
 from headrace.learner.inputs.example_inputs import INTERCEPT, find_asked
-from headrace.learner.kernels.row_ids import rare_id
+from headrace.learner.kernels import rare_id
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded
+    from headrace.ingest.features import Encoded
     from headrace.learner.inputs.preparation import InputPreparation, RowPuller
-    from headrace.pserver.rows.table import RowTable
+    from headrace.pserver.rows import RowTable
 
     Ids = npt.NDArray[np.uint64]
 

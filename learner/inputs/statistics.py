@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
-from headrace.learner.kernels.row_ids import mix
-from headrace.learner.spec.statistics_spec import AGE, CLICK, RATE, SHOW
+from headrace.ingest.runtime import inlined, kernel
+from headrace.learner.kernels import mix
+from headrace.learner.spec import AGE, CLICK, RATE, SHOW
 
 if TYPE_CHECKING:
     import numpy.typing as npt

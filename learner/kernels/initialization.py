@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
-from headrace.learner.intrinsics.simd import float_of, numbered
+from headrace.ingest.runtime import inlined
+from headrace.learner.intrinsics import float_of, numbered
 from headrace.learner.kernels.row_ids import mix
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
+from headrace.ingest.examples import Kind
+from headrace.ingest.runtime import inlined, inlined_ieee_division
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8

@@ -41,14 +41,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division
-from headrace.learner.intrinsics.simd import LANES, absolute, add, chosen, eight, root, take
+from headrace.ingest.runtime import inlined, inlined_ieee_division
+from headrace.learner.intrinsics import LANES, absolute, add, chosen, eight, root, take
 from headrace.learner.kernels.ftrl import step, weight
 from headrace.learner.spec import optimizer_spec as spec
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
-    from headrace.learner.spec.optimizer_spec import Optimizer
+    from headrace.learner.spec import Optimizer
 
 _KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3, spec.COIN: 4}
 _SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()

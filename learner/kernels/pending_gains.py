@@ -16,21 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
-from headrace.pserver.intrinsics.prefetch import prefetch, prefetch_row
-from headrace.pserver.intrinsics.row_view import row_of
-from headrace.pserver.rows.deltas import NEVER, RowDeltas
-from headrace.pserver.rows.table import AHEAD, RowTable, fetch, find
+from headrace.pserver.intrinsics import prefetch_row, row_of
+from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.rows import AHEAD, NEVER, RowDeltas, RowTable, fetch, find
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.columns import Kinds
-    from headrace.pserver.rows.table import Places
-    from headrace.pserver.store import Shape
+    from headrace.pserver import Shape
+    from headrace.pserver.rows import Kinds, Places
 
 _NEVER = np.uint32(NEVER)
 _ONE = np.uint32(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 
 _TO_PRIME_A = np.uint64(0xFF51AFD7ED558CCD)
 
@@ -22,7 +22,7 @@ def mix(bits):  # type: ignore[no-untyped-def]
     return bits ^ (bits >> np.uint64(33))
 
 
-_NUMBER = np.uint64(1023)
+NUMBER_BITS = np.uint64(1023)
 
 
 _PATTERN = np.uint64(0x5A17C0DE5A17C0DE)
@@ -35,4 +35,4 @@ def rare_id(row_id, high):  # type: ignore[no-untyped-def]
 
     high: the bits of an id that say its bucket.
     """
-    return (row_id & high) | (_PATTERN & ~high & ~_NUMBER) | (row_id & _NUMBER)
+    return (row_id & high) | (_PATTERN & ~high & ~NUMBER_BITS) | (row_id & NUMBER_BITS)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
-from headrace.pserver.intrinsics.prefetch import FLOATS_A_LINE, prefetch, prefetch_at
-from headrace.pserver.rows.columns import FLOATS_BEFORE
-from headrace.pserver.rows.table import find, find_or_add, home
+from headrace.ingest.runtime import inlined
+from headrace.pserver.intrinsics import FLOATS_A_LINE, prefetch_at
+from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.rows import FLOATS_BEFORE, find, find_or_add, home
 
 _IDS_A_LINE = 8
 _NUMBER = np.uint64(1023)

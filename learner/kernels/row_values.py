@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
-from headrace.learner.intrinsics.simd import LANES, eight, put
+from headrace.ingest.runtime import inlined
+from headrace.learner.intrinsics import LANES, eight, put
 from headrace.learner.kernels.initialization import bound_of, initial, origin
 from headrace.learner.kernels.optimizers import ParameterGroup, gained_at, group_of
 from headrace.learner.kernels.row_ids import rare_id
-from headrace.learner.spec.optimizer_spec import Optimizer, floats
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.learner.spec import Optimizer, floats
+from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec import ModelSpec
 
 _NUMBER = np.uint64(1023)
 _ZERO = np.float32(0.0)

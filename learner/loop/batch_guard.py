@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples import Kind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.examples import Examples
 
 _REMEMBERED = 10_000
 """Batches held back, the last ones: one that is read again is passed over again."""

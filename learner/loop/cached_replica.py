@@ -17,20 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
-from headrace.pserver.replica.replica import Copied, Deleted, Folded, Stale
-from headrace.pserver.rows.deltas import Deletions
-from headrace.pserver.rows.table import RowTable
+from headrace.pserver.replica import Copied, Deleted, Folded, HistoryReset, PartialReplica, Stale
+from headrace.pserver.rows import Deletions, RowTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.inputs.required_rows import RequiredRows
-    from headrace.pserver.replica.partial_replica import EntryApplied
-    from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
-    from headrace.pserver.rows.table import Places
-    from headrace.pserver.store import Shape, Store
+    from headrace.learner.inputs import RequiredRows
+    from headrace.pserver import Shape, Store
+    from headrace.pserver.replica import Change, EntryApplied
+    from headrace.pserver.rows import EntryHeader, Places, RowDeltas
 
     Ids = npt.NDArray[np.uint64]
 

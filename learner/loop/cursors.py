@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.pserver.store import OffsetSpan
+from headrace.pserver import OffsetSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -22,15 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Examples, unpack
-from headrace.ingest.kafka.protocols import (
-    AtEnd,
-    PartitionAssigned,
-    PartitionRevoked,
-    Reader,
-    Record,
-    Source,
-)
+from headrace.ingest.examples import Examples, unpack
+from headrace.ingest.kafka import AtEnd, PartitionAssigned, PartitionRevoked, Reader, Record, Source
 from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
 
 if TYPE_CHECKING:
@@ -38,9 +31,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.features import FieldSet
     from headrace.learner.loop.cursors import Cursors
-    from headrace.pserver.store import BucketAnswer
+    from headrace.pserver import BucketAnswer
 
 
 class ExampleBatch(NamedTuple):

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 
-from headrace.ingest.dead_letters.letter import pack as pack_letter
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.dead_letters import pack as pack_letter
+from headrace.ingest.examples import Kind
+from headrace.ingest.kafka import Record, Source
 from headrace.learner.errors import NotPulled
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels import PendingGains, view_of
 from headrace.learner.loop.batch_guard import quarantine_letter
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
@@ -35,25 +35,24 @@ from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
-from headrace.pserver.errors import Unreachable
-from headrace.pserver.replica.replica import Copied, Deleted, Folded
+from headrace.pserver import Unreachable
+from headrace.pserver.replica import Copied, Deleted, Folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Reader, Writer
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import Reader, Writer
     from headrace.learner.loop.batch_guard import BatchGuard
     from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.loop.pacing import LearnerPacing
     from headrace.learner.loop.pushes import Exchange
-    from headrace.learner.models import TrainableModel
-    from headrace.learner.models.sync_group import SyncGroup
-    from headrace.pserver.replica.replica import Change, Replica
-    from headrace.pserver.store import Store
+    from headrace.learner.models import SyncGroup, TrainableModel
+    from headrace.pserver import Store
+    from headrace.pserver.replica import Change, Replica
 
 log = logging.getLogger(__name__)
 

@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.pserver.errors import Unreachable
-from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, SourceReached, pack
-from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
+from headrace.pserver import BucketAnswer, OffsetSpan, Push, Unreachable
+from headrace.pserver.rows import EntryHeader, RowDeltas, SourceReached, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import PendingGains
+    from headrace.learner.kernels import PendingGains
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.cursors import Cursors
-    from headrace.pserver.replica.replica import Replica
+    from headrace.pserver.replica import Replica
 
 log = logging.getLogger(__name__)
 

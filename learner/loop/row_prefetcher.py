@@ -24,22 +24,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.features.encoder import Encoded
-from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.ingest.features import Encoded
+from headrace.ingest.runtime import kernel
 from headrace.learner.errors import NotPulled
-from headrace.pserver.rows.table import find
+from headrace.pserver.rows import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.kernels.pending_gains import PendingColumns, PendingGains
+    from headrace.ingest.examples import Examples
+    from headrace.learner.kernels import PendingColumns, PendingGains
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.pushes import Pushes
-    from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.table import RowTable
+    from headrace.pserver.replica import Change
+    from headrace.pserver.rows import RowTable
 
     Ids = npt.NDArray[np.uint64]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.learner.kernels.row_values import parameters_of
+from headrace.learner.kernels import parameters_of
 from headrace.learner.models.factorization_machine_kernels import (
     FactorizationScratch,
     learn,
@@ -28,8 +28,8 @@ from headrace.learner.models.factorization_machine_kernels import (
 from headrace.learner.models.row_model import SequentialModel
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.ingest.features import Encoded
+    from headrace.learner.spec import ModelSpec
 
 
 class FactorizationMachine(SequentialModel):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
-from headrace.learner.inputs.example_inputs import (
+from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs import (
     BLOCK,
     begin_at,
     counts_of,
@@ -23,14 +23,21 @@ from headrace.learner.inputs.example_inputs import (
     settle_strangers,
     weight_of,
 )
-from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
-from headrace.learner.kernels.initialization import origin
-from headrace.learner.kernels.loss import gradient_of, probability_of
-from headrace.learner.kernels.optimizers import begin_step, shrink_of, step_at
-from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_lookup import shift_of
-from headrace.learner.kernels.row_values import read_id, read_weight, value_at
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.learner.intrinsics import LANES, add, eight, put, take
+from headrace.learner.kernels import (
+    begin_step,
+    count_row,
+    gradient_of,
+    origin,
+    probability_of,
+    read_id,
+    read_weight,
+    shift_of,
+    shrink_of,
+    step_at,
+    value_at,
+)
+from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

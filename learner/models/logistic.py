@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.learner.kernels.ftrl import constants
+from headrace.learner.kernels import constants
 from headrace.learner.models.logistic_kernels import learn, predict
 from headrace.learner.models.row_model import SequentialModel
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.ingest.features import Encoded
+    from headrace.learner.spec import ModelSpec
 
 
 class LogisticRegression(SequentialModel):

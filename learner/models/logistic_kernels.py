@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, inlined_ieee_division, kernel
-from headrace.learner.inputs.example_inputs import (
+from headrace.ingest.runtime import inlined, inlined_ieee_division, kernel
+from headrace.learner.inputs import (
     BLOCK,
     begin_at,
     common_input,
@@ -19,12 +19,9 @@ from headrace.learner.inputs.example_inputs import (
     settle_strangers,
     weight_of,
 )
-from headrace.learner.intrinsics.simd_rows import add_two
-from headrace.learner.kernels.ftrl import step, weight
-from headrace.learner.kernels.loss import gradient_of, probability_of
-from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_lookup import shift_of
-from headrace.pserver.rows.columns import row_record
+from headrace.learner.intrinsics import add_two
+from headrace.learner.kernels import count_row, gradient_of, probability_of, shift_of, step, weight
+from headrace.pserver.rows import row_record
 
 _row_at = row_record("z", "n")
 

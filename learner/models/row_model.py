@@ -12,28 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import CachedDispatch, read_only
-from headrace.learner.calibration.isotonic import IsotonicScaling
-from headrace.learner.calibration.platt import PlattScaling
-from headrace.learner.inputs.example_inputs import BLOCK
-from headrace.learner.inputs.preparation import InputPreparation
-from headrace.learner.inputs.required_rows import RequiredRows
+from headrace.ingest.examples import Kind
+from headrace.ingest.runtime import CachedDispatch, read_only
+from headrace.learner.calibration import IsotonicScaling, PlattScaling
+from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows
 from headrace.learner.models.uncertainty import rates_of, uncertainty
-from headrace.learner.spec.calibration_spec import ISOTONIC
+from headrace.learner.spec import ISOTONIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.admission import AdmissionCounts
-    from headrace.learner.inputs.example_inputs import LabelledColumns
-    from headrace.learner.kernels.pending_gains import PendingColumns
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.learner.inputs import AdmissionCounts, LabelledColumns
+    from headrace.learner.kernels import PendingColumns
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
 
 class RowModel(ABC):

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.pserver.rows.table import RowTable
+    from headrace.ingest.examples import Examples
+    from headrace.pserver.rows import RowTable
 
 
 class SyncGroup(Protocol):

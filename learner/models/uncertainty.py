@@ -36,18 +36,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel, read_only
+from headrace.ingest.runtime import kernel, read_only
 from headrace.learner.errors import NoUncertainty
-from headrace.learner.inputs.example_inputs import find_asked
-from headrace.learner.spec.optimizer_spec import ADAGRAD, COIN, FTRL
+from headrace.learner.inputs import find_asked
+from headrace.learner.spec import ADAGRAD, COIN, FTRL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.preparation import InputPreparation
-    from headrace.learner.spec.optimizer_spec import Optimizer
-    from headrace.pserver.rows.table import RowTable
+    from headrace.ingest.features import Encoded
+    from headrace.learner.inputs import InputPreparation
+    from headrace.learner.spec import Optimizer
+    from headrace.pserver.rows import RowTable
 
 _SEEN = 1
 """Where in a row n lies, or the sum of sizes: behind w or z, in rows of whatever width."""

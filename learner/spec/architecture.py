@@ -11,13 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features import one_of
 from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
 from headrace.learner.spec.tables import only, real, shown, whole
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.features.spec_text import SpecText
+    from headrace.ingest.features import FieldSet, SpecText
     from headrace.learner.spec.optimizer_spec import Optimizer
     from headrace.learner.spec.tables import Table
 

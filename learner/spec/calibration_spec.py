@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features import one_of
 from headrace.learner.spec.tables import only, real, shown
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.spec_text import SpecText
+    from headrace.ingest.features import SpecText
     from headrace.learner.spec.tables import Table
 
 

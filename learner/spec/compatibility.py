@@ -11,11 +11,11 @@ import difflib
 from typing import TYPE_CHECKING
 
 from headrace.learner.spec.architecture import FREE_TO_DIFFER
-from headrace.pserver.errors import WrongModel
+from headrace.pserver import WrongModel
 
 if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.store import Shape
+    from headrace.pserver import Shape
 
 
 def check_compatible(spec: ModelSpec, shape: Shape) -> None:

@@ -28,14 +28,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.fields import Transform
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features import Transform, one_of
 from headrace.learner.spec.tables import only, real, shown, whole
-from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper import Expiry
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.features.spec_text import SpecText
+    from headrace.ingest.features import FieldSet, SpecText
     from headrace.learner.spec.tables import Table
 
 COUNT, PROBABILITY = "count", "probability"

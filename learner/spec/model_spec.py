@@ -17,8 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.fields import LAST_NUMBER, NAME, FieldSet, parse_fields
-from headrace.ingest.features.spec_text import SpecError, SpecText, one_of
+from headrace.ingest.features import (
+    LAST_NUMBER,
+    NAME,
+    FieldSet,
+    SpecError,
+    SpecText,
+    one_of,
+    parse_fields,
+)
 from headrace.learner.spec.architecture import (
     Structure,
     check_history,
@@ -42,7 +49,7 @@ from headrace.learner.spec.statistics_spec import (
     program,
 )
 from headrace.learner.spec.tables import only, real, shown, table_of
-from headrace.pserver.keeper.expiry import Expiry
+from headrace.pserver.keeper import Expiry
 
 if TYPE_CHECKING:
     from headrace.learner.spec.tables import Table

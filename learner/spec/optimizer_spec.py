@@ -10,15 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features import one_of
 from headrace.learner.spec import optimizer_spec as spec
 from headrace.learner.spec.tables import only, real, shown, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.features.spec_text import SpecText
+    from headrace.ingest.features import FieldSet, SpecText
     from headrace.learner.spec.tables import Table
 
 SGD, ADAGRAD, FTRL, ADAM, COIN = "sgd", "adagrad", "ftrl", "adam", "coin"

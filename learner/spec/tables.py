@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, cast
 
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.ingest.features.spec_text import SpecText
+    from headrace.ingest.features import SpecText
 
     Table = Mapping[str, object]
 

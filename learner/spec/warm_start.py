@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.examples.batch import unpack
+from headrace.ingest.examples import unpack
 from headrace.learner.spec.architecture import DENSE_NUMBER, FREE_TO_DIFFER
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER
 from headrace.learner.spec.compatibility import difference
 from headrace.learner.spec.optimizer_spec import DENSE
-from headrace.pserver.errors import WrongModel
+from headrace.pserver import WrongModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Record, Source
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import Record, Source
     from headrace.learner.spec.model_spec import ModelSpec
 
 _NUMBERS = np.uint64(1023)

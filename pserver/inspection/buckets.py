@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.pserver.errors import AccessRefused, CorruptEntry, StoreError, Unreachable
-from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.rows.deltas import RowDeltas, unpack_entry
+from headrace.pserver.redis_backend import Call
+from headrace.pserver.rows import RowDeltas, unpack_entry
 from headrace.pserver.store import OWN_FIELDS, PollResult
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.pserver.redis_backend import RedisStore
 
 _MEASURED = 16
 """Sub-hashes of a bucket whose memory is asked for. Ids are hashes, so that all are alike."""

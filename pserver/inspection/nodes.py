@@ -14,7 +14,7 @@ from headrace.pserver.errors import AccessRefused, StoreError, Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.pserver.redis_backend.cluster_client import ClusterClient, Place
+    from headrace.pserver.redis_backend import ClusterClient, Place
 
 SETTINGS = (
     *("maxmemory", "maxmemory-policy", "appendonly", "save", "stop-writes-on-bgsave-error"),

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.pserver.inspection.survey import Survey
-    from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.pserver.inspection.model_survey import Survey
+    from headrace.pserver.redis_backend import RedisStore
 
 WATCH_S = 3.0
 """Servers count idle time in whole seconds; who follows a log asks several times in each."""

@@ -14,7 +14,7 @@ from headrace.pserver.keeper.expiry import Expiry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.pserver.rows.table import Places
+    from headrace.pserver.rows import Places
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.store import Shape
 
 ROWS_AN_ENTRY = 1 << 16

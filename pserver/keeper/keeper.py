@@ -36,8 +36,8 @@ from headrace.pserver.keeper.bucket_lease import (
 )
 from headrace.pserver.keeper.expiry import expired_rows
 from headrace.pserver.keeper.metrics import KeeperMetrics
-from headrace.pserver.replica.replica import Copied, Deleted, Folded, Replica, Stale
-from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
+from headrace.pserver.replica import Copied, Deleted, Folded, Replica, Stale
+from headrace.pserver.rows import DELETING_FORMAT, Deletions, EntryHeader, pack, unpack_entry
 from headrace.pserver.store import Delete, Fold, Trim
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.replica.log_chain import LogPosition
+    from headrace.pserver.replica import LogPosition
     from headrace.pserver.store import Shape, Store
 
 __all__ = ["FoldPolicy", "Keeper", "PendingEntry", "entries_to_fold"]

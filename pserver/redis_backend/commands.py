@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.redis_backend.cluster_client import Call
-from headrace.pserver.rows.row_codec import MOST_SUB_HASHES
+from headrace.pserver.rows import MOST_SUB_HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

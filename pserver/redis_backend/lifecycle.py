@@ -20,13 +20,13 @@ from headrace.pserver.errors import MissingBucket, MissingModel, ModelExists, St
 from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.commands import names_of_all
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
-from headrace.pserver.rows.row_codec import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
+from headrace.pserver.rows import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from headrace.pserver.redis_backend.commands import RedisCommands
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.store import Shape
 
 FORMAT = 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
+    from headrace.pserver.rows import FoldedRows, StoredRows
     from headrace.pserver.store import Delete, Fold, Push, Trim
 
 __all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]

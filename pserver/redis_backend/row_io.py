@@ -23,13 +23,7 @@ import numpy as np
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.commands import RowsByNode, checked
-from headrace.pserver.rows.row_codec import (
-    FoldedRows,
-    StoredRows,
-    pack_rows,
-    sub_hash_of,
-    unpack_rows,
-)
+from headrace.pserver.rows import FoldedRows, StoredRows, pack_rows, sub_hash_of, unpack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.pserver.redis_backend.commands import RedisCommands
-    from headrace.pserver.rows.row_codec import StoredRows
+    from headrace.pserver.rows import StoredRows
 
 _ROWS_A_CHUNK = 16_384
 """Read in one go: a few MB, so that neither side holds its breath for long."""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.pserver.errors import StoreError
-from headrace.pserver.rows.deltas import RowDeltas, SourceReached, unpack_entry
+from headrace.pserver.rows import RowDeltas, SourceReached, unpack_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.pserver.rows.deltas import Deletions, EntryHeader
+    from headrace.pserver.rows import Deletions, EntryHeader
     from headrace.pserver.store import Entry, PollResult
 
 

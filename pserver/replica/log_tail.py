@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
-from headrace.pserver.rows.deltas import NEVER, Deletions
-from headrace.pserver.rows.table import home
+from headrace.pserver.rows import NEVER, Deletions, home
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import RowDeltas
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.rows import FoldedRows, RowDeltas
     from headrace.pserver.store import Shape
 
     Ids = npt.NDArray[np.uint64]

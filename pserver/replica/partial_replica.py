@@ -50,15 +50,14 @@ from headrace.pserver.replica.log_chain import (
 )
 from headrace.pserver.replica.log_tail import LogTail
 from headrace.pserver.replica.replica import Stale
-from headrace.pserver.rows.deltas import NEVER
-from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows import NEVER, FoldedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import Deletions, EntryHeader, RowDeltas
+    from headrace.pserver.rows import Deletions, EntryHeader, RowDeltas
     from headrace.pserver.store import LookResult, PollResult, Shape, Store
 
     Ids = npt.NDArray[np.uint64]

@@ -38,17 +38,14 @@ from headrace.pserver.replica.log_chain import (
     log_of,
     unpacked,
 )
-from headrace.pserver.rows.deltas import Deletions, RowDeltas
-from headrace.pserver.rows.table import RowTable
+from headrace.pserver.rows import Deletions, RowDeltas, RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import EntryHeader
-    from headrace.pserver.rows.row_codec import FoldedRows, StoredRows
-    from headrace.pserver.rows.table import Places
+    from headrace.pserver.rows import EntryHeader, FoldedRows, Places, StoredRows
     from headrace.pserver.store import Entry, PollResult, Shape, Store
 
 _COPIES_A_POLL = 8

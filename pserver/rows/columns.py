@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from headrace.pserver.intrinsics.row_view import record_of
+from headrace.pserver.intrinsics import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

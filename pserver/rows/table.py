@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from headrace.pserver.intrinsics.prefetch import prefetch
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.pserver.intrinsics import row_of
+from headrace.pserver.intrinsics import row_prefetch as prefetch
 from headrace.pserver.rows.columns import (
     FEW,
     TableColumns,

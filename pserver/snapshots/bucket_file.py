@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows import FoldedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

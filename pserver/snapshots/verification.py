@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.pserver.errors import CorruptEntry
-from headrace.pserver.rows.row_codec import FoldedRows
+from headrace.pserver.rows import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot
 from headrace.pserver.snapshots.writer import SnapshotProgress

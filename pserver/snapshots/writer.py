@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.replica.replica import Copied, Replica, Stale
-from headrace.pserver.rows.deltas import NEVER
+from headrace.pserver.replica import Copied, Replica, Stale
+from headrace.pserver.rows import NEVER
 from headrace.pserver.snapshots import manifest as manifests
 from headrace.pserver.snapshots.bucket_file import pack
 from headrace.pserver.snapshots.manifest import BucketFile, Manifest
@@ -28,7 +28,7 @@ from headrace.pserver.snapshots.snapshot_errors import StorageFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.store import BucketAnswer, Shape, Store
 

@@ -4,3 +4,7 @@
 (the Open Inference Protocol), `answering`, and leaves as `answer`, a tensor or a `refusal`.
 `status` has models and health, `admin` the aliases, `openapi` the page that documents all of it.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

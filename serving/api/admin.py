@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 from headrace.serving.api.load_shedding import read_body
 from headrace.serving.errors import BadAlias
-from headrace.serving.requests.limits import RequestLimits
-from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests import JSON, RequestLimits, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from enum import Enum
 
-    from headrace.ingest.http.bearer_tokens import Tokens
-    from headrace.serving.models.aliases import Alias, Aliases
+    from headrace.ingest.http import Tokens
+    from headrace.serving.models import Alias, Aliases
 
 _LIMITS = RequestLimits(body_bytes=4096)
 

@@ -15,17 +15,14 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.ingest.http.server import Readiness
+from headrace.ingest.http import Readiness, RequestRefused, Tokens
 from headrace.serving.api.admin import add_admin
 from headrace.serving.api.handler import PredictAdapter, PredictionHandler, RankAdapter
 from headrace.serving.api.health import add_health, add_metrics, add_status
 from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.api.open_inference import add_inference, error_of
 from headrace.serving.api.openapi import document
-from headrace.serving.requests.limits import RequestLimits
-from headrace.serving.requests.refusals import as_response
+from headrace.serving.requests import RequestLimits, as_response
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -36,8 +33,7 @@ if TYPE_CHECKING:
     from headrace.serving.api.handler import ProtocolAdapter
     from headrace.serving.api.load_shedding import BodySource, WholeRequest
     from headrace.serving.api.request_metrics import RequestMetrics
-    from headrace.serving.models.prediction import AnswerObserver
-    from headrace.serving.models.registry import ModelRegistry
+    from headrace.serving.models import AnswerObserver, ModelRegistry
 
 Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
 """Answers a request to the model, or alias, of this name."""

@@ -25,7 +25,7 @@ from fastapi import Response
 from starlette.datastructures import Headers
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headrace.ingest.http.server import SingleWriteProtocol
+from headrace.ingest.http import SingleWriteProtocol
 from headrace.serving.api.app import LONGEST_PATH
 from headrace.serving.api.load_shedding import WholeRequest
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from headrace.ingest.http.server import BatchingTransport
+    from headrace.ingest.http import BatchingTransport
     from headrace.serving.api.app import Ask
 
 _NAMES = 256

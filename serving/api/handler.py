@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 from headrace.serving.api.load_shedding import WholeRequest, read_body, whole_body
 from headrace.serving.api.responses import (
     CandidateScore,
@@ -30,9 +30,9 @@ from headrace.serving.api.responses import (
     RankResponse,
     StatusFields,
 )
-from headrace.serving.models.micro_batching import MicroBatcher
-from headrace.serving.models.prediction import (
+from headrace.serving.models import (
     AnswerObserver,
+    MicroBatcher,
     ReadyRequest,
     RequestNames,
     ScoredRequest,
@@ -42,16 +42,16 @@ from headrace.serving.models.prediction import (
     score,
     uncertainties,
 )
-from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests import JSON, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.ingest.http.bearer_tokens import Tokens
+    from headrace.ingest.http import Tokens
     from headrace.serving.api.load_shedding import BodySource, LoadShedder
     from headrace.serving.api.request_metrics import RequestMetrics
-    from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
-    from headrace.serving.requests.candidates import CheckedRequest
+    from headrace.serving.models import ModelRegistry, Route, ServedModel
+    from headrace.serving.requests import CheckedRequest
 
 _OF_JSON = (b"content-type", JSON.encode())
 _NO_HEADERS: Mapping[str, str] = {}

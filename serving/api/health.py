@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 from headrace.serving.api.responses import status
-from headrace.serving.requests.refusals import JSON, as_response, encode
+from headrace.serving.requests import JSON, as_response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.ingest.http.server import Readiness
-    from headrace.serving.models.registry import ModelRegistry
+    from headrace.ingest.http import Readiness
+    from headrace.serving.models import ModelRegistry
 
 
 def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -> None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.serving.requests.limits import RequestLimits, too_large
+from headrace.ingest.http import RequestRefused
+from headrace.serving.requests import RequestLimits, too_large
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -23,19 +23,22 @@ import msgspec
 from fastapi import Request, Response
 from starlette.routing import Route
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 from headrace.serving.api.handler import EncodedAnswer
-from headrace.serving.models.prediction import check_complete
-from headrace.serving.replicas.status import age
-from headrace.serving.requests.candidates import ID, CheckedRequest
-from headrace.serving.requests.decoder import shown
-from headrace.serving.requests.refusals import JSON, as_response, encode
-from headrace.serving.requests.tensors import (
+from headrace.serving.models import check_complete
+from headrace.serving.replicas import age
+from headrace.serving.requests import (
     BYTES,
+    ID,
+    JSON,
+    CheckedRequest,
     Input,
+    as_response,
     candidates_of,
+    encode,
     inputs_of,
     raw_of,
+    shown,
     tensor_of,
 )
 
@@ -45,11 +48,10 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from headrace.ingest.http.server import Readiness
+    from headrace.ingest.http import Readiness
     from headrace.serving.api.handler import PredictionHandler
-    from headrace.serving.models.prediction import ScoredRequest
-    from headrace.serving.models.registry import ModelRegistry, ServedModel
-    from headrace.serving.requests.limits import RequestLimits
+    from headrace.serving.models import ModelRegistry, ScoredRequest, ServedModel
+    from headrace.serving.requests import RequestLimits
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 SERVER = {"name": "headrace", "version": "1", "extensions": ["binary_tensor_data"]}

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from fastapi.openapi.utils import get_openapi
 
-from headrace.ingest.features.fields import Transform
+from headrace.ingest.features import Transform
 from headrace.serving.api.open_inference import InferRequest
 from headrace.serving.api.responses import ModelStatus, PredictResponse, RankResponse
-from headrace.serving.requests.candidates import ID, REQUEST_ID
-from headrace.serving.requests.refusals import RefusalBody
-from headrace.serving.requests.tensors import inputs_of
+from headrace.serving.requests import ID, REQUEST_ID, RefusalBody, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fastapi import FastAPI
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.serving.models.registry import ModelRegistry, ServedModel
+    from headrace.ingest.features import FieldSet
+    from headrace.serving.models import ModelRegistry, ServedModel
 
     Schemas = dict[str, object]
 

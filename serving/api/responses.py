@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from headrace.serving.replicas.status import Age, EventTime, age, event_age, event_time
+from headrace.serving.replicas import Age, EventTime, age, event_age, event_time
 
 if TYPE_CHECKING:
-    from headrace.serving.models.registry import ServedModel
-    from headrace.serving.replicas.status import ReplicaStatus
+    from headrace.serving.models import ServedModel
+    from headrace.serving.replicas import ReplicaStatus
 
 
 # hundreds an answer, never in a cycle

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, start_http_server
 
-from headrace.ingest.kafka import KafkaReader, TopicSpec, ensure_topics
-from headrace.ingest.kafka.topics import (
+from headrace.ingest.kafka import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
+    KafkaReader,
+    KafkaTransactions,
+    TopicSpec,
+    ensure_topics,
     examples_topic,
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.kafka.transactions import KafkaTransactions
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -39,11 +40,11 @@ from headrace.serving.evaluation.faust_agent import (
 )
 from headrace.serving.evaluation.feeder import Feeder, FeedFigures, FeedPace, FeedTopics
 from headrace.serving.evaluation.windows import RESULTS, Windows
-from headrace.serving.observers.prediction_log import TOPIC, ensure_predictions
+from headrace.serving.observers import TOPIC, ensure_predictions
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.spec import ModelSpec
 
 log = logging.getLogger(__name__)
 

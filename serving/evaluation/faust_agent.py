@@ -25,7 +25,7 @@ import faust
 import msgspec
 from faust.transport.drivers import aiokafka as driver
 
-from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
+from headrace.ingest.kafka import LARGEST_MESSAGE_BYTES
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import Evaluator
 from headrace.serving.evaluation.messages import UnreadableRows
@@ -34,7 +34,7 @@ from headrace.serving.evaluation.windows import WindowMetrics, figures
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.serving.evaluation.evaluator import EvaluationRules
     from headrace.serving.evaluation.windows import Windows
 

@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples.batch import UnreadableExamples
-from headrace.ingest.examples.batch import unpack as unpack_examples
-from headrace.ingest.kafka.protocols import (
+from headrace.ingest import KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples import UnreadableExamples
+from headrace.ingest.examples import unpack as unpack_examples
+from headrace.ingest.kafka import (
     AtEnd,
+    Committed,
+    Outgoing,
     PartitionAssigned,
     PartitionRevoked,
     Record,
     Source,
 )
-from headrace.ingest.kafka.transactions import Committed, Outgoing
-from headrace.learner.loop.scores import UnreadableScores
-from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.loop import UnreadableScores
+from headrace.learner.loop import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Reader
-    from headrace.ingest.kafka.transactions import Transactions
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import Reader, Transactions
 
 log = logging.getLogger(__name__)
 

@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.features.hashing import hash_strings, hash_text
+from headrace.ingest.examples import Kind
+from headrace.ingest.features import hash_strings, hash_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.loop.scores import Scores
+    from headrace.ingest.examples import Examples
+    from headrace.learner.loop import Scores
 
     Table = npt.NDArray[np.void]
     Hashes = npt.NDArray[np.uint64]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.validation.progressive import request_aucs
+from headrace.learner.validation import request_aucs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

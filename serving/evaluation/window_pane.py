@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from headrace.ingest.features.hashing import ABSENT
+from headrace.ingest.features import ABSENT
 from headrace.serving.evaluation.messages import CLICKED, LEARNED, SCORED, SERVED, SHOWN
 from headrace.serving.evaluation.tally import MeasuredValues, Tally, merge
 

@@ -30,7 +30,7 @@ from headrace.serving.evaluation.window_pane import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.serving.evaluation.evaluator import Evaluator
     from headrace.serving.evaluation.window_pane import Slice
 

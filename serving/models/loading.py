@@ -11,44 +11,42 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.features import Encoder
+from headrace.ingest.runtime import wall_ms
 from headrace.learner.models import open_model
-from headrace.learner.spec.architecture import FACTORIZATION_MACHINE, LOGISTIC_REGRESSION
-from headrace.learner.spec.compatibility import check_compatible
-from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.table import RowTable
-from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
-from headrace.pserver.snapshots.manifest import model_of
-from headrace.pserver.snapshots.storage import SnapshotStorage
+from headrace.learner.spec import (
+    FACTORIZATION_MACHINE,
+    LOGISTIC_REGRESSION,
+    check_compatible,
+    parse_spec,
+)
+from headrace.pserver.replica import Replica
+from headrace.pserver.rows import RowTable
+from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, list_snapshots, model_of
 from headrace.serving.errors import BadSnapshot, ServingError
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ServedModel
-from headrace.serving.replicas.caching_follower import CachingFollower
-from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.replica_metrics import (
+from headrace.serving.replicas import (
     CacheMetrics,
+    CachingFollower,
+    Follower,
     FreshnessMetrics,
     ReplicaCollector,
+    SnapshotRows,
+    TableRowSource,
 )
-from headrace.serving.replicas.snapshot import SnapshotRows
-from headrace.serving.replicas.status import TableRowSource
-from headrace.serving.requests.candidates import EventCandidates
-from headrace.serving.requests.decoder import RequestDecoder
+from headrace.serving.requests import EventCandidates, RequestDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.store import Shape, Store
-    from headrace.serving.replicas.caching_follower import CacheBounds
-    from headrace.serving.replicas.follower import Following
-    from headrace.serving.replicas.status import LocalRows
-    from headrace.serving.requests.limits import RequestLimits
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import Shape, Store
+    from headrace.pserver.snapshots import Manifest
+    from headrace.serving.replicas import CacheBounds, Following, LocalRows
+    from headrace.serving.requests import RequestLimits
 
 
 _NAME = re.compile(r"[a-z0-9_-]+")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.learner.errors import NoUncertainty
-from headrace.serving.replicas.status import age
+from headrace.ingest.http import RequestRefused
+from headrace.learner import NoUncertainty
+from headrace.serving.replicas import age
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from headrace.serving.models.predictor import Predictor
     from headrace.serving.models.registry import Route, ServedModel
-    from headrace.serving.replicas.status import ReplicaStatus, RowSource
-    from headrace.serving.requests.candidates import Candidates, CheckedRequest
+    from headrace.serving.replicas import ReplicaStatus, RowSource
+    from headrace.serving.requests import Candidates, CheckedRequest
 
 
 class ReadyRequest(NamedTuple):

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from headrace.ingest.events.contract import TIME
-from headrace.ingest.features.encoder import Encoder
+from headrace.ingest.events import TIME
+from headrace.ingest.features import Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded, Event
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.pserver.rows.table import RowTable
-    from headrace.serving.replicas.status import RowSource
-    from headrace.serving.requests.candidates import Candidates
+    from headrace.ingest.features import Encoded, Event, FieldSet
+    from headrace.pserver.rows import RowTable
+    from headrace.serving.replicas import RowSource
+    from headrace.serving.requests import Candidates
 
     Scores = npt.NDArray[np.float64]
 

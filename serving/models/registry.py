@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 from headrace.serving.models.aliases import SHADOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec import ModelSpec
     from headrace.serving.models.aliases import Aliases
     from headrace.serving.models.predictor import Predictor
-    from headrace.serving.replicas.status import LocalRows
-    from headrace.serving.requests.decoder import RequestDecoder
+    from headrace.serving.replicas import LocalRows
+    from headrace.serving.requests import RequestDecoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
 """The log of what was served: `message` is one candidate of it, `log` writes it beside answers."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

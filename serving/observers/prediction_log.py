@@ -25,20 +25,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka import BY_KEY
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, partition_counts
+from headrace.ingest import StreamError
+from headrace.ingest.kafka import BY_KEY, Source, TopicSpec, ensure_topics, partition_counts
 from headrace.serving.observers.prediction_message import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.ingest.kafka.protocols import Writer
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.models.prediction import ScoredRequest
-    from headrace.serving.models.registry import ServedModel
-    from headrace.serving.requests.candidates import CheckedRequest
+    from headrace.ingest.kafka import KafkaSettings, Writer
+    from headrace.serving.models import ScoredRequest, ServedModel
+    from headrace.serving.requests import CheckedRequest
 
 
 TOPIC = "predictions"

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.events.contract import TIME
-from headrace.serving.requests.candidates import ID
+from headrace.ingest.events import TIME
+from headrace.serving.requests import ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.serving.models.prediction import ScoredRequest
+    from headrace.serving.models import ScoredRequest
 
 
 class PredictionMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -12,15 +12,20 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http.http_errors import RequestRefused
-from headrace.serving.models.prediction import ReadyRequest, check_complete, score
+from headrace.ingest.http import RequestRefused
+from headrace.serving.models import ReadyRequest, check_complete, score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.serving.models.prediction import AnswerObserver, ScoredRequest
-    from headrace.serving.models.registry import ModelRegistry, Route, ServedModel
-    from headrace.serving.requests.candidates import CheckedRequest
+    from headrace.serving.models import (
+        AnswerObserver,
+        ModelRegistry,
+        Route,
+        ScoredRequest,
+        ServedModel,
+    )
+    from headrace.serving.requests import CheckedRequest
 
 _MOST_WAITING = 64
 """Requests: a moment's worth. Shadows are a sample; a longer queue would only be an older one."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from headrace.ingest.runtime.status import MetricSample, ProcessStatus
+    from headrace.ingest.runtime import MetricSample, ProcessStatus
 
 STEP_MS = 2_000
 KEPT_MS = 3_600_000

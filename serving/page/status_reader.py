@@ -7,19 +7,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka.consumer import KafkaReader
-from headrace.ingest.kafka.protocols import PartitionAssigned, Record
-from headrace.ingest.kafka.topics import STATUS_TOPIC
-from headrace.ingest.runtime.status import UnreadableStatus, unpack
+from headrace.ingest import StreamError
+from headrace.ingest.kafka import STATUS_TOPIC, KafkaReader, PartitionAssigned, Record
+from headrace.ingest.runtime import UnreadableStatus, unpack
 from headrace.serving.page.charts import CURVES
 from headrace.serving.page.history import STEP_MS, History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace.ingest.kafka.protocols import Reader, Source
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings, Reader, Source
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.required_rows import RequiredRows
-    from headrace.pserver.rows.table import RowTable
-    from headrace.pserver.store import Shape, Store
+    from headrace.ingest.features import Encoded
+    from headrace.learner.inputs import RequiredRows
+    from headrace.pserver import Shape, Store
+    from headrace.pserver.rows import RowTable
     from headrace.serving.replicas.follower import Following
 
     Ids = npt.NDArray[np.uint64]

@@ -23,18 +23,17 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.pserver.errors import StoreError
-from headrace.pserver.replica.replica import Copied, Folded, Stale
+from headrace.pserver import StoreError
+from headrace.pserver.replica import Copied, Folded, Stale
 from headrace.serving.replicas.freshness import FreshnessSummary, FreshnessTracker
 from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.pserver.replica.log_chain import LogPosition
-    from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.table import RowTable
-    from headrace.pserver.store import Shape
+    from headrace.pserver import Shape
+    from headrace.pserver.replica import Change, LogPosition
+    from headrace.pserver.rows import RowTable
     from headrace.serving.replicas.status import LocalRows, RowSource
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.deltas import EntryHeader
+    from headrace.pserver.rows import EntryHeader
 
 RECENT = 10_000
 """Samples that percentiles are taken of: at 40 clicks a second the last four minutes."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Metric
 
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec import ModelSpec
     from headrace.serving.replicas.caching_follower import CachingFollower
     from headrace.serving.replicas.status import LocalRows, ReplicaStatus
 

@@ -21,22 +21,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.pserver.replica.partial_replica import HistoryReset, PartialReplica
-from headrace.pserver.replica.replica import Copied, Folded, Stale
-from headrace.pserver.rows.deltas import Deletions
-from headrace.pserver.rows.table import RowTable
+from headrace.pserver.replica import Copied, Folded, HistoryReset, PartialReplica, Stale
+from headrace.pserver.rows import Deletions, RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-    from headrace.pserver.errors import StoreError
-    from headrace.pserver.replica.log_chain import LogPosition
-    from headrace.pserver.replica.partial_replica import EntryApplied
-    from headrace.pserver.replica.replica import Change
-    from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import Shape, Store
+    from headrace.pserver import Shape, Store, StoreError
+    from headrace.pserver.replica import Change, EntryApplied, LogPosition
+    from headrace.pserver.rows import FoldedRows
 
     Ids = npt.NDArray[np.uint64]
 

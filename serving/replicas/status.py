@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.pserver.errors import StoreError
-    from headrace.pserver.rows.table import RowTable
+    from headrace.ingest.features import Encoded
+    from headrace.pserver import StoreError
+    from headrace.pserver.rows import RowTable
     from headrace.serving.replicas.freshness import FreshnessSummary
 
 LATE_MS = 1_000

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import numpy as np
 
-from headrace.ingest.events.contract import TIME
+from headrace.ingest.events import TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded, Encoder
+    from headrace.ingest.features import Encoded, Encoder
 
     Event = Mapping[str, object]
 

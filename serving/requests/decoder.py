@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 
-from headrace.ingest.events.contract import TIME
-from headrace.ingest.features.fields import Transform
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.events import TIME
+from headrace.ingest.features import Transform
+from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID, REQUEST_ID, CheckedRequest, EventCandidates
 from headrace.serving.requests.limits import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.ingest.features.fields import Field, FieldSet
+    from headrace.ingest.features import Field, FieldSet
     from headrace.serving.requests.limits import RequestLimits
 
 Scalar = str | int | float | bool | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.http import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

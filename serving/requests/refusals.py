@@ -20,7 +20,7 @@ from __future__ import annotations
 import msgspec
 from fastapi import Response
 
-from headrace.ingest.http.http_errors import RequestRefusal, RequestRefused
+from headrace.ingest.http import RequestRefusal, RequestRefused
 
 __all__ = ["RefusalBody", "RequestRefusal", "RequestRefused", "as_response"]
 

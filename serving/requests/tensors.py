@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headrace.ingest.events.contract import TIME
-from headrace.ingest.features.fields import Transform
-from headrace.ingest.features.hashing import hash_values, hash_whole_numbers, real
-from headrace.ingest.http.http_errors import RequestRefused
+from headrace.ingest.events import TIME
+from headrace.ingest.features import Transform, hash_values, hash_whole_numbers, real
+from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID
 from headrace.serving.requests.decoder import check_number, shown
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.ingest.features.encoder import Encoded, Encoder
-    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.features import Encoded, Encoder, FieldSet
 
 DTYPES = {
     "BOOL": np.dtype(np.bool_),

@@ -18,14 +18,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.dead_letters.letter import pack
-from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
-from headrace.ingest.events.contract import TIME, Reason, is_tick, read_event
-from headrace.ingest.kafka import BY_KEY
-from headrace.ingest.kafka.protocols import PartitionAssigned, PartitionRevoked, Record, Source
-from headrace.ingest.kafka.retry import AbortBackoff
-from headrace.ingest.kafka.transactions import Committed, Outgoing
-from headrace.serving.requests.candidates import ID
+from headrace.ingest import KafkaUnreachable, TransactionAborted
+from headrace.ingest.dead_letters import pack
+from headrace.ingest.events import TIME, Reason, is_tick, read_event
+from headrace.ingest.kafka import (
+    BY_KEY,
+    AbortBackoff,
+    Committed,
+    Outgoing,
+    PartitionAssigned,
+    PartitionRevoked,
+    Record,
+    Source,
+)
+from headrace.serving.requests import ID
 from headrace.serving.scoring.message import message_of
 
 if TYPE_CHECKING:
@@ -34,10 +40,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from tenacity import Retrying
 
-    from headrace.ingest.features.encoder import Encoded, Encoder
-    from headrace.ingest.kafka.protocols import Reader
-    from headrace.ingest.kafka.transactions import Transactions
-    from headrace.serving.models.registry import ServedModel
+    from headrace.ingest.features import Encoded, Encoder
+    from headrace.ingest.kafka import Reader, Transactions
+    from headrace.serving.models import ServedModel
 
     Event = dict[str, object]
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
 
 if TYPE_CHECKING:
-    from headrace.serving.replicas.status import ReplicaStatus
+    from headrace.serving.replicas import ReplicaStatus
 
     Event = dict[str, object]
 

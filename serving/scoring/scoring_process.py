@@ -6,27 +6,30 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.ingest.errors import KafkaUnreachable, MissingTopic
-from headrace.ingest.http.server import metrics_port, new_registry
-from headrace.ingest.kafka import EventTopics, KafkaReader, TopicSpec, ensure_topics
-from headrace.ingest.kafka.retry import retry_until
-from headrace.ingest.kafka.topics import partition_counts
-from headrace.ingest.kafka.transactions import KafkaTransactions
-from headrace.ingest.runtime.clock import steady_ms, wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
-from headrace.serving.models.loading import open_models
-from headrace.serving.replicas.follower import Following
-from headrace.serving.requests.limits import RequestLimits
+from headrace.ingest import KafkaUnreachable, MissingTopic
+from headrace.ingest.http import metrics_port, new_registry
+from headrace.ingest.kafka import (
+    EventTopics,
+    KafkaReader,
+    KafkaTransactions,
+    TopicSpec,
+    ensure_topics,
+    partition_counts,
+    retry_until,
+)
+from headrace.ingest.runtime import instance_name, publish_status, steady_ms, wall_ms
+from headrace.serving.models import open_models
+from headrace.serving.replicas import Following
+from headrace.serving.requests import RequestLimits
 from headrace.serving.scoring.loop import Scorer, ScoringTopics
 from headrace.serving.scoring.scoring_metrics import ScoringCollector
 
 if TYPE_CHECKING:
     import threading
 
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.serving.models.loading import SnapshotModel, StoreModel
-    from headrace.serving.models.registry import ServedModel
-    from headrace.serving.replicas.caching_follower import CacheBounds
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.serving.models import ServedModel, SnapshotModel, StoreModel
+    from headrace.serving.replicas import CacheBounds
     from headrace.serving.scoring.loop import ScoringTotals
 
 log = logging.getLogger(__name__)

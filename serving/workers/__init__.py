@@ -5,3 +5,7 @@ that answer (`answering`). The rows lie in files of memory (`memory`); how they 
 file is the newest, is said on a board (`board`, `publishing`), which workers read (`reading`), and
 so are the aliases (`aliases`).
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,17 +9,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http.server import metrics_port, new_registry, rare_collections
-from headrace.ingest.runtime.clock import wall_ms
-from headrace.ingest.runtime.status import instance_name, publish_status
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.table import RowTable
+from headrace.ingest.http import metrics_port, new_registry, rare_collections
+from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.pserver.replica import Replica
+from headrace.pserver.rows import RowTable
 from headrace.serving.errors import ServingError
-from headrace.serving.models.loading import SnapshotModel, compatible_spec
+from headrace.serving.models import SnapshotModel, compatible_spec
 from headrace.serving.process import COLLECT_AFTER, running
-from headrace.serving.replicas.follower import Follower
-from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
-from headrace.serving.replicas.snapshot import SnapshotRows
+from headrace.serving.replicas import Follower, FreshnessMetrics, ReplicaCollector, SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.shared_memory import SharedFiles
@@ -30,8 +27,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.serving.models.loading import StoreModel
+    from headrace.learner.spec import ModelSpec
+    from headrace.serving.models import StoreModel
     from headrace.serving.process import ServerSettings
     from headrace.serving.workers.process_pool import WorkerContext
 

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.serving.replicas.freshness import FreshnessSummary
-from headrace.serving.replicas.status import ReplicaStatus  # noqa: TC001 - read where it arrives
+from headrace.serving.replicas import (
+    FreshnessSummary,
+    ReplicaStatus,
+)
 
 if TYPE_CHECKING:
-    from headrace.pserver.rows.table import RowTable
-    from headrace.serving.replicas.status import LocalRows
+    from headrace.pserver.rows import RowTable
+    from headrace.serving.replicas import LocalRows
     from headrace.serving.workers.mailbox import Mailbox
     from headrace.serving.workers.shared_memory import SharedFiles
 

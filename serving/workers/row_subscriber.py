@@ -18,19 +18,16 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from headrace.pserver.errors import StoreError
-from headrace.pserver.rows.columns import columns_in
-from headrace.pserver.rows.table import RowTable
-from headrace.serving.replicas.freshness import Ages
-from headrace.serving.replicas.status import ReplicaStatus, TableRowSource
+from headrace.pserver import StoreError
+from headrace.pserver.rows import RowTable, columns_in
+from headrace.serving.replicas import Ages, ReplicaStatus, TableRowSource
 from headrace.serving.workers.row_publisher import NOTHING, PublishedRows, decode
 from headrace.serving.workers.shared_memory import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.serving.replicas.freshness import FreshnessSummary
-    from headrace.serving.replicas.status import RowSource
+    from headrace.serving.replicas import FreshnessSummary, RowSource
     from headrace.serving.workers.mailbox import Mailbox
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.serving.errors import BadAlias
-from headrace.serving.models.aliases import Alias, Aliases
+from headrace.serving.models import Alias, Aliases
 from headrace.serving.workers.mailbox import MessageTooLong
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from headrace.pserver.errors import StoreError
-from headrace.pserver.rows.columns import ask_for_large_pages
+from headrace.pserver import StoreError
+from headrace.pserver.rows import ask_for_large_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

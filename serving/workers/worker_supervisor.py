@@ -18,11 +18,10 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from headrace.ingest.http.server import listening_socket
-from headrace.ingest.runtime.clock import wall_ms
+from headrace.ingest.http import listening_socket
+from headrace.ingest.runtime import wall_ms
 from headrace.serving.errors import ServingError
-from headrace.serving.models.aliases import Aliases
-from headrace.serving.models.loading import compatible_spec
+from headrace.serving.models import Aliases, compatible_spec
 from headrace.serving.process import tokens_of
 from headrace.serving.workers.follower_process import FollowerWork
 from headrace.serving.workers.process_pool import ManagedProcess, end_all

@@ -32,8 +32,10 @@ import psutil
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.collector.collector_process import CollectorSettings, run_collector
-from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, topics_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

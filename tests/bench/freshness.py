@@ -32,12 +32,15 @@ import orjson
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.ingest.examples.batch import Kind, unpack
-from headrace.ingest.kafka import BY_KEY, KafkaSettings, KafkaWriter, read_all
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import examples_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
 EVENTS_PER_S = 2_000

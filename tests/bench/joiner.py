@@ -39,10 +39,10 @@ from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.committed_state import StateReader
-from headrace.ingest.kafka import EventTopics, KafkaSettings, KafkaWriter, TopicSpec, ensure_topics
-from headrace.ingest.kafka.producer import BY_KEY
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import topics_for
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
 from tests.bench import joining
 
 if TYPE_CHECKING:

@@ -85,7 +85,8 @@ def _click(time_ms: int, identity: str) -> tuple[bool, str, bytes]:
 def headrace(bootstrap: str, model: str, impressions: str, clicks: str, dead_letters: str) -> None:
     """Join until SIGTERM."""
     from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-    from headrace.ingest.kafka import EventTopics, KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka.topics import EventTopics
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -38,9 +38,10 @@ from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.loop.pacing import parse_push_interval
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import auc, log_loss

@@ -30,7 +30,7 @@ from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.snapshots.restore import restore
+from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
 from headrace.pserver.snapshots.writer import SnapshotFacts, SnapshotSettings, write_snapshot

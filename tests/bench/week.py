@@ -35,7 +35,7 @@ from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.features.hashing import hash_strings
 from headrace.learner.kernels.pending_gains import PendingGains, view_of
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.store import Shape

@@ -15,10 +15,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
-from headrace.ingest.kafka import KafkaReader, KafkaSettings, KafkaWriter, ensure_topics, topics_for
 from headrace.ingest.kafka.bounded_reader import offsets_at
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings, requests_of
 from headrace.ingest.replay.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
 from tests.deploy.browser import document as document_at
 from tests.deploy.command import running

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder

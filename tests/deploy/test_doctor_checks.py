@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations import doctor
 from headrace.deploy.operations.check_result import SUBJECTS, Severity
 from headrace.deploy.operations.examples_topic import HeldTopic
@@ -20,8 +20,8 @@ from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import MissingModel, StoreError, Unreachable
 from headrace.pserver.inspection.buckets import BucketSurvey
+from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.inspection.nodes import ClusterMember, NodeSurvey, parse_members
-from headrace.pserver.inspection.survey import Survey
 from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
 from headrace.pserver.rows.row_codec import row_bytes
 from headrace.pserver.store import Shape

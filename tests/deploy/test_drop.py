@@ -9,7 +9,7 @@ import pytest
 
 from headrace.deploy.operations.removal import NotDropped, drop_model
 from headrace.pserver.errors import MissingModel
-from headrace.pserver.inspection.survey import survey
+from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.inspection.usage import WATCH_S, signs_of_use
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape

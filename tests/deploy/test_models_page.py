@@ -14,8 +14,8 @@ import pytest
 
 import headrace.deploy
 from headrace.ingest.features.spec_text import SpecError
-from headrace.learner.models import open_model
 from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.spec.optimizer_spec import Optimizer, floats
 from tests.deploy.pages import blocks, command_of, commands

@@ -19,7 +19,7 @@ from headrace.deploy.operations.check_result import Severity
 from headrace.ingest.errors import StreamError
 from headrace.learner.errors import LearnerError
 from headrace.pserver.errors import StoreError
-from headrace.pserver.inspection.survey import survey
+from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import open_store
 from tests.deploy.pages import blocks, command_of, commands
 

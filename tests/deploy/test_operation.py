@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from headrace.deploy.local.services.valkey import ValkeyCluster
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.operations.examples_topic import held_topic
 from headrace.deploy.termination import UNREACHABLE
-from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics
-from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topic
 from headrace.pserver.inspection import buckets
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper

@@ -17,7 +17,7 @@ from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.recovery.rebuild import BEGINNING, Rebuilder, RebuildSettings, rebuild
+from headrace.learner.recovery.rebuilder import BEGINNING, Rebuilder, RebuildSettings, rebuild
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.snapshots.bucket_file import unpack

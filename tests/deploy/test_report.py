@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from headrace.deploy.local.log_run import in_words
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.event_log import first_impressions, impression_ids_of, span_ms
 from headrace.deploy.reports.outcomes import join_outcomes
 from headrace.deploy.reports.report import (
@@ -24,9 +24,10 @@ from headrace.deploy.reports.report import (
 from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.joiner.committed_state import JoinerState
-from headrace.ingest.kafka import KafkaSettings, KafkaWriter, ensure_topics, topics_for
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.topics import EventTopics
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.learner.loop.batch_guard import quarantine_letter
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.pserver.rows.deltas import RowDeltas

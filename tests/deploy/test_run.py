@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import headrace, running
 
 if TYPE_CHECKING:

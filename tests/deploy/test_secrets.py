@@ -11,7 +11,7 @@ import redis
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.local.services.services import LocalServices
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from headrace.pserver.redis_backend.acl import ROLES
 from tests.deploy.in_process import Commands, headrace
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.deploy.models import path_of
+from headrace.deploy.models.shipped import path_of
 from tests.deploy.command import running
 
 WEEK = Path(__file__).resolve().parents[3] / "shared" / "data" / "ebnerd_week1"

@@ -13,8 +13,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.ingest.kafka import KafkaSettings, ensure_topics, topics_for
-from headrace.ingest.kafka.topics import examples_topic
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy

@@ -23,7 +23,7 @@ from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.ingest.kafka import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.runtime.clock import wall_ms
 

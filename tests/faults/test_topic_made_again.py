@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.kafka import ensure_topics
+from headrace.ingest.kafka.topics import ensure_topics
 from headrace.learner.errors import TopicMadeAgain
 
 if TYPE_CHECKING:

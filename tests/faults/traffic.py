@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind, pack
 from headrace.ingest.features.encoder import Encoded, Encoder
-from headrace.ingest.kafka import KafkaReader, KafkaWriter
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.learner.inputs.example_inputs import INTERCEPT
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
@@ -24,7 +25,7 @@ from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka.settings import KafkaSettings
 
 PARTITIONS = 2
 POOL = 3000

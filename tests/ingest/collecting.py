@@ -18,7 +18,7 @@ from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.events.json_schema import EventKind
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
-from headrace.ingest.kafka import KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.ingest.examples.batch import Kind, unpack
 from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.spec_text import SpecText
-from headrace.ingest.kafka import EventTopics
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import EventTopics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

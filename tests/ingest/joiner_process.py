@@ -9,7 +9,8 @@ import threading
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka import EventTopics, KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])

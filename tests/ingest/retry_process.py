@@ -11,7 +11,8 @@ import confluent_kafka
 from headrace.ingest.dead_letters import letter_retry as dead_letter_retry
 from headrace.ingest.dead_letters.letter import Letter
 from headrace.ingest.dead_letters.reader import Choice
-from headrace.ingest.kafka import EventTopics, KafkaSettings
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics
 
 bootstrap, impressions, clicks, dead_letters, moment = sys.argv[1:]
 

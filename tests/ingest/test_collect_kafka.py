@@ -40,16 +40,11 @@ from headrace.ingest.errors import (
 )
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.http.http_errors import AddressTaken, BadTokens
-from headrace.ingest.kafka import (
-    EventTopics,
-    KafkaSettings,
-    KafkaWriter,
-    ensure_topics,
-    read_all,
-    topics_for,
-)
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import STATUS_TOPIC, EventTopics, ensure_topics, topics_for
 from headrace.ingest.runtime.status import unpack
 from tests.deploy.command import Running, running
 from tests.ingest.eight_connections import GENEROUS_S, TOKEN, Sent, sending

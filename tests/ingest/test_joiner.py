@@ -17,8 +17,10 @@ from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
 from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
-from headrace.ingest.kafka import EventTopics, KafkaSettings, TopicSpec, ensure_topics, read_all
-from headrace.ingest.replay.replay import replay
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics
+from headrace.ingest.replay.replayer import replay
 from tests.ingest.events_of import Happened, fields_of, happen
 from tests.ingest.joined import DEADLINE_S, WEEK, Joined
 

@@ -19,18 +19,9 @@ from headrace.ingest.errors import (
     TopicMismatch,
     WriteRefused,
 )
-from headrace.ingest.kafka import (
-    BY_KEY,
-    EventTopics,
-    KafkaReader,
-    KafkaSettings,
-    KafkaWriter,
-    TopicSpec,
-    check_co_partitioned,
-    ensure_topics,
-    read_all,
-    topics_for,
-)
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     Happening,
@@ -39,7 +30,15 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
-from headrace.ingest.kafka.topics import STATUS_TOPIC
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
+    STATUS_TOPIC,
+    EventTopics,
+    TopicSpec,
+    check_co_partitioned,
+    ensure_topics,
+    topics_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

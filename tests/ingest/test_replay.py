@@ -13,9 +13,11 @@ import confluent_kafka
 import pytest
 import zstandard
 
-from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.replay.ndjson import NoEventsError
-from headrace.ingest.replay.replay import ReplayProgress, ReplaySettings, replay
+from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

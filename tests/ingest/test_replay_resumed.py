@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.errors import BadCheckpoint
-from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, read_all, topics_for
-from headrace.ingest.replay.replay import ReplayProgress, ReplaySettings, replay
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
+from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
 from tests.ingest.test_replay import clicked, shown, write_directory
 
 if TYPE_CHECKING:

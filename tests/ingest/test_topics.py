@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.errors import TopicMismatch
-from headrace.ingest.kafka import EventTopics, KafkaSettings, ensure_topics, topics_for
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

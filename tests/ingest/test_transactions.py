@@ -11,9 +11,12 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TransactionAborted, WriteRefused
-from headrace.ingest.kafka import KafkaReader, KafkaSettings, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import PartitionAssigned, Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from headrace.ingest.kafka.transactions import Committed, KafkaTransactions, Outgoing
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.fields import Policy
-from headrace.ingest.replay.replay import ReplaySettings, replay
+from headrace.ingest.replay.replayer import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joined import WEEK, Joined
 

@@ -14,7 +14,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry

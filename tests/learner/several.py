@@ -19,7 +19,7 @@ from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.memory_store import MemoryStore

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.learner.kernels.pending_gains import PendingGains, view_of
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import Shape

@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="deep models are an extra: pip install headr
 import torch
 
 from headrace.learner.errors import UnfitModule
-from headrace.learner.models import open_model
 from headrace.learner.models.deep.deep_model import DeepModel, _Module
 from headrace.learner.models.deep.networks import make_module
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.architecture import DENSE_NUMBER
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.spec.optimizer_spec import floats

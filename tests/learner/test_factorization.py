@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.models import open_model
 from headrace.learner.models.factorization_machine import FactorizationMachine
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from tests.learner.slow_factorization import SlowFactorization
 from tests.learner.streams import (

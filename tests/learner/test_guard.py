@@ -20,7 +20,7 @@ from headrace.learner.loop.batch_guard import BatchGuard, GuardLimits
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import BucketAnswer, Shape
@@ -28,7 +28,7 @@ from tests.learner.streams import BUCKETS, part, random_examples, random_spec
 from tests.learner.test_backpressure import Now
 
 if TYPE_CHECKING:
-    from headrace.learner.models import Model
+    from headrace.learner.models.protocols import Model
     from headrace.learner.models.sync_group import SyncGroup
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.rows.row_codec import FoldedRows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
 from tests.serving.scenery import SPEC

@@ -19,7 +19,7 @@ from headrace.learner.spec.warm_start import check_larger, first_after
 from headrace.pserver.errors import WrongModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.replica.replica import Replica
-from headrace.pserver.snapshots.restore import ShapeChange, restore
+from headrace.pserver.snapshots.restoration import ShapeChange, restore
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.learner.streams import BUCKETS, Bench, part, random_examples

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from headrace.pserver.errors import AccessRefused, StoreError
-from headrace.pserver.inspection.survey import survey
+from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.acl import ROLES, rule

@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 
 from headrace.pserver.memory_store import MemoryStore
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots, prunable, prune
-from headrace.pserver.snapshots.restore import restore
+from headrace.pserver.snapshots.restoration import restore
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, StorageFailed
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify

@@ -23,7 +23,7 @@ from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
-from headrace.pserver.snapshots.restore import fill_with_nothing, restore
+from headrace.pserver.snapshots.restoration import fill_with_nothing, restore
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, DoesNotFit, NoSnapshot
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.restore import RestoreResult
+    from headrace.pserver.snapshots.restoration import RestoreResult
 
 
 class Stores:

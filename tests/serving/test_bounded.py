@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import DELETING_FORMAT, Deletions, EntryHeader, pack

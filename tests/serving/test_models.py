@@ -12,9 +12,10 @@ import pytest
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.http.bearer_tokens import Tokens
-from headrace.ingest.kafka import KafkaSettings, read_all
+from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.fakes import ListWriter
-from headrace.learner.models import open_model
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.memory_store import MemoryStore
 from headrace.serving.api.app import make_app

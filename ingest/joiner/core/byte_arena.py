@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 
 ID_BYTES = 8
 LONGEST_LENGTH_BYTES = 5

@@ -11,7 +11,7 @@ from headrace.ingest.joiner.core.hash_index import (
 )
 from headrace.ingest.joiner.core.rules import LATE_CLICKS, SHOWN_CLOCK, WATERMARK
 from headrace.ingest.joiner.core.window_state import drop_oldest_click, whole_clock
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.ingest.runtime import inlined
 
 
 @inlined

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined
+from headrace.ingest.runtime import inlined
 
 if TYPE_CHECKING:
     import numpy.typing as npt

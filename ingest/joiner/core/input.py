@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from headrace.ingest.decoding.decoder import Decoded, Decoder
-from headrace.ingest.decoding.json_scanner import TICK
-from headrace.ingest.events.contract import IMPRESSION_ID, REQUEST_ID, Reason
-from headrace.ingest.features.encoder import Encoder
-from headrace.ingest.features.weights import weights_of
+from headrace.ingest.decoding import TICK, Decoded, Decoder
+from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, Reason
+from headrace.ingest.features import Encoder, weights_of
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTES
-from headrace.ingest.runtime.numba_kernels import read_only
+from headrace.ingest.runtime import read_only
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import MessageBlock
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import MessageBlock
 
 
 class EventSide(IntEnum):

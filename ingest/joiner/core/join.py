@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.events.contract import Reason
-from headrace.ingest.examples.batch import Examples, concatenate
-from headrace.ingest.features.fields import Policy
+from headrace.ingest.events import Reason
+from headrace.ingest.examples import Examples, concatenate
+from headrace.ingest.features import Policy
 from headrace.ingest.joiner.core import rules
 from headrace.ingest.joiner.core.checkpoint import InputPosition, JoinerCheckpoint, JoinerCounters
 from headrace.ingest.joiner.core.input import (
@@ -37,8 +37,8 @@ from headrace.ingest.joiner.core.rules import FOREVER, NEVER, WAIT, JoinedRows, 
 from headrace.ingest.joiner.core.window_state import WindowState
 
 if TYPE_CHECKING:
-    from headrace.ingest.features.fields import FieldSet
-    from headrace.ingest.kafka.protocols import Record
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.kafka import Record
 
 _MARK_ROWS = 1024
 """Events between two places to rewind to: fewer places, and a little more read again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.ingest.features.hashing import fmix64
+from headrace.ingest.features import fmix64
 from headrace.ingest.joiner.core.eviction import forget, forget_clicks, forget_everything, waits
 from headrace.ingest.joiner.core.hash_index import NOWHERE, find_place, find_slot, place_in, put_in
 from headrace.ingest.joiner.core.rules import (
@@ -40,7 +40,7 @@ from headrace.ingest.joiner.core.rules import (
     WATERMARK,
 )
 from headrace.ingest.joiner.core.window_state import CLOCK_MS, hold_click, hold_row, whole_clock
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
+from headrace.ingest.runtime import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
 """An arbitrary constant: draws have nothing to do with what else the hash decides."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from headrace.ingest.examples.batch import Examples
-from headrace.ingest.features.encoder import Encoded
+from headrace.ingest.examples import Examples
+from headrace.ingest.features import Encoded
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, read_bytes, read_lengths
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.ingest.features.fields import FieldSet
+    from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner.core.rules import JoinedRows
     from headrace.ingest.joiner.core.window_state import WindowRings
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.examples.batch import Kind
+from headrace.ingest.examples import Kind
 from headrace.ingest.joiner.core.input import EventRole
 
 if TYPE_CHECKING:

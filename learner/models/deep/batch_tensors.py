@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
-    from headrace.learner.inputs.preparation import InputPreparation
+    from headrace.learner.inputs import InputPreparation
     from headrace.learner.models.deep.kernels import GatheredInputs
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec import ModelSpec
 
 
 class BatchParts(NamedTuple):

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from headrace.ingest.examples.batch import Kind
-from headrace.ingest.runtime.numba_kernels import read_only
-from headrace.learner.inputs.example_inputs import BLOCK
-from headrace.learner.kernels.row_values import parameters_of
+from headrace.ingest.examples import Kind
+from headrace.ingest.runtime import read_only
+from headrace.learner.inputs import BLOCK
+from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
 from headrace.learner.models.deep.dry_run import DryRun
 from headrace.learner.models.deep.kernels import (
@@ -51,15 +51,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor, nn
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.ingest.features.encoder import Encoded
-    from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
-    from headrace.learner.inputs.required_rows import RequiredRows
-    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.learner.inputs import FeatureColumns, InputScratch, LabelledColumns, RequiredRows
+    from headrace.learner.kernels import PendingColumns
     from headrace.learner.models.deep.layers import LayerState
     from headrace.learner.models.deep.process_group import ProcessGroup
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
 
 class _GatheredBatch(NamedTuple):

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
-from headrace.pserver.store import Shape
+from headrace.learner.kernels import PendingGains, view_of
+from headrace.pserver import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from headrace.ingest.examples.batch import Examples
-    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.ingest.examples import Examples
+    from headrace.learner.kernels import PendingColumns
     from headrace.learner.models.deep.deep_model import DeepModel
     from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
     Ids = npt.NDArray[np.uint64]
 

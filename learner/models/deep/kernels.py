@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
-from headrace.learner.inputs.example_inputs import (
+from headrace.ingest.runtime import inlined, kernel
+from headrace.learner.inputs import (
     BLOCK,
     counts_of,
     find_asked,
@@ -29,14 +29,20 @@ from headrace.learner.inputs.example_inputs import (
     settle_strangers,
     weight_of,
 )
-from headrace.learner.intrinsics.simd import LANES, add, eight, put, take
-from headrace.learner.kernels.loss import gradient_of, probability_of
-from headrace.learner.kernels.optimizers import shrink_of, step_row
-from headrace.learner.kernels.row_counters import count_row
-from headrace.learner.kernels.row_lookup import shift_of
-from headrace.learner.kernels.row_values import read_id, read_vector, read_weight
-from headrace.pserver.intrinsics.prefetch import prefetch, prefetch_row
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.learner.intrinsics import LANES, add, eight, put, take
+from headrace.learner.kernels import (
+    count_row,
+    gradient_of,
+    probability_of,
+    read_id,
+    read_vector,
+    read_weight,
+    shift_of,
+    shrink_of,
+    step_row,
+)
+from headrace.pserver.intrinsics import prefetch_row, row_of
+from headrace.pserver.intrinsics import row_prefetch as prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from headrace.learner.kernels.optimizers import group_of
+from headrace.learner.kernels import group_of
 from headrace.learner.models.deep.layer_kernels import begin_layers, read_layers, step_layers
-from headrace.learner.spec.optimizer_spec import Optimizer, floats
+from headrace.learner.spec import Optimizer, floats
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor, nn
 
-    from headrace.learner.kernels.pending_gains import PendingColumns
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
+    from headrace.learner.kernels import PendingColumns
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
     Floats = npt.NDArray[np.float32]
 

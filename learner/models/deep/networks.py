@@ -26,18 +26,11 @@ from torch import Tensor, nn
 
 from headrace.learner.models.deep.contract import NetworkShape, hidden_layers
 from headrace.learner.models.deep.pairwise import sum_of_pairs
-from headrace.learner.spec.architecture import (
-    DCN_V2,
-    DEEPFM,
-    DIN,
-    FIELD_WEIGHTED_FM,
-    MODULE,
-    WIDE_AND_DEEP,
-)
+from headrace.learner.spec import DCN_V2, DEEPFM, DIN, FIELD_WEIGHTED_FM, MODULE, WIDE_AND_DEEP
 
 if TYPE_CHECKING:
     from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
-    from headrace.learner.spec.model_spec import ModelSpec
+    from headrace.learner.spec import ModelSpec
 
 _ATTENTION_WIDTH = 36
 """Of the activation unit, as in the paper's figure 2."""

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from headrace.ingest.runtime.numba_kernels import inlined, kernel
-from headrace.learner.intrinsics.simd import LANES, eight, put, take
-from headrace.pserver.intrinsics.row_view import row_of
+from headrace.ingest.runtime import inlined, kernel
+from headrace.learner.intrinsics import LANES, eight, put, take
+from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
     from torch import Tensor

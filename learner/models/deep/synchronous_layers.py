@@ -31,21 +31,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.runtime.numba_kernels import kernel
+from headrace.ingest.runtime import kernel
 from headrace.learner.errors import GroupBroken
-from headrace.learner.kernels.row_counters import count_row
+from headrace.learner.kernels import count_row
 from headrace.learner.models.deep.layers import Layers, LayerState
-from headrace.learner.spec.optimizer_spec import ADAGRAD, Optimizer
-from headrace.pserver.rows.table import find_or_add
+from headrace.learner.spec import ADAGRAD, Optimizer
+from headrace.pserver.rows import find_or_add
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.learner.kernels import PendingColumns
     from headrace.learner.models.deep.dry_run import DryRun
     from headrace.learner.models.deep.process_group import ProcessGroup
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.rows.table import RowTable
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver.rows import RowTable
 
     Floats = npt.NDArray[np.float32]
 

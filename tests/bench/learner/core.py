@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.learner.kernels.pending_gains import PendingGains, view_of
-from headrace.learner.models import open_model
+from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
 from tests.bench.learner.alone import Learned

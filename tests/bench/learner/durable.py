@@ -31,16 +31,12 @@ import numpy as np
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.services import LocalServices
 from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka import (
-    KafkaReader,
-    KafkaSettings,
-    KafkaWriter,
-    ensure_topics,
-    read_all,
-    topics_for,
-)
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.consumer import KafkaReader
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.topics import examples_topic, scores_topic
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import ensure_topics, examples_topic, scores_topic, topics_for
 from headrace.learner import process
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores

@@ -14,9 +14,16 @@ from confluent_kafka import Producer
 
 from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.batch import pack as pack_examples
-from headrace.ingest.kafka import KafkaSettings, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import producer_config
-from headrace.ingest.kafka.topics import examples_topic, scores_topic, topics_for
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
+    TopicSpec,
+    ensure_topics,
+    examples_topic,
+    scores_topic,
+    topics_for,
+)
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 from headrace.learner.spec.model_spec import load_spec

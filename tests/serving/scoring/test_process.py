@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.ingest.kafka import KafkaSettings, KafkaWriter, TopicSpec, ensure_topics, read_all
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.deploy.command import running
 from tests.serving.scenery import NOW_MS, eventually, news
 from tests.serving.snapshots import learned, snapshot_of

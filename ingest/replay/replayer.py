@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.ingest.kafka.producer import BY_KEY
-from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.topics import EventTopics, check_co_partitioned
+from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
 from headrace.ingest.replay.ndjson import DirectoryLog, NoEventsError
 from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.tables import TableLog
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka import KafkaSettings
     from headrace.ingest.replay.layout import LogLayout
     from headrace.ingest.replay.ndjson import EventLog, Line
     from headrace.ingest.replay.outputs import EventWriter

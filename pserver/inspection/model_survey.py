@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.buckets import BucketSurvey, survey_buckets
 from headrace.pserver.inspection.nodes import NodeSurvey, survey_nodes
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace.pserver.redis_backend.cluster_client import ClusterClient
-    from headrace.pserver.redis_backend.redis_store import RedisStore
+    from headrace.pserver.redis_backend import ClusterClient, RedisStore
     from headrace.pserver.store import Shape
 
 _SCANNED_AT_ONCE = 1_000

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.rows import FoldedRows
     from headrace.pserver.snapshots.manifest import Manifest
     from headrace.pserver.snapshots.storage import SnapshotStorage
     from headrace.pserver.store import Shape, Store

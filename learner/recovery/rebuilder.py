@@ -22,38 +22,33 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.kafka import KafkaReader
-from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
-from headrace.ingest.kafka.topics import examples_topic, scores_topic
-from headrace.ingest.runtime.clock import steady_ms, wall_ms
+from headrace.ingest.kafka import (
+    BoundedReader,
+    KafkaReader,
+    examples_topic,
+    offsets_at,
+    scores_topic,
+)
+from headrace.ingest.runtime import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop.learner import Learner
-from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop import Learner, LearnerPacing
 from headrace.learner.models import open_model
-from headrace.learner.spec.compatibility import check_compatible, check_copy
-from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.rows.row_codec import sub_hashes_for
-from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots
-from headrace.pserver.snapshots.restore import restore
-from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
-from headrace.pserver.store import Shape
+from headrace.learner.spec import check_compatible, check_copy, parse_spec
+from headrace.pserver import MemoryStore, Shape
+from headrace.pserver.keeper import FoldPolicy, Keeper
+from headrace.pserver.replica import Replica
+from headrace.pserver.rows import sub_hashes_for
+from headrace.pserver.snapshots import SnapshotFacts, find_snapshot, list_snapshots, write_snapshot
+from headrace.pserver.snapshots import restoration as restore
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from headrace.ingest.kafka.protocols import Source
-    from headrace.ingest.kafka.settings import KafkaSettings
-    from headrace.learner.spec.model_spec import ModelSpec
-    from headrace.pserver.errors import Unreachable
-    from headrace.pserver.snapshots.manifest import Manifest
-    from headrace.pserver.snapshots.storage import SnapshotStorage
-    from headrace.pserver.snapshots.writer import SnapshotProgress
-    from headrace.pserver.store import BucketAnswer, Push
+    from headrace.ingest.kafka import KafkaSettings, Source
+    from headrace.learner.spec import ModelSpec
+    from headrace.pserver import BucketAnswer, Push, Unreachable
+    from headrace.pserver.snapshots import Manifest, SnapshotProgress, SnapshotStorage
 
 log = logging.getLogger(__name__)
 

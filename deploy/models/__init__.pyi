@@ -1,0 +1,1 @@
+from .shipped import path_of as path_of

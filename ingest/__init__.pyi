@@ -1,0 +1,4 @@
+from .errors import KafkaUnreachable as KafkaUnreachable
+from .errors import MissingTopic as MissingTopic
+from .errors import StreamError as StreamError
+from .errors import TransactionAborted as TransactionAborted

@@ -1,0 +1,13 @@
+from .contract import AHEAD_MS as AHEAD_MS
+from .contract import EARLIEST_MS as EARLIEST_MS
+from .contract import IMPRESSION_ID as IMPRESSION_ID
+from .contract import LARGEST_VALUE_BYTES as LARGEST_VALUE_BYTES
+from .contract import LATEST_MS as LATEST_MS
+from .contract import REQUEST_ID as REQUEST_ID
+from .contract import TIME as TIME
+from .contract import Reason as Reason
+from .contract import is_tick as is_tick
+from .contract import read_event as read_event
+from .json_schema import EXAMPLES as EXAMPLES
+from .json_schema import EventKind as EventKind
+from .json_schema import event_schema as event_schema

@@ -1,0 +1,13 @@
+from .clock import steady_ms as steady_ms
+from .clock import wall_ms as wall_ms
+from .numba_kernels import CachedDispatch as CachedDispatch
+from .numba_kernels import inlined as inlined
+from .numba_kernels import inlined_ieee_division as inlined_ieee_division
+from .numba_kernels import kernel as kernel
+from .numba_kernels import read_only as read_only
+from .status import MetricSample as MetricSample
+from .status import ProcessStatus as ProcessStatus
+from .status import UnreadableStatus as UnreadableStatus
+from .status import instance_name as instance_name
+from .status import publish_status as publish_status
+from .status import unpack as unpack

@@ -1,0 +1,2 @@
+from .isotonic import IsotonicScaling as IsotonicScaling
+from .platt import PlattScaling as PlattScaling

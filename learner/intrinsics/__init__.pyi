@@ -1,0 +1,13 @@
+from .simd import LANES as LANES
+from .simd import absolute as absolute
+from .simd import add as add
+from .simd import chosen as chosen
+from .simd import eight as eight
+from .simd import float_of as float_of
+from .simd import numbered as numbered
+from .simd import put as put
+from .simd import root as root
+from .simd import take as take
+from .simd import with_sign as with_sign
+from .simd_rows import add_two as add_two
+from .simd_rows import raise_four as raise_four

@@ -1,0 +1,11 @@
+from .batch_guard import BatchGuard as BatchGuard
+from .batch_guard import GuardLimits as GuardLimits
+from .batch_guard import quarantine_reason as quarantine_reason
+from .cached_replica import CachedReplica as CachedReplica
+from .learner import Learner as Learner
+from .pacing import BadPushInterval as BadPushInterval
+from .pacing import LearnerPacing as LearnerPacing
+from .pacing import parse_push_interval as parse_push_interval
+from .scores import Scores as Scores
+from .scores import UnreadableScores as UnreadableScores
+from .scores import unpack as unpack

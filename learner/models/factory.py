@@ -1,0 +1,36 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.learner.errors import MissingTorch
+from headrace.learner.spec import FACTORIZATION_MACHINE, FTRL, LOGISTIC_REGRESSION
+
+if TYPE_CHECKING:
+    from headrace.learner.models.protocols import Model
+    from headrace.learner.spec import ModelSpec
+
+
+def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
+    """Return the model that the spec declares.
+
+    buckets: of its store; only a spec with admission has to say. Raises ValueError if it does not,
+    UnfitModule if a module of the user's cannot be used, MissingTorch where torch is not installed.
+    """
+    if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
+        from headrace.learner.models.logistic import LogisticRegression
+
+        return LogisticRegression(spec, buckets)
+    if spec.architecture in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE):
+        # without dimensions a factorization machine is a logistic regression, of any optimizer
+        from headrace.learner.models.factorization_machine import FactorizationMachine
+
+        return FactorizationMachine(spec, buckets)
+    try:
+        from headrace.learner.models.deep import DeepModel
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingTorch(spec.architecture) from error
+    return DeepModel(spec, buckets)

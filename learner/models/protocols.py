@@ -1,0 +1,71 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.learner.inputs import AdmissionCounts, RequiredRows
+    from headrace.learner.kernels import PendingColumns
+    from headrace.pserver.rows import RowTable
+
+
+class TrainableModel(Protocol):
+    """What the loop needs of a model."""
+
+    def rows_needed(self, examples: Examples) -> int:
+        """Return an upper bound of the rows that `learn` adds."""
+
+    def learn(
+        self,
+        view: RowTable,
+        gaining: PendingColumns,
+        active: npt.NDArray[np.bool_],
+        examples: Examples,
+    ) -> npt.NDArray[np.float64]:
+        """Score, then learn; return the scores, shape (n,), NaN where an example is not scored.
+
+        The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
+        active: (buckets,) False where the bucket already has these examples: an id there changes
+        neither view nor gains.
+        """
+
+
+class Model(TrainableModel, Protocol):
+    """A model of rows. One thread learns; any number may predict, each from a view of its own."""
+
+    width: int
+    """Floats a row."""
+
+    @property
+    def asked_rows(self) -> RequiredRows:
+        """Which rows `predict` reads."""
+
+    @property
+    def admissions(self) -> AdmissionCounts:
+        """What was decided of ids without a row so far."""
+
+    def predict(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
+
+        Statistics are taken from the rows as they stand. Never adds a row.
+        """
+
+    def uncertainty(
+        self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return how far one more outcome could move the log-odds of each answer; shape (n,).
+
+        Where coin steps the weights: how far it could if ftrl did (learner.models.uncertainty).
+        Raises NoUncertainty where the optimizer of the weights keeps no count of what was seen.
+        """
+
+    def forget(self) -> None:
+        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""

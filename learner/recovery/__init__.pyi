@@ -1,0 +1,10 @@
+from .rebuilder import Rebuilder as Rebuilder
+from .rebuilder import RebuildProgress as RebuildProgress
+from .rebuilder import RebuildSettings as RebuildSettings
+from .rebuilder import rebuild as rebuild
+from .restore import RestorePlan as RestorePlan
+from .restore import RestoreSettings as RestoreSettings
+from .restore import choose as choose
+from .restore import examples_after as examples_after
+from .restore import restore_empty as restore_empty
+from .restore import restore_model as restore_model

@@ -1,0 +1,9 @@
+from .breakdown import ImpressionGroup as ImpressionGroup
+from .breakdown import ScoredImpressions as ScoredImpressions
+from .breakdown import by_decile as by_decile
+from .breakdown import by_slice as by_slice
+from .breakdown import by_window as by_window
+from .breakdown import calibration_error as calibration_error
+from .progressive import ProgressiveValidation as ProgressiveValidation
+from .progressive import auc as auc
+from .progressive import request_aucs as request_aucs

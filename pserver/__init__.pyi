@@ -1,0 +1,10 @@
+from .errors import MissingModel as MissingModel
+from .errors import StoreError as StoreError
+from .errors import Unreachable as Unreachable
+from .errors import WrongModel as WrongModel
+from .memory_store import MemoryStore as MemoryStore
+from .store import BucketAnswer as BucketAnswer
+from .store import OffsetSpan as OffsetSpan
+from .store import Push as Push
+from .store import Shape as Shape
+from .store import Store as Store

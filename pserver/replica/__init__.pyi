@@ -1,0 +1,10 @@
+from .log_chain import LogPosition as LogPosition
+from .partial_replica import EntryApplied as EntryApplied
+from .partial_replica import HistoryReset as HistoryReset
+from .partial_replica import PartialReplica as PartialReplica
+from .replica import Change as Change
+from .replica import Copied as Copied
+from .replica import Deleted as Deleted
+from .replica import Folded as Folded
+from .replica import Replica as Replica
+from .replica import Stale as Stale

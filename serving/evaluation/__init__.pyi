@@ -1,0 +1,4 @@
+from .evaluation_process import EvaluationSettings as EvaluationSettings
+from .evaluation_process import run_evaluation as run_evaluation
+from .windows import WindowMetrics as WindowMetrics
+from .windows import read_published as read_published

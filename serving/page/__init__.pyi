@@ -1,0 +1,3 @@
+from .charts import WATCHED as WATCHED
+from .routes import page_routes as page_routes
+from .status_reader import StatusReader as StatusReader

@@ -1,0 +1,1 @@
+from .worker_supervisor import run_workers as run_workers
