@@ -127,10 +127,9 @@ def inspect(
     answer.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import inspection
+    from headrace.deploy.operations import is_complete, survey_json, survey_text
     from headrace.learner.spec import load_spec
-    from headrace.pserver.inspection import count_in_logs
-    from headrace.pserver.inspection import model_survey as survey
+    from headrace.pserver.inspection import count_in_logs, survey
 
     name = load_spec(model).name
     store = open_store(redis, name, read_only=True)
@@ -145,10 +144,10 @@ def inspect(
         raise found.trouble
     topic = _held_topic(name, kafka, kafka_client)
     if as_json:
-        typer.echo(json.dumps(inspection.as_json(found, topic), indent=2))
+        typer.echo(json.dumps(survey_json(found, topic), indent=2))
     else:
-        _print(inspection.as_text(found, topic))
-    if not inspection.complete(found):
+        _print(survey_text(found, topic))
+    if not is_complete(found):
         raise typer.Exit(EXIT_GAPS)
 
 
@@ -166,9 +165,9 @@ def doctor(
     with 2 if something is broken.
     """
     from headrace.deploy.connections import open_store
-    from headrace.deploy.operations import doctor as examination
+    from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
     from headrace.learner.spec import load_spec
-    from headrace.pserver.inspection import model_survey as survey
+    from headrace.pserver.inspection import survey
 
     spec = load_spec(model)
     store = open_store(redis, spec.name, read_only=True)
@@ -176,11 +175,11 @@ def doctor(
         found = survey(store, spec.name)
     finally:
         store.close()
-    diagnosis = examination.diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
+    diagnosis = diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
     if as_json:
-        typer.echo(json.dumps(examination.as_json(diagnosis), indent=2))
+        typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
     else:
-        _print(examination.as_text(diagnosis))
+        _print(diagnosis_text(diagnosis))
     raise typer.Exit(diagnosis.exit_code)
 
 

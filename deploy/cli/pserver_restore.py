@@ -269,7 +269,7 @@ def rebuild(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.recovery import Rebuilder, RebuildSettings
-    from headrace.learner.recovery import rebuilder as rebuild_model
+    from headrace.learner.recovery import rebuild as rebuild_model
     from headrace.learner.spec import load_spec
     from headrace.pserver.snapshots import SnapshotStorage
 

@@ -17,8 +17,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
 from headrace.ingest.joiner import StateReader
-from headrace.ingest.replay import ReplayProgress, ReplayResult, ReplaySettings
-from headrace.ingest.replay import replayer as replay
+from headrace.ingest.replay import ReplayProgress, ReplayResult, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,5 +1,11 @@
 from .aliases import change_alias as change_alias
 from .aliases import show_aliases as show_aliases
+from .doctor import diagnose as diagnose
+from .doctor import diagnosis_json as diagnosis_json
+from .doctor import diagnosis_text as diagnosis_text
 from .examples_topic import HeldTopic as HeldTopic
 from .examples_topic import held_topic as held_topic
+from .inspection import is_complete as is_complete
+from .inspection import survey_json as survey_json
+from .inspection import survey_text as survey_text
 from .removal import drop_model as drop_model

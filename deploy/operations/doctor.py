@@ -75,7 +75,7 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
     return Diagnosis(spec.name, findings, looked_at)
 
 
-def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return it for a machine to read: every finding by itself, as many as there are."""
     return {
         "model": diagnosis.model,
@@ -88,7 +88,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def as_text(diagnosis: Diagnosis) -> Group:
+def diagnosis_text(diagnosis: Diagnosis) -> Group:
     """Return it for a person to read: one finding for all the places where it is the same."""
     together = _together(diagnosis.findings)
     parts: list[Table | Text] = []

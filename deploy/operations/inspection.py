@@ -23,12 +23,12 @@ _COLUMNS = ("bucket", "node", "rows", "bytes", "version", "log bytes", "keeper",
 _RIGHT = ("bucket", "rows", "bytes", "version", "log bytes", "age", "lag")
 
 
-def complete(survey: Survey) -> bool:
+def is_complete(survey: Survey) -> bool:
     """Whether the model and every bucket could be looked at."""
     return survey.shape is not None and all(each.there for each in survey.buckets)
 
 
-def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
+def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
     """Return a summary and a table of the buckets. `topic`: None if nobody named Kafka."""
     table = Table(*_COLUMNS, "marks", box=None)
     for column in table.columns:
@@ -54,12 +54,12 @@ def as_text(survey: Survey, topic: HeldTopic | None) -> Group:
     return Group(Text(_summary(survey, topic)), table)
 
 
-def as_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
+def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
     """Return everything found, for a machine to read."""
     shape = survey.shape
     return {
         "model": survey.model,
-        "complete": complete(survey),
+        "is_complete": is_complete(survey),
         "trouble": None if survey.trouble is None else str(survey.trouble),
         "shape": shape
         and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},

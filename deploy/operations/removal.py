@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import DeployError
 from headrace.pserver import MissingModel
-from headrace.pserver.inspection import drop_leftovers, signs_of_use
-from headrace.pserver.inspection import model_survey as survey
+from headrace.pserver.inspection import drop_leftovers, signs_of_use, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable

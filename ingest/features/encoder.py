@@ -16,7 +16,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
     from headrace.ingest.features.hashing import Numbering
 
-    Event = Mapping[str, object]
     Ids = npt.NDArray[np.uint64]
+
+Event: TypeAlias = "Mapping[str, object]"
 
 _HOUR_MS = 3_600_000
 _FEW = 32

@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from headrace.ingest.replay.ndjson import EventLog, Line
     from headrace.ingest.replay.outputs import EventWriter
 
-    Before = Callable[[Sequence[Line], float], None]
+Before: TypeAlias = "Callable[[Sequence[Line], float], None]"
+
 
 __all__ = ["NoEventsError", "ReplayProgress", "ReplayResult", "ReplaySettings", "replay"]
 

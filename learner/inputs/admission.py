@@ -41,7 +41,7 @@ import numpy as np
 from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.kernels import mix
 from headrace.learner.spec import COUNT
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt

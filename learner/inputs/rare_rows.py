@@ -29,7 +29,7 @@ import numpy as np
 from headrace.ingest.runtime import inlined
 from headrace.learner.inputs.admission import admits, fetch_counters
 from headrace.learner.kernels import NUMBER_BITS, rare_id
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import prefetch
 from headrace.pserver.rows import find, find_or_add
 
 _ZERO = np.float32(0.0)

@@ -44,13 +44,13 @@ import numpy as np
 from headrace.ingest.runtime import inlined, inlined_ieee_division
 from headrace.learner.intrinsics import LANES, absolute, add, chosen, eight, root, take
 from headrace.learner.kernels.ftrl import step, weight
-from headrace.learner.spec import optimizer_spec as spec
+from headrace.learner.spec import ADAGRAD, ADAM, COIN, FTRL, SGD
 from headrace.pserver.intrinsics import row_of
 
 if TYPE_CHECKING:
     from headrace.learner.spec import Optimizer
 
-_KINDS = {spec.SGD: 0, spec.ADAGRAD: 1, spec.FTRL: 2, spec.ADAM: 3, spec.COIN: 4}
+_KINDS = {SGD: 0, ADAGRAD: 1, FTRL: 2, ADAM: 3, COIN: 4}
 _SGD, _ADAGRAD, _FTRL, _ADAM, _COIN = _KINDS.values()
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _DAY_S = 86_400.0

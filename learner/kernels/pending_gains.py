@@ -18,8 +18,7 @@ import numpy as np
 
 from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.kernels.row_lookup import bucket_at, shift_of
-from headrace.pserver.intrinsics import prefetch_row, row_of
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
 from headrace.pserver.rows import AHEAD, NEVER, RowDeltas, RowTable, fetch, find
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.ingest.runtime import inlined
-from headrace.pserver.intrinsics import FLOATS_A_LINE, prefetch_at
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import FLOATS_A_LINE, prefetch, prefetch_at
 from headrace.pserver.rows import FLOATS_BEFORE, find, find_or_add, home
 
 _IDS_A_LINE = 8

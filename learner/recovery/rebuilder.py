@@ -38,8 +38,13 @@ from headrace.pserver import MemoryStore, Shape
 from headrace.pserver.keeper import FoldPolicy, Keeper
 from headrace.pserver.replica import Replica
 from headrace.pserver.rows import sub_hashes_for
-from headrace.pserver.snapshots import SnapshotFacts, find_snapshot, list_snapshots, write_snapshot
-from headrace.pserver.snapshots import restoration as restore
+from headrace.pserver.snapshots import (
+    SnapshotFacts,
+    find_snapshot,
+    list_snapshots,
+    restore,
+    write_snapshot,
+)
 
 if TYPE_CHECKING:
     import threading

@@ -31,10 +31,10 @@ from headrace.pserver.snapshots import (
     check_buckets,
     fill_with_nothing,
     find_snapshot,
+    restore,
     verify,
     whole_shape,
 )
-from headrace.pserver.snapshots import restoration as restore
 
 if TYPE_CHECKING:
     import threading

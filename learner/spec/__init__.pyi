@@ -19,8 +19,10 @@ from .model_spec import ModelSpec as ModelSpec
 from .model_spec import load_spec as load_spec
 from .model_spec import parse_spec as parse_spec
 from .optimizer_spec import ADAGRAD as ADAGRAD
+from .optimizer_spec import ADAM as ADAM
 from .optimizer_spec import COIN as COIN
 from .optimizer_spec import FTRL as FTRL
+from .optimizer_spec import SGD as SGD
 from .optimizer_spec import Optimizer as Optimizer
 from .optimizer_spec import floats as floats
 from .statistics_spec import AGE as AGE

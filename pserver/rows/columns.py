@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     Memory = Callable[[int], npt.NDArray[np.uint8]]
     Arrays = dict[str, npt.NDArray[Any]]
-    Kinds = dict[str, tuple[Any, ...]]
+
+Kinds: TypeAlias = "dict[str, tuple[Any, ...]]"
 
 _LINE = 64
 """Bytes that memory gives at a time."""

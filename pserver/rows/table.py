@@ -13,13 +13,12 @@ be given room first: `reserve`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numba import njit
 
-from headrace.pserver.intrinsics import row_of
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import prefetch, row_of
 from headrace.pserver.rows.columns import (
     FEW,
     TableColumns,
@@ -38,7 +37,8 @@ if TYPE_CHECKING:
     from headrace.pserver.rows.deltas import Deletions, RowDeltas
 
     Ids = npt.NDArray[np.uint64]
-    Places = npt.NDArray[np.int64]
+
+Places: TypeAlias = "npt.NDArray[np.int64]"
 
 _kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
 """Compiles what neither allocates nor is called from C: less to compile, no references counted."""

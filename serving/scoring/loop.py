@@ -102,7 +102,7 @@ class ImpressionBatch:
         yield from self.own
 
 
-class Scorer:
+class StreamScorer:
     """Scores the partitions that fall to its reader. Not safe for use from several threads."""
 
     def __init__(

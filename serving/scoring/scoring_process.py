@@ -1,4 +1,4 @@
-"""Scorer a stream as a process: the loop with its rows, clients, clocks and metrics."""
+"""StreamScorer a stream as a process: the loop with its rows, clients, clocks and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.ingest.runtime import instance_name, publish_status, steady_ms, wa
 from headrace.serving.models import open_models
 from headrace.serving.replicas import Following
 from headrace.serving.requests import RequestLimits
-from headrace.serving.scoring.loop import Scorer, ScoringTopics
+from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
 from headrace.serving.scoring.scoring_metrics import ScoringCollector
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run_scoring(
     topics = _topics(settings, kafka, name)
     registry = new_registry()
     [served] = open_models([model], settings.following, settings.bounds, RequestLimits(), registry)
-    scoring: list[Scorer] = []
+    scoring: list[StreamScorer] = []
 
     def figures() -> ScoringTotals | None:
         return scoring[0].figures if scoring else None
@@ -137,7 +137,7 @@ def _score(
     served: ServedModel,
     topics: ScoringTopics,
     stop: threading.Event,
-    scoring: list[Scorer],
+    scoring: list[StreamScorer],
 ) -> None:
     group, instance = scorer_group(served.spec.name), settings.instance or "0"
     reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
@@ -146,7 +146,7 @@ def _score(
     except BaseException:
         reader.close()
         raise
-    loop = Scorer(
+    loop = StreamScorer(
         reader=reader,
         transactions=transactions,
         served=served,

@@ -267,7 +267,7 @@ def test_kafka_that_does_not_answer_is_a_warning_and_unasked_is_said_to_be() -> 
     assert silent.exit_code == 1
     unasked = doctor.diagnose(well(), SPEC, None)
     assert unasked.exit_code == 0
-    assert doctor.as_json(unasked)["not_looked_at"] == ["kafka"]
+    assert doctor.diagnosis_json(unasked)["not_looked_at"] == ["kafka"]
 
 
 def test_rdb_snapshots_alone_are_a_warning_and_one_that_fails_stops_writes() -> None:

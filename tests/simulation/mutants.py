@@ -180,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         "a learner folds its own entry whatever came before it",
-        "headrace.pserver.replica.log_chain:Position.precedes",
+        "headrace.pserver.replica.log_chain:LogPosition.precedes",
         " and previous == self.nonce",
         "",
         1,

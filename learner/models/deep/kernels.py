@@ -41,8 +41,7 @@ from headrace.learner.kernels import (
     shrink_of,
     step_row,
 )
-from headrace.pserver.intrinsics import prefetch_row, row_of
-from headrace.pserver.intrinsics import row_prefetch as prefetch
+from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

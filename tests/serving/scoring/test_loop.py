@@ -14,7 +14,7 @@ from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.transactions import Committed
 from headrace.serving.requests.candidates import EventCandidates
-from headrace.serving.scoring.loop import Scorer, ScoringTopics
+from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
 from tests.serving.scenery import NOW_MS, Pusher, Serving, gains_of_article, memory_store, news
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class World:
         self.rested: list[float] = []
         self.scoring = self.begin()
 
-    def begin(self) -> Scorer:
+    def begin(self) -> StreamScorer:
         """A process, where another was."""
-        return Scorer(
+        return StreamScorer(
             reader=self.reader,
             transactions=self.transactions,
             served=self.serving.served,
@@ -55,7 +55,7 @@ class World:
         for offset, value in enumerate(values, first):
             self.reader.records[INPUT].append(Record(INPUT, offset, NOW_MS, value, b"key"))
 
-    def run(self, scoring: Scorer | None = None) -> None:
+    def run(self, scoring: StreamScorer | None = None) -> None:
         (scoring or self.scoring).step(0.0)  # partitions are gained
         while (scoring or self.scoring).step(0.0):
             pass
