@@ -42,7 +42,7 @@ def check_model(survey: Survey, spec: ModelSpec) -> Iterator[CheckResult]:
     elif isinstance(survey.trouble, Unreachable):
         remedy = "bring that node back; what follows was found from the keys on the others"
     else:
-        remedy = "see OPERATING.md"
+        remedy = "see docs/guides/operating.md"
     yield CheckResult(
         Severity.BROKEN, "model", spec.name, "a model that is whole", str(survey.trouble), remedy
     )

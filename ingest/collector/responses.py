@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace.ingest.http import RequestRefusal  # noqa: TC001  (msgspec reads it)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from headrace.ingest.http import RequestRefusal
 
 TOO_LARGE = "too_large"
 NOT_ACKNOWLEDGED = "not_acknowledged"

@@ -5,7 +5,7 @@ stays short. It reads from the snapshot's marks to the offsets that the topic of
 and writes what has come of it as a snapshot, from which it can be restored under another name.
 
 How exact that is: the counters of every row are those of the model then, to the unit, and of the
-batches that learners held back, for here nothing is (deploy/OPERATING.md says why). Values are
+batches that learners held back, for here nothing is (docs/guides/operating.md says why). Values are
 those of a learner that was restarted at the snapshot: what it remembered of impressions (statistics
 of rows, kept for the label's window, and what admission has counted) is not in a snapshot, so the
 first clicks after it are learned with statistics as they stand; partitions are interleaved by event

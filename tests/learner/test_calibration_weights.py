@@ -79,7 +79,7 @@ def test_the_heaviest_example_does_not_throw_the_layer_away(kind: str) -> None:
 
 
 def test_an_example_of_weight_one_steps_as_it_did_before_there_were_weights() -> None:
-    """Bit for bit: rows on other people's disks were made so, and so were the figures of LOG.md."""
+    """Bit for bit, because stored rows and the figures of the diary were made this way."""
     step, random = gain_of.py_func, np.random.default_rng(3)
     for _ in range(2000):
         alpha, p = float(10 ** random.uniform(-6, 0)), float(random.uniform(0, 1))

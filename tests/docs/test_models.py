@@ -1,6 +1,6 @@
-"""deploy/MODELS.md is true: keys, defaults and bounds are the parsers' own, its specs are specs.
+"""docs/guides/models.md is true: its keys, defaults and bounds are those of the parsers.
 
-What a parser knows is asked of it: it names what it knows when it refuses what it does not.
+The tests provoke errors: a parser that rejects a key names the keys and bounds that it accepts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from headrace.learner.models.deep.contract import NetworkBatch, NetworkShape
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.spec.optimizer_spec import Optimizer, floats
-from tests.deploy.pages import blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks, command_of, commands
 
-PAGE = (Path(headrace.deploy.__file__).parent / "MODELS.md").read_text()
+PAGE = (DOCS / "guides/models.md").read_text()
 SPECS = blocks(PAGE, "toml")
 
 Tables = dict[str, dict[str, str]]
@@ -102,14 +102,14 @@ def text_of(heading: str, keys: dict[str, str]) -> str:
 
 
 def refusal(text: str) -> str:
-    """What a parser says it expected."""
+    """The part of a parser's message that says what it expected."""
     with pytest.raises(SpecError, match=r"expected .*, found") as refused:
         parse_spec(text, "m.toml")
     return str(refused.value).partition("expected ")[2].rpartition(", found ")[0]
 
 
 def listed(text: str) -> set[str]:
-    """The names that a parser says it knows."""
+    """The names that a parser accepts."""
     return set(re.sub(r" \(.*\)", "", refusal(text).partition("one of ")[2]).split(", "))
 
 
@@ -251,19 +251,19 @@ def test_floats_are_what_optimizers_take() -> None:
     assert f"3 + 2 · 8 = {news.width} of `news_deepfm.toml`" in PAGE
 
 
-def test_the_form_and_the_batch_of_a_module_are_told_whole() -> None:
-    own = PAGE.partition("## A module of your own")[2]
+def test_every_field_of_form_and_batch_is_documented() -> None:
+    own = PAGE.partition("## Your own torch module")[2]
     first_cells = set(quoted(" ".join(re.findall(r"^\| (`.*?) \|", own, re.MULTILINE))))
     assert set(NetworkShape._fields) | set(NetworkBatch._fields) <= first_cells
 
 
 @pytest.mark.parametrize("text", SPECS)
 def test_a_spec_of_the_page_is_one(text: str) -> None:
-    parse_spec(text, "MODELS.md")
+    parse_spec(text, "models.md")
 
 
 def test_there_is_a_spec_of_every_architecture_and_of_every_section() -> None:
-    specs = [parse_spec(text, "MODELS.md") for text in SPECS]
+    specs = [parse_spec(text, "models.md") for text in SPECS]
     assert {each.architecture for each in specs} == set(variants("model"))
     assert any(each.structure.synchronous for each in specs)
     assert any(each.fields.weights.source for each in specs)
@@ -273,13 +273,15 @@ def test_there_is_a_spec_of_every_architecture_and_of_every_section() -> None:
 
 
 @pytest.mark.parametrize("text", SPECS)
-def test_its_model_opens(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_of_the_page_opens_as_a_model(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
     [source] = blocks(PAGE, "python")
     (tmp_path / "own.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     try:
-        open_model(parse_spec(text, "MODELS.md"), buckets=4)
+        open_model(parse_spec(text, "models.md"), buckets=4)
     finally:
         sys.modules.pop("own", None)
 

@@ -1,4 +1,4 @@
-"""deploy/monitoring is true: its metrics exist, rules fire when they should, alerts are told."""
+"""deploy/monitoring is true: metrics exist, rules fire when they should, alerts have runbooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 import headrace.deploy
-from tests.deploy.metrics_page import PAGE, page
+from tests.docs.pages import DOCS
+from tests.docs.reference.metrics import page
 
 MONITORING = Path(headrace.deploy.__file__).parent / "monitoring"
 RULES = [
@@ -22,7 +23,7 @@ RULES = [
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
-RUNBOOK = (MONITORING / "MONITORING.md").read_text()
+RUNBOOK = (DOCS / "guides/monitoring.md").read_text()
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool (Debian's prometheus) is not installed"
@@ -30,16 +31,12 @@ needs_promtool = pytest.mark.skipif(
 
 
 def queries() -> list[str]:
-    """What the panels of the dashboard ask."""
+    """The queries of the dashboard's panels."""
     return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 
 
-def test_the_page_of_metrics_is_what_the_code_makes() -> None:
-    assert PAGE.read_text() == page(), "run python -m tests.deploy.metrics_page"
-
-
 def test_rules_and_dashboard_ask_only_for_metrics_that_exist() -> None:
-    known = set(re.findall(r"^\| `(headrace_\w+)` \| (\w+)", PAGE.read_text(), re.MULTILINE))
+    known = set(re.findall(r"^\| `(headrace_\w+)` \| (\w+)", page(), re.MULTILINE))
     names = {name for name, kind in known if kind != "histogram"}
     for name, kind in known:
         if kind == "histogram":
@@ -59,7 +56,7 @@ def test_every_alert_has_a_paragraph_of_its_own_and_a_severity() -> None:
     for rule in ALERTS:
         name = rule["alert"]
         assert rule["labels"]["severity"] in ("page", "ticket"), name
-        assert rule["annotations"]["runbook"] == f"MONITORING.md#{name.lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/guides/monitoring.md#{name.lower()}"
         assert rule["annotations"]["summary"], name
         assert len(told[name]) > 100, name
 

@@ -1,14 +1,17 @@
-"""What the pages for users hold: blocks of text, and commands of headrace among them."""
+"""Reads the pages of docs/: their fenced blocks, and the headrace commands in them."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import click
 import typer.main
 
 from headrace.deploy.cli.main import app
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def blocks(page: str, kind: str) -> list[str]:
@@ -17,7 +20,7 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 def commands(page: str) -> list[str]:
-    """The lines that call headrace, whatever variables they set before it."""
+    """The lines that call headrace, without the variables set before it."""
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
     called = [re.sub(r"^(?:[A-Z_]+=\S+ )+", "", line) for line in lines]
     return [line for line in called if line.startswith("headrace ")]

@@ -1,18 +1,13 @@
-"""Every metric of every process, from the code that makes them, as a page.
-
-python -m tests.deploy.metrics_page    writes deploy/monitoring/METRICS.md anew
-"""
+"""Lists the metrics of every process, from the objects that make them."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
-import headrace.deploy
 from headrace.ingest.archive.archiver import rows_written
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.features.weights import ExampleWeights
@@ -39,12 +34,10 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-PAGE = Path(headrace.deploy.__file__).parent / "monitoring" / "METRICS.md"
-HEAD = """# Metrics of headrace
+HEAD = """# Metrics
 
-Each process serves them on `--metrics-port`, in the format of Prometheus, with those of the process
-itself (`process_*`, `python_*`). Names end in their unit; counters in `_total`. Made from the code
-by `python -m tests.deploy.metrics_page`.
+Each process serves these metrics on `--metrics-port` in the format of Prometheus, with those of the
+process itself (`process_*`, `python_*`). Names end in their unit, those of counters in `_total`.
 """
 
 
@@ -142,7 +135,7 @@ def sample_name(metric: Metric) -> str:
 
 
 def page() -> str:
-    """The text of METRICS.md."""
+    """Return the page of metrics."""
     parts = [HEAD]
     for process, metrics in PROCESSES.items():
         parts += [
@@ -154,7 +147,3 @@ def page() -> str:
             named = ", ".join(f"`{label}`" for label in labels)
             parts.append(f"| `{name}` | {metric.type} | {named} | {metric.documentation} |\n")
     return "".join(parts)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -1,25 +1,24 @@
-"""deploy/PRODUCING.md is true: its commands, its table of refused events, its rules for Python."""
+"""docs/guides/producing.md is true: its commands, rejected events, layout and Python."""
 
 from __future__ import annotations
 
 import ast
 import re
 import shlex
-from pathlib import Path
 
 import orjson
 import pytest
 
-import headrace.deploy
 from headrace.ingest.client import CollectorClient
 from headrace.ingest.collector.backpressure import CollectorLimits
 from headrace.ingest.collector.responses import TOO_LARGE
 from headrace.ingest.collector.validation import check
 from headrace.ingest.events.contract import Reason
 from headrace.ingest.http.bearer_tokens import Tokens
-from tests.deploy.pages import blocks, command_of, commands
+from headrace.ingest.replay.layout import parse_layout
+from tests.docs.pages import DOCS, blocks, command_of, commands
 
-PAGE = (Path(headrace.deploy.__file__).parent / "PRODUCING.md").read_text()
+PAGE = (DOCS / "guides/producing.md").read_text()
 NOW_MS = 1_767_225_600_000
 
 
@@ -66,7 +65,12 @@ def test_events_that_the_page_shows_are_taken() -> None:
     Tokens([token])  # raises BadTokens
 
 
-def test_its_python_uses_the_client_as_it_is() -> None:
+def test_the_layout_of_the_page_is_valid() -> None:
+    [text] = blocks(PAGE, "toml")
+    parse_layout(text, "producing.md")  # raises SpecError
+
+
+def test_the_python_of_the_page_calls_the_client_correctly() -> None:
     [text] = blocks(PAGE, "python")
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     named = [each.func.attr for each in calls if isinstance(each.func, ast.Attribute)]

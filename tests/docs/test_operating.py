@@ -1,15 +1,13 @@
-"""deploy/OPERATING.md is true: its configuration, its commands, the errors it explains."""
+"""docs/guides/operating.md is true: its configuration, its commands, its table of errors."""
 
 from __future__ import annotations
 
 import re
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import headrace.deploy
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
 from headrace.deploy.local.services.valkey import call, server_binary
@@ -21,12 +19,13 @@ from headrace.learner.errors import LearnerError
 from headrace.pserver.errors import StoreError
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.redis_store import open_store
-from tests.deploy.pages import blocks, command_of, commands
+from tests.docs.pages import DOCS, blocks, command_of, commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-PAGE = (Path(headrace.deploy.__file__).parent / "OPERATING.md").read_text()
+PAGE = (DOCS / "guides/operating.md").read_text()
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_every_error_that_stops_or_delays_a_process_is_explained() -> None:
             yield each.__name__
             yield from below(each)
 
-    explained = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    explained = set(re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE))
     ours = {
         name
         for base, module in (

@@ -1,0 +1,14 @@
+"""Generates the pages of docs/reference from the code that they describe.
+
+python -m tests.docs.reference    writes them anew; a test holds them up to date
+"""
+
+from tests.docs.reference import cli, http, metrics, python
+
+PAGES = {
+    "reference/cli.md": cli.page,
+    "reference/http.md": http.page,
+    "reference/metrics.md": metrics.page,
+    "reference/python.md": python.page,
+}
+"""Path below docs/ -> the function that returns the page's text."""

@@ -1,0 +1,107 @@
+"""Lists every command with its options, from typer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer.main
+
+from headrace.deploy.cli.main import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """# Command line
+
+A flag takes precedence over its environment variable, and the variable over the default. Every
+command has `--help`. `headrace --log-level debug` and `HEADRACE_LOG_LEVEL` set the verbosity.
+
+Exit status 0 means success and 2 that a person has to act. 75 means that Kafka or the store was
+unreachable; run the command again.
+"""
+
+
+def page() -> str:
+    """Return the page of commands."""
+    parts = [HEAD]
+    for name, command in _commands("headrace", typer.main.get_command(app)):
+        parts.append(f"\n## `{name}`\n\n{_text(command.help)}\n")
+        parts += _arguments(command) + _options(command)
+    return "".join(parts)
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands below one, in the order in which they are declared."""
+    for each, below in getattr(command, "commands", {}).items():
+        if below.hidden:
+            continue
+        if hasattr(below, "commands"):
+            yield from _commands(f"{name} {each}", below)
+        else:
+            yield f"{name} {each}", below
+
+
+def _arguments(command: Any) -> list[str]:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    if not arguments:
+        return []
+    rows = [
+        f"| `{each.name.upper()}` | {'yes' if each.required else 'no'} | {_text(each.help)} |\n"
+        for each in arguments
+    ]
+    return ["\n| argument | required | |\n|---|---|---|\n", *rows]
+
+
+def _options(command: Any) -> list[str]:
+    options = [
+        each for each in command.params if each.param_type_name == "option" and not each.hidden
+    ]
+    rows = [_option(each) for each in options if "--help" not in each.opts]
+    if not rows:
+        return []
+    return ["\n| option | environment variable | default | |\n|---|---|---|---|\n", *rows]
+
+
+def _option(option: Any) -> str:
+    value = "" if option.is_flag else f" {_value(option)}"
+    names = [f"`{name}{value}`" for name in (*option.opts, *option.secondary_opts)]
+    variables = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+    cells = (
+        ", ".join(names),
+        ", ".join(f"`{variable}`" for variable in variables),
+        _default(option),
+        _text(option.help),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _value(option: Any) -> str:
+    """The word for an option's value, and its bounds."""
+    kind = option.type_descriptor.annotation
+    word = option.metavar
+    if not word and isinstance(kind, type) and issubclass(kind, Enum):
+        word = "|".join(str(each.value) for each in kind)
+    word = (word or {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")).replace("|", "\\|")
+    if option.min is not None and option.max is not None:
+        return f"{word} ({option.min:g} to {option.max:g})"
+    return f"{word} (at least {option.min:g})" if option.min is not None else str(word)
+
+
+def _default(option: Any) -> str:
+    if option.required:
+        return "required"
+    default = option.default
+    if callable(default) or default in (None, "", (), []) or (option.is_flag and not default):
+        return ""
+    if option.is_flag:
+        return f"`{option.opts[0]}`"
+    if isinstance(default, list | tuple):
+        return ", ".join(f"`{each}`" for each in default)
+    return f"`{getattr(default, 'value', default)}`"
+
+
+def _text(help_text: str | None) -> str:
+    """A help text as one line of a table."""
+    return " ".join((help_text or "").split()).replace("|", "\\|")

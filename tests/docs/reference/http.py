@@ -1,0 +1,157 @@
+"""Lists the routes of the collector and of a server, from their OpenAPI documents."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from headrace.ingest.collector.app import make_app
+from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.collector_metrics import CollectorMetrics
+from headrace.ingest.collector.delivery import Delivery
+from headrace.ingest.collector.fake_producer import FakeProducer
+from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.server import Readiness
+from headrace.ingest.kafka import KafkaSettings
+from tests.docs.reference.attributes import attribute_docstrings
+from tests.ingest.collecting import TOPICS
+from tests.serving.scenery import Serving, memory_store, news
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """# HTTP
+
+The collector takes events; a server answers predictions. Both publish this reference for your own
+model and settings: `/docs` as a page, `/openapi.json` as a document. The guides for
+[producers](../guides/producing.md) and [serving](../guides/serving.md) explain how to use them.
+
+An error of `/v1` says which field was wrong, what was expected, and what was found:
+
+```json
+{"error": {"field": "candidates[3].price", "expected": "a number", "found": "\\"cheap\\""}}
+```
+
+The Open Inference Protocol puts the same into one text: `{"error": "..."}`.
+"""
+COLLECTOR = "\n## Collector\n\nStart it with `headrace ingest collect`.\n"
+SERVER = """
+## Server
+
+Start it with `headrace serving run`. The examples are for a small model named `news`, whose fields
+appear in `context` and `candidates`. Your model's own fields take their place.
+"""
+_TOKEN = "a-token-that-is-long-enough"
+
+
+def page() -> str:
+    """Return the page of routes."""
+    return HEAD + COLLECTOR + _routes(_collector()) + SERVER + _routes(_server())
+
+
+def _collector() -> dict[str, Any]:
+    registry = CollectorRegistry()
+    delivery = Delivery(KafkaSettings("fake:9092"), 15.0, 2, FakeProducer().make)
+    metrics = CollectorMetrics(registry)
+    room, tokens, readiness = AdmissionControl(CollectorLimits()), Tokens([_TOKEN]), Readiness()
+    return make_app(TOPICS, delivery, room, tokens, metrics, readiness, lambda: 0).openapi()
+
+
+def _server() -> dict[str, Any]:
+    return Serving(memory_store(news()), tokens=[_TOKEN]).app.openapi()
+
+
+def _routes(document: dict[str, Any]) -> str:
+    parts = []
+    for path, methods in document["paths"].items():
+        if "/versions/" in path:
+            continue  # the same routes once more, for clients that name a version
+        for method, operation in methods.items():
+            parts.append(f"\n### `{method.upper()} {path}`\n\n{operation['summary']}.\n")
+            parts.append(_request(operation))
+            parts.append(_answers(operation))
+    parts.append(_schemas(document.get("components", {}).get("schemas", {})))
+    return "".join(parts)
+
+
+def _request(operation: dict[str, Any]) -> str:
+    parts = []
+    if operation.get("description"):
+        parts.append(f"\n{operation['description'].strip()}\n")
+    contents = operation.get("requestBody", {}).get("content", {})
+    if contents:
+        names = [f"{_type(each['schema'])} as `{kind}`" for kind, each in contents.items()]
+        parts.append(f"\nBody: {'; '.join(names)}.\n")
+    for kind, content in contents.items():
+        for example in content.get("examples", {}).values():
+            value = example["value"]
+            text = value if isinstance(value, str) else json.dumps(value)
+            parts.append(f"\n{example['summary']} (`{kind}`):\n\n```json\n{text.strip()}\n```\n")
+    return "".join(parts)
+
+
+def _answers(operation: dict[str, Any]) -> str:
+    rows = []
+    for status, answer in operation["responses"].items():
+        if status == "422" and answer["description"] == "Validation Error":
+            continue  # FastAPI's own, which headrace never sends
+        [schema] = [each["schema"] for each in answer.get("content", {}).values()] or [{}]
+        meaning = answer["description"].replace("Successful Response", "Success.")
+        rows.append(f"| {status} | {meaning} | {_type(schema)} |\n")
+    return "".join(["\n| status | meaning | body |\n|---|---|---|\n", *rows])
+
+
+def _schemas(schemas: dict[str, Any]) -> str:
+    parts = []
+    for name, schema in sorted(schemas.items()):
+        if name in ("HTTPValidationError", "ValidationError") or not schema.get("properties"):
+            continue
+        told = _attribute_docstrings(name)
+        required = schema.get("required", [])
+        parts.append(f"\n#### {name}\n\n")
+        if schema.get("description"):
+            parts.append(f"{schema['description'].strip()}\n\n")
+        parts.append("| property | type | required | |\n|---|---|---|---|\n")
+        for key, value in schema["properties"].items():
+            text = " ".join((value.get("description") or told.get(key, "")).split())
+            needed = "yes" if key in required else ""
+            parts.append(f"| `{key}` | {_type(value)} | {needed} | {text} |\n")
+    return "".join(parts)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """Name a schema as a cell of a table."""
+    if "$ref" in schema:
+        return str(schema["$ref"].rpartition("/")[2])
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items') or {})}".strip()
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    named = schema.get("type", "")
+    return ", ".join(named) if isinstance(named, list) else str(named)
+
+
+def _attribute_docstrings(name: str) -> dict[str, str]:
+    """The docstrings below the attributes of the struct that a schema is made from."""
+    for kind in _structs(msgspec.Struct):
+        if name == kind.__name__ and kind.__module__.startswith("headrace."):
+            told: dict[str, str] = {}
+            for each in reversed(kind.__mro__):
+                if getattr(sys.modules[each.__module__], each.__name__, None) is each:
+                    told |= dict(attribute_docstrings(each))
+            return told
+    return {}
+
+
+def _structs(kind: type) -> Iterator[type]:
+    """The subclasses of a type, and theirs."""
+    below: type
+    for below in kind.__subclasses__():
+        yield below
+        yield from _structs(below)
