@@ -11,7 +11,7 @@ WORKERS ?= 2
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format simulate bench lock clean
+.PHONY: help setup demo test test-long check docs format simulate bench lock clean
 
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ check: $(WHOLE) ## Lint, formatting, types, import order
 	$(BIN)/mypy --num-workers $(WORKERS)
 	$(BIN)/lint-imports --no-logo
 
+docs: $(WHOLE) ## Generate the reference pages and build the site into site/, warnings as errors
+	$(BIN)/python -m tests.docs.reference
+	$(BIN)/zensical build --clean --strict
+
 format: $(READY) ## Rewrite the sources as the formatter wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -59,8 +63,8 @@ bench: $(WHOLE) ## Run the benchmarks, one after another
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \
 		--output-file requirements.lock pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --extra deep --extra bench --constraint requirements.lock \
+	$(BIN)/uv pip compile --quiet --universal --extra deep --extra bench --extra docs --constraint requirements.lock \
 		--python-version 3.11 --no-header --output-file requirements-deep.lock pyproject.toml
 
 clean: ## Remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
