@@ -56,7 +56,8 @@ class Drain:
         self._store = store
         self._state = StateReader(kafka, spec)
         self._topic = examples_topic(spec.name)
-        self._reader = KafkaReader(kafka, None, [self._topic])
+        # the last stable offset would hide a batch committed a moment ago
+        self._reader = KafkaReader(kafka, None, [self._topic], read_committed=False)
         self._topic_id = self._reader.topic_id(self._topic)
         self._buckets = range(store.shape().buckets)
         self._partitions = check_co_partitioned(kafka, [self._topic])

@@ -38,7 +38,8 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
     topic = examples_topic(model)
     try:
         with _silence():
-            reader = KafkaReader(settings, None, [topic])
+            # the last stable offset would hide a batch committed a moment ago
+            reader = KafkaReader(settings, None, [topic], read_committed=False)
             try:
                 identity = reader.topic_id(topic)
                 sources = [

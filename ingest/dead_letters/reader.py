@@ -7,20 +7,11 @@ event: the first one stands for all.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.ingest.dead_letters.letter import Letter, SettledLetters, unpack
-from headrace.ingest.kafka import (
-    TRANSACTION_TIMEOUT_MS,
-    AtEnd,
-    KafkaReader,
-    PartitionAssigned,
-    Record,
-    Source,
-    unreachable,
-)
+from headrace.ingest.kafka import high_watermarks, read_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +51,9 @@ class DeadLetters:
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        self._ends = _true_ends(settings, topic)
+        # a settlement may be behind the open transaction of a joiner: missed, its events would be
+        # sent twice
+        self._ends = high_watermarks(settings, topic)
         self.retried: set[Origin] = set()
         self.discarded: set[Origin] = set()
         for record in read_until(settings, topic, self._ends):
@@ -80,47 +73,3 @@ class DeadLetters:
             if origin not in self.retried and origin not in self.discarded and origin not in seen:
                 seen.add(origin)
                 yield letter
-
-
-def read_until(settings: KafkaSettings, topic: str, ends: dict[Source, int]) -> Iterator[Record]:
-    """Yield the committed records of a topic below `ends`, waiting for transactions still open.
-
-    Raises KafkaUnreachable if one stays open for longer than any of ours may.
-    """
-    reader = KafkaReader(settings, None, [topic])
-    try:
-        reading = {source for source, end in ends.items() if reader.held(source)[0] < end}
-        _gained(reader)
-        reader.start({source: reader.held(source)[0] for source in reading})
-        patience_s = TRANSACTION_TIMEOUT_MS / 1000 + settings.connect_timeout_s
-        deadline_s = time.monotonic() + patience_s
-        while reading:
-            for happening in reader.poll(0.5):
-                if not isinstance(happening, Record | AtEnd) or happening.source not in reading:
-                    continue
-                deadline_s = time.monotonic() + patience_s
-                if happening.offset >= ends[happening.source]:
-                    reading.discard(happening.source)
-                elif isinstance(happening, Record):
-                    yield happening
-            if time.monotonic() > deadline_s:
-                raise unreachable(settings.bootstrap, f"nothing came of {topic}")
-    finally:
-        reader.close()
-
-
-def _true_ends(settings: KafkaSettings, topic: str) -> dict[Source, int]:
-    """Return the end of each partition, past what open transactions hide.
-
-    A reader of committed records alone would stop before a settlement that lies behind the open
-    transaction of a joiner, and its events would be sent twice.
-    """
-    reader = KafkaReader(settings, None, [topic], read_committed=False)
-    try:
-        return {source: reader.held(source)[1] for source in _gained(reader)}
-    finally:
-        reader.close()
-
-
-def _gained(reader: KafkaReader) -> list[Source]:
-    return [h.source for h in reader.poll(0.0) if isinstance(h, PartitionAssigned)]

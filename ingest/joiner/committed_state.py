@@ -86,7 +86,7 @@ class JoinerState:
     examples: int
     dead_letters: int
     lag: int
-    """Events of any kind that were not yet taken."""
+    """Events of any kind that were not yet taken, those of open transactions included."""
     dropped_negatives: int = 0
     """Examples that down-sampling left out."""
 
@@ -175,7 +175,8 @@ class StateReader:
         with translated("reading the ends of the events", self._kafka.bootstrap):
             asked = self._admin.list_offsets(
                 dict.fromkeys(self._sources(), at),
-                isolation_level=IsolationLevel.READ_COMMITTED,
+                # the last stable offset would hide what was committed a moment ago
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._kafka.connect_timeout_s,
             )
             return {

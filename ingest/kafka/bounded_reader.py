@@ -1,18 +1,26 @@
-"""A topic as it was at some moment: a reader that ends there, and where that lies.
+"""Reads topics up to an offset: to the offsets of a time, or to the present end.
 
-Whoever learns history again must stop at the same offsets however much has been appended since.
-The bound is a wrapper, so that the loop that reads it is the one that reads live data.
+A rebuild of a model must stop at the same offsets however much was appended since. The bound is a
+wrapper around a reader, so that the loop that learns live data learns history too.
 
-A topic from its beginning to its present end: for tools, reports and tests.
+The present end of a partition is its high watermark: every message below it is in Kafka. A reader
+of committed records gets no further than the last stable offset, which is lower while a transaction
+is open. It is also lower for a moment after `commit_transaction` has returned. Kafka acknowledges a
+commit once its coordinator has logged it, and only then writes the markers into the partitions.
+Of 300 commits to six partitions, 79 were acknowledged before their markers, by up to 0.5 s. So the
+last stable offset is refused as the end: a read would miss records committed before it began.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.error_translation import translated
 from headrace.ingest.kafka.protocols import (
@@ -22,13 +30,22 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import check_co_partitioned
+from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from headrace.ingest.kafka.protocols import Happening, Reader
     from headrace.ingest.kafka.settings import KafkaSettings
+
+
+_ABORT_INTERVAL_S = 10.0
+"""Kafka's transaction.abort.timed.out.transaction.cleanup.interval.ms, unless set otherwise."""
+
+LONGEST_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 + _ABORT_INTERVAL_S
+"""Within this, Kafka has aborted a transaction of a headrace process that died in it."""
 
 
 class BoundedReader:
@@ -91,49 +108,96 @@ class BoundedReader:
 def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, int]:
     """Return, of each partition, the first offset that was appended at that time or later.
 
-    The end of what is committed now, where nothing was. Raises KafkaUnreachable, MissingTopic.
+    The present end, where nothing was. Waits for transactions that hide records below these
+    offsets from a reader of committed records: it could not read up to them before they end.
+    Raises KafkaUnreachable, also if one stays open; MissingTopic.
     """
     count = check_co_partitioned(settings, [topic])
     partitions = [TopicPartition(topic, partition) for partition in range(count)]
     admin = AdminClient(settings.connection())
 
-    def ask(spec: OffsetSpec) -> dict[int, int]:
+    def ask(spec: OffsetSpec, isolation: IsolationLevel) -> dict[Source, int]:
         with translated(f"asking for offsets of {topic} by time", settings.bootstrap):
             asked = admin.list_offsets(
                 dict.fromkeys(partitions, spec),
-                isolation_level=IsolationLevel.READ_COMMITTED,
+                isolation_level=isolation,
                 request_timeout=settings.connect_timeout_s,
             )
-            return {each.partition: future.result().offset for each, future in asked.items()}
+            return {
+                Source(topic, each.partition): future.result().offset
+                for each, future in asked.items()
+            }
 
-    ends = ask(OffsetSpec.latest())  # type: ignore[no-untyped-call]
-    found = ask(OffsetSpec.for_timestamp(at_ms))
-    return {
-        # not into a transaction that is still open: nobody reads on there before it ends
-        Source(topic, partition): end if found[partition] < 0 else min(end, found[partition])
-        for partition, end in ends.items()
-    }
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    ends = ask(latest, IsolationLevel.READ_UNCOMMITTED)
+    found = ask(OffsetSpec.for_timestamp(at_ms), IsolationLevel.READ_UNCOMMITTED)
+    stops = {source: end if found[source] < 0 else found[source] for source, end in ends.items()}
+
+    def check_stable() -> None:
+        stable = ask(latest, IsolationLevel.READ_COMMITTED)
+        hidden = {source: stop for source, stop in stops.items() if stable[source] < stop}
+        if hidden:
+            raise still_open(settings, hidden)
+
+    retry_for(patience_s(settings))(check_stable)
+    return stops
 
 
 def read_all(settings: KafkaSettings, topic: str) -> Iterator[Record]:
     """Yield every committed record of a topic, from its beginning to its present end.
 
-    In order within a partition. Raises KafkaUnreachable, MissingTopic.
+    In order within a partition. Waits for transactions that are open now, or whose markers are
+    still to be written. Raises KafkaUnreachable, also if one stays open; MissingTopic.
     """
-    reader = KafkaReader(settings, None, [topic])
-    try:
-        sources = [h.source for h in reader.poll(0.0) if isinstance(h, PartitionAssigned)]
-        held = {source: reader.held(source) for source in sources}
-        reading = {source for source, (first, end) in held.items() if first < end}
-        reader.start({source: held[source][0] for source in reading})
+    yield from read_until(settings, topic, high_watermarks(settings, topic))
+
+
+def high_watermarks(settings: KafkaSettings, topic: str) -> dict[Source, int]:
+    """Return the present end of each partition, open transactions included."""
+    with closing(KafkaReader(settings, None, [topic], read_committed=False)) as reader:
+        return {source: reader.held(source)[1] for source in _gained(reader)}
+
+
+def read_until(settings: KafkaSettings, topic: str, ends: Mapping[Source, int]) -> Iterator[Record]:
+    """Yield the committed records of a topic below `ends`, waiting for transactions still open.
+
+    Raises KafkaUnreachable if nothing comes for longer than `patience_s`.
+    """
+    with closing(KafkaReader(settings, None, [topic])) as reader:
+        firsts = {source: reader.held(source)[0] for source in _gained(reader)}
+        reading = {source for source, end in ends.items() if firsts[source] < end}
+        reader.start({source: firsts[source] for source in reading})
+        heard_s = time.monotonic()
         while reading:
-            for happening in reader.poll(settings.connect_timeout_s):
-                if isinstance(happening, Record):
-                    if happening.offset < held[happening.source][1]:
-                        yield happening
-                    else:
-                        reading.discard(happening.source)
-                elif isinstance(happening, AtEnd):
+            heard = False
+            for happening in reader.poll(0.5):
+                if not isinstance(happening, Record | AtEnd) or happening.source not in reading:
+                    continue
+                heard = True
+                if happening.offset >= ends[happening.source]:
                     reading.discard(happening.source)
-    finally:
-        reader.close()
+                elif isinstance(happening, Record):
+                    yield happening
+            if heard:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > patience_s(settings):
+                raise still_open(settings, {source: ends[source] for source in reading})
+
+
+def patience_s(settings: KafkaSettings) -> float:
+    """Return how long to wait for an open transaction to end, or for a broker to come back."""
+    return max(settings.lost_timeout_s, LONGEST_TRANSACTION_S) + settings.connect_timeout_s
+
+
+def still_open(settings: KafkaSettings, ends: Mapping[Source, int]) -> KafkaUnreachable:
+    """Return the error that says in which partitions a transaction does not end."""
+    where = ", ".join(f"{source.topic}/{source.partition} to {end}" for source, end in ends.items())
+    return KafkaUnreachable(
+        f"expected committed records of {where}, found none for {patience_s(settings):.0f} s: a "
+        "transaction is still open there. Try again; `kafka-transactions.sh find-hanging` names "
+        "one that never ends"
+    )
+
+
+def _gained(reader: KafkaReader) -> list[Source]:
+    return [h.source for h in reader.poll(0.0) if isinstance(h, PartitionAssigned)]

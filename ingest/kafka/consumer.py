@@ -162,7 +162,11 @@ class KafkaReader:
         self._consumer.resume([_partition(source) for source in ours])
 
     def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset the source still holds and the first it does not yet hold."""
+        """Return the first offset the source still holds and the first it does not yet hold.
+
+        To a reader of committed records a source ends at its last stable offset: where an open
+        transaction begins, or one committed a moment ago whose marker is not yet there.
+        """
         return retry_for(self._settings.connect_timeout_s)(self._held, source)
 
     def topic_id(self, topic: str) -> str:

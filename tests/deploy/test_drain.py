@@ -1,0 +1,51 @@
+"""What is still on its way includes a transaction that is open, or committed a moment ago."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.deploy.local.drain import Drain
+from headrace.deploy.operations.examples_topic import held_topic
+from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.store import Shape
+from tests.deploy.learned_model import LearnedModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def model(kafka: str, tmp_path: Path, fresh_name: Callable[[str], str]) -> LearnedModel:
+    return LearnedModel(kafka, "", fresh_name("drained"), tmp_path, seed=1)
+
+
+@pytest.fixture
+def drain(model: LearnedModel) -> Iterator[Drain]:
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
+    spec = model.spec
+    store.create(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
+    drain = Drain(model.kafka, spec, store)
+    yield drain
+    drain.close()
+
+
+def test_a_batch_in_an_open_transaction_is_awaited(
+    model: LearnedModel, drain: Drain, fresh_name: Callable[[str], str]
+) -> None:
+    assert drain.behind().batches == 0
+    producer = Producer(
+        {"bootstrap.servers": model.kafka.bootstrap, "transactional.id": fresh_name("joiner")}
+    )
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(model.topic, b"a batch", partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert drain.behind().batches == 1
+    assert held_topic(model.kafka, model.spec.name).lag({}) == 1
+    producer.close()
