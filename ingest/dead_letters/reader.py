@@ -1,4 +1,4 @@
-"""The open dead letters: those whose event nobody has sent back or given up.
+"""Reads the open dead letters: those whose event was neither sent back nor discarded.
 
 Read in two passes over the topic, first what is settled, then the letters, so that memory holds
 where events lay and not the events. Several models' joiners write a letter each about the same
@@ -27,7 +27,7 @@ class Choice:
     reason: str = ""
     """A word as metrics have it (`bad_time`), or a part of the sentence; "": any."""
     topic: str = ""
-    """Where the event came from; "": any."""
+    """The topic that held the event; "": any."""
     since_ms: int = 0
     """Events that Kafka took at this time or later."""
     until_ms: int | None = None

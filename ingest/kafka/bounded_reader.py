@@ -7,8 +7,8 @@ The present end of a partition is its high watermark: every message below it is 
 of committed records gets no further than the last stable offset, which is lower while a transaction
 is open. It is also lower for a moment after `commit_transaction` has returned. Kafka acknowledges a
 commit once its coordinator has logged it, and only then writes the markers into the partitions.
-Of 300 commits to six partitions, 79 were acknowledged before their markers, by up to 0.5 s. So the
-last stable offset is refused as the end: a read would miss records committed before it began.
+Measured on one broker, 79 commits of 300 were acknowledged before their markers, by up to 0.5 s. So
+the last stable offset is refused as the end: a read would miss records committed before it began.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 + _ABORT_INTERVAL_S
 
 
 class BoundedReader:
-    """What `reader` reads, as if each source ended at its bound."""
+    """Wraps a reader, and ends each source at its bound."""
 
     def __init__(self, reader: Reader, stops: Mapping[Source, int]) -> None:
         """`stops`: of each source, the first offset that is not read."""
@@ -98,7 +98,7 @@ class BoundedReader:
         return self._reader.topic_id(topic)
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        """Tell nobody: history read again is no progress."""
+        """Do nothing: history read again is no progress."""
 
     def close(self) -> None:
         """Close the reader."""

@@ -1,4 +1,4 @@
-"""What is still on its way includes a transaction that is open, or committed a moment ago."""
+"""A drain waits for transactions that are open, or were committed a moment ago."""
 
 from __future__ import annotations
 
