@@ -56,7 +56,7 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
 @contextmanager
 def _silence() -> Iterator[None]:
     """Keep the client from logging every attempt to connect: what is wrong is in the answer."""
-    log = logging.getLogger("ingest")
+    log = logging.getLogger("headrace.ingest")
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:
