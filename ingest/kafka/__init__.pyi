@@ -6,7 +6,6 @@ from .bounded_reader import read_until as read_until
 from .consumer import KafkaReader as KafkaReader
 from .error_translation import translate as translate
 from .error_translation import translated as translated
-from .error_translation import unreachable as unreachable
 from .fakes import ListReader as ListReader
 from .fakes import ListTransactions as ListTransactions
 from .fakes import ListWriter as ListWriter

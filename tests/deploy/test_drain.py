@@ -8,9 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from headrace.deploy.local.drain import Drain
-from headrace.deploy.operations.examples_topic import held_topic
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.store import Shape
+from headrace.deploy.operations import held_topic
+from headrace.pserver import MemoryStore, Shape
 from tests.deploy.learned_model import LearnedModel
 
 if TYPE_CHECKING:

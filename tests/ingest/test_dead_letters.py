@@ -120,7 +120,7 @@ def test_a_line_that_was_shown_and_edited_is_the_repair() -> None:
     given_up = {**json.loads(as_line(second)), "event": None}
     repairs = FileRepairs([json.dumps(edited).encode(), b"\n", json.dumps(given_up).encode()], "f")
     assert repairs.repair(first) == {"impression_id": "a", "timestamp_ms": NOW_MS}
-    assert repairs.repair(second).__class__.__name__ == "Discard"
+    assert repairs.repair(second).__class__.__name__ == "DiscardLetter"
     assert repairs.repair(third) is None
     assert repairs.unused == set()
 

@@ -31,7 +31,7 @@ _PROGRAM = """
 import sys, threading
 from pathlib import Path
 from headrace.ingest.kafka import EventTopics, KafkaSettings
-from headrace.ingest.replay.replay import ReplaySettings, replay
+from headrace.ingest.replay import ReplaySettings, replay
 bootstrap, name, data, *topics = sys.argv[1:]
 replay(KafkaSettings(bootstrap), [Path(data)], 1000, threading.Event(),
        topics=EventTopics(*topics), progress=lambda now: print(now.events, flush=True),
