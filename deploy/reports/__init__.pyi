@@ -11,7 +11,6 @@ from .observer import ask_server as ask_server
 from .observer import copied as copied
 from .observer import copy_rows as copy_rows
 from .observer import curl_of as curl_of
-from .outcomes import served_beside_learned as served_beside_learned
 from .ranking_client import RankingClient as RankingClient
 from .ranking_client import RequestStats as RequestStats
 from .report import FreshnessReport as FreshnessReport
@@ -20,3 +19,4 @@ from .report import make_report as make_report
 from .report import read_held as read_held
 from .report import read_outcomes as read_outcomes
 from .report import write_report as write_report
+from .served_comparison import served_beside_learned as served_beside_learned

@@ -16,25 +16,29 @@ import numpy as np
 import orjson
 
 from headrace.deploy.reports.event_log import impression_ids_of
-from headrace.deploy.reports.outcomes import join_outcomes
 from headrace.ingest.dead_letters import Letter
 from headrace.ingest.dead_letters import unpack as unpack_letter
 from headrace.ingest.examples import unpack as unpack_examples
 from headrace.ingest.kafka import EventTopics, examples_topic, read_all, scores_topic
 from headrace.learner.loop import quarantine_reason
 from headrace.learner.loop import unpack as unpack_scores
-from headrace.learner.validation import by_decile, by_slice, by_window, calibration_error
+from headrace.learner.validation import (
+    by_decile,
+    by_slice,
+    by_window,
+    calibration_error,
+    join_outcomes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from headrace.deploy.reports.outcomes import Outcomes
     from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner import JoinerState
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.spec import ModelSpec
-    from headrace.learner.validation import ImpressionGroup, ProgressiveValidation
+    from headrace.learner.validation import ImpressionGroup, Outcomes, ProgressiveValidation
     from headrace.pserver.rows import RowTable
 
 WINDOWS = 10

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from headrace.deploy.reports.outcomes import join_outcomes
 from headrace.ingest.examples.batch import Kind
+from headrace.learner.validation.outcomes import join_outcomes
 from tests.deploy.handmade import examples, scores
 
 SHOWN, CLICKED, CLOSED = Kind.SHOWN, Kind.CLICKED, Kind.CLOSED

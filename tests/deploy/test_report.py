@@ -12,7 +12,6 @@ import zstandard
 from headrace.deploy.local.log_run import in_words
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.event_log import first_impressions, impression_ids_of, span_ms
-from headrace.deploy.reports.outcomes import join_outcomes
 from headrace.deploy.reports.report import (
     FreshnessReport,
     HeldBatches,
@@ -30,6 +29,7 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.learner.loop.batch_guard import quarantine_letter
 from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.learner.validation.outcomes import join_outcomes
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.rows.table import RowTable
 from tests.deploy.handmade import examples, scores

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.deploy.cli.views import table
-from headrace.deploy.reports.outcomes import join_outcomes
+from headrace.learner.validation.outcomes import join_outcomes
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import OTHER, WHOLE

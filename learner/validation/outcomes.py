@@ -1,26 +1,20 @@
-"""Scores beside outcomes: what each impression was given, and whether it was clicked.
+"""Joins scores with outcomes: what each impression was given, and whether it was clicked.
 
-Both come from Kafka (topics `scores.<model>` and `examples.<model>`), never from a process's own
-running figures. A learner that was killed scores some impressions a second time when it comes back,
-having seen more by then: so the first score of an impression counts, and a kill cannot flatter the
-accuracy, nor bend it otherwise. Impressions are joined as whole columns, by Arrow's hash tables.
-
-What users were given beside what the learner knew: two accuracies of the same impressions.
+A learner that was killed scores some impressions a second time when it returns, having seen more
+by then. So the first score of an impression counts, and a kill cannot flatter the accuracy or bend
+it otherwise. Impressions are joined as whole columns, by Arrow's hash tables.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.ingest.examples import Kind
-from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import examples_topic, read_all, scores_topic
-from headrace.learner.loop import unpack as unpack_scores
 from headrace.learner.validation import ScoredImpressions
 
 if TYPE_CHECKING:
@@ -29,9 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
-    from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.loop import Scores
-    from headrace.learner.spec import ModelSpec
     from headrace.learner.validation import ProgressiveValidation
 
 
@@ -169,27 +161,3 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 def _numbers(arrays: list[Any], kind: type) -> npt.NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, kind)
-
-
-class ServedComparison(NamedTuple):
-    """The same impressions, scored by a server when they were asked for, and by the learner."""
-
-    served: Outcomes
-    learned: Outcomes
-    """Each score made in the order of events, when everything before it was learned."""
-
-
-def served_beside_learned(
-    kafka: KafkaSettings, spec: ModelSpec, served: Scores
-) -> ServedComparison:
-    """Join what a server answered with outcomes, and the learner's scores of the same impressions.
-
-    Raises KafkaUnreachable.
-    """
-    examples = [
-        unpack_examples(record.value, spec.fields)
-        for record in read_all(kafka, examples_topic(spec.name))
-    ]
-    scores = (unpack_scores(record.value) for record in read_all(kafka, scores_topic(spec.name)))
-    given = join_outcomes(examples, [served])
-    return ServedComparison(given, join_outcomes(examples, scores).only(given.impression_ids))
