@@ -1,0 +1,57 @@
+"""docs/guides/serving.md is true: its commands exist, its request is answered as it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import httpx
+import msgspec
+import pytest
+
+from headrace.serving.api.responses import PredictResponse
+from tests.docs.pages import DOCS, blocks, command_of, commands
+from tests.serving.scenery import Pusher, Serving, gains_of_article, memory_store, news
+
+PAGE = (DOCS / "guides/serving.md").read_text()
+REQUEST, ANSWER = (json.loads(text) for text in blocks(PAGE, "json"))
+
+
+def asked(verb: str, body: object) -> httpx.Response:
+    """The answer of a server that has learned one round of pushes."""
+    store = memory_store(news())
+    Pusher(store).push(gains_of_article(news(), "a1", -0.5))
+    serving = Serving(store)
+    serving.follow()
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(serving.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.post(f"/v1/models/news:{verb}", json=body)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("line", commands(PAGE))
+def test_a_command_of_the_page_is_one_of_headrace(line: str) -> None:
+    options, words = command_of(line)
+    assert {word for word in words if word.startswith("--")} <= options, line
+
+
+def test_the_request_of_the_page_is_answered_with_the_keys_of_the_page() -> None:
+    answer = asked("predict", REQUEST)
+    assert answer.status_code == 200, answer.text
+    made = answer.json()
+    assert made.keys() == ANSWER.keys()
+    assert {key for each in made["predictions"] for key in each} == {"impression_id", "score"}
+    assert made["predictions"][1]["impression_id"] == ANSWER["predictions"][1]["impression_id"]
+    msgspec.convert(ANSWER, PredictResponse)
+
+
+def test_the_request_keys_of_the_page_are_those_that_a_server_accepts() -> None:
+    refused = asked("rank", {**REQUEST, "zzz": 1}).json()["error"]["expected"]
+    accepted = set(re.split(r", | or ", refused))
+    table = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert table | {"top_k"} == accepted
+    assert "`top_k`" in PAGE
