@@ -59,7 +59,7 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
     shape = survey.shape
     return {
         "model": survey.model,
-        "is_complete": is_complete(survey),
+        "complete": is_complete(survey),
         "trouble": None if survey.trouble is None else str(survey.trouble),
         "shape": shape
         and {"buckets": shape.buckets, "width": shape.width, "fingerprint": shape.fingerprint},

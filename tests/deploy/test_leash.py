@@ -26,7 +26,7 @@ sys.stdin.read() or __import__("time").sleep(1000)
 """
 PARENT = """
 import pathlib, sys, time
-from deploy.stack.leash import ChildProcess
+from headrace.deploy.local.services.child_process import ChildProcess
 directory, program, remove = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 leashed = ChildProcess([sys.executable, "-c", program], directory / "log", grace_s=0.5,
                   remove=pathlib.Path(remove) if remove else None)

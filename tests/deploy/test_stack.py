@@ -25,7 +25,7 @@ from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, still_ru
 
 ONE_MACHINE = """
 import signal, sys, time
-from deploy.stack.one_machine import LocalServices
+from headrace.deploy.local.services.services import LocalServices
 # who runs the tests in the background of a shell has it ignored, and hands that on
 signal.signal(signal.SIGINT, signal.default_int_handler)
 kafka = sys.argv[1] or None
@@ -197,7 +197,7 @@ def test_a_free_port_is_given_out_once() -> None:
 
 _GIVING = """
 import sys
-from deploy.stack import ports
+from headrace.deploy.local.services import ports
 ports.LOWEST_PORT, ports.PAST_HIGHEST_PORT = map(int, sys.argv[1:3])
 print(*(ports.free_port() for _ in range(int(sys.argv[3]))), flush=True)
 sys.stdin.read()

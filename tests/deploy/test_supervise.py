@@ -29,7 +29,7 @@ time.sleep(1000)
 """
 PARENT = """
 import pathlib, sys, time
-from deploy.supervise import SupervisedPart, Supervisor
+from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 supervisor = Supervisor(pathlib.Path(sys.argv[1]), command=(sys.executable, "-c"))
 for name in ("learner", "joiner"):
     supervisor.start(SupervisedPart(name, ("import time; time.sleep(1000)",)))

@@ -158,13 +158,13 @@ def test_a_gap_or_another_topic_is_refused(tmp_path: Path) -> None:
 
 _PROGRAM = """
 import sys, threading, signal
-from ingest.kafka import EventTopics, KafkaSettings
-from ingest.sink import ArchiveSettings, run_sink
+from headrace.ingest.kafka import EventTopics, KafkaSettings
+from headrace.ingest.archive import ArchiveSettings, run_archiver
 bootstrap, url, *topics = sys.argv[1:]
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
-run_sink(ArchiveSettings(most_rows=500, most_age_s=0.2), KafkaSettings(bootstrap), None, url, stop,
-         EventTopics(*topics))
+settings = ArchiveSettings(most_rows=500, most_age_s=0.2)
+run_archiver(settings, KafkaSettings(bootstrap), None, url, stop, EventTopics(*topics))
 """
 
 
