@@ -83,7 +83,9 @@ def _value(option: Any) -> str:
     word = option.metavar
     if not word and isinstance(kind, type) and issubclass(kind, Enum):
         word = "|".join(str(each.value) for each in kind)
-    word = (word or {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")).replace("|", "\\|")
+    word = (word or {int: "N", float: "NUMBER", Path: "PATH"}.get(kind, "TEXT")).replace(
+        "|", " or "
+    )
     if option.min is not None and option.max is not None:
         return f"{word} ({option.min:g} to {option.max:g})"
     return f"{word} (at least {option.min:g})" if option.min is not None else str(word)
