@@ -1,21 +1,21 @@
-"""Our own processes, kept running: started, started again when they die, stopped in order.
+"""Supervises the processes of headrace on one machine: starts, restarts and stops them.
 
-Every part of headrace survives being killed (what it knows is in Kafka and in the parameter
-server), so whoever runs several on one machine has only to start them again. This does it for
-`headrace run` and `headrace demo`. On a cluster it is the orchestrator's work, not this file's.
+Every part of headrace survives being killed, because its state is in Kafka and in the parameter
+server. A supervisor therefore only has to restart what died. This one serves `headrace run` and
+`headrace demo`. On a cluster the orchestrator does this work.
 
-Each part is a process on a leash (`deploy.local.services.child_process`), so none outlives this
-one, with a thread that waits for its end and then decides:
+Each part is a `ChildProcess`, so no part outlives this process. One thread a part waits for its end
+and then decides:
 
-    asked to stop                       done
-    ended with status 2                 a person must put something right: failed, at once
-    ended with status 75                Kafka or the store is not there: failed if it never was,
-                                        else start again, however often, after a pause that grows
-    died young, `quick_failures` times  it will not work: failed
-    anything else                       start again, after a pause that grows with quick failures
+    stopped on request                 done
+    exit status 2                      an operator must put something right: failed
+    exit status 75                     Kafka or the store is unreachable: failed if the part never
+                                       worked, else restarted without limit, with growing pauses
+    too many quick failures in a row   the part cannot work: failed
+    any other end                      restarted, after the pause of the `RestartPolicy`
 
-A part that failed stays down, and `check` raises what is known about it, the end of its log
-included. The others run on until the caller, who calls `check` where it waits, stops them.
+A failed part stays down. `check` raises its failure with the end of its log. The other parts run on
+until the caller, who calls `check` wherever it waits, stops them.
 """
 
 import logging
@@ -32,12 +32,15 @@ from typing import Self
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services import ChildProcess
 from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.ingest.runtime import RestartHistory, RestartPolicy
 
 logger = logging.getLogger(__name__)
 
 HEADRACE = (sys.executable, "-P", "-m", "headrace")
-_GIVING_WAY = ("nice", "-n", "10")
-"""POSIX: the priority with which what follows is run."""
+_LOW_PRIORITY = ("nice", "-n", "10")
+"""POSIX: runs the command behind it with lower priority."""
+_LOG_LINES = 20
+"""Lines of the log that a failure shows."""
 
 
 @dataclass(frozen=True)
@@ -45,117 +48,97 @@ class SupervisedPart:
     """A process to keep running."""
 
     name: str
-    """Names its log, and the part to whoever asks."""
+    """Names the log and the part in messages."""
 
     arguments: tuple[str, ...]
-    """What follows `headrace` on the command line."""
+    """Words after `headrace` on the command line. No secrets: other users can read them."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Beside the environment of this process."""
+    """Added to the environment of this process."""
 
     grace_s: float = 10.0
-    """From SIGTERM to SIGKILL. A part finishes the push or the transaction it is in: seconds."""
+    """From SIGTERM to SIGKILL. A part finishes its push or transaction in seconds."""
 
     gives_way: bool = False
-    """Whether it gets a core only while no other part wants it: for who watches the others."""
-
-
-@dataclass(frozen=True)
-class SupervisorSettings:
-    """When to start a part again, and when to give up."""
-
-    first_pause_s: float = 0.1
-    """Before the first restart: next to nothing, for a crash is rare and freshness is not."""
-
-    longest_pause_s: float = 5.0
-    """The pause doubles with each quick failure, so that a part that cannot work costs little."""
-
-    quick_s: float = 10.0
-    """Who ran longer than this had begun to work: importing and connecting take 2 to 5 s."""
-
-    quick_failures: int = 5
-    """Deaths within `quick_s` of a start, in a row, after which we give up."""
-
-    log_lines: int = 20
-    """How much of the log is shown with a failure."""
+    """Whether the part runs with low priority, so that it takes no CPU from the others."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """A part died and was started again."""
+    """A part died and was restarted."""
 
     part: str
     status: int
-    """How it had ended; negative for a signal."""
+    """Exit status of the dead process; negative for a signal."""
     pid: int
     """The new process."""
 
 
 class Supervisor:
-    """Keeps parts running. A context manager: leaving it stops every part, the last started first.
+    """Keeps parts running. As a context manager, it stops every part in reverse order of start.
 
-    Logs are `directory/<part>.log`. `remove` is a directory that leashes delete if this process
-    dies. `on_restart` is called from a thread of the part.
+    Logs are `directory/<part>.log`. `remove` is a directory that is deleted if this process dies.
+    `on_restart` is called from a thread of the part.
     """
 
     def __init__(
         self,
         directory: Path,
-        settings: SupervisorSettings | None = None,
+        policy: RestartPolicy | None = None,
         *,
         command: Sequence[str] = HEADRACE,
         remove: Path | None = None,
         on_restart: Callable[[Restart], None] = lambda _: None,
     ) -> None:
         self._directory = directory
-        self._settings = settings or SupervisorSettings()
+        self._policy = policy or RestartPolicy()
         self._command = tuple(command)
         self._remove = remove
         self._on_restart = on_restart
         self._kept: dict[str, _PartThread] = {}
 
     def start(self, part: SupervisedPart) -> None:
-        """Start `part` and keep it running. Raises OSError if there is nothing to execute."""
+        """Start `part` and keep it running. Raises OSError if the command cannot be executed."""
         if part.name in self._kept:
-            raise ValueError(f"expected a part that is not kept yet, found {part.name!r} again")
+            raise ValueError(f"expected a new part, got {part.name!r} a second time")
 
         def launch() -> ChildProcess:
             return ChildProcess(
-                [*(_GIVING_WAY if part.gives_way else ()), *self._command, *part.arguments],
+                [*(_LOW_PRIORITY if part.gives_way else ()), *self._command, *part.arguments],
                 self._directory / f"{part.name}.log",
                 grace_s=part.grace_s,
                 env={**os.environ, **part.environment},
                 remove=self._remove,
             )
 
-        self._kept[part.name] = _PartThread(part, launch, self._settings, self._on_restart)
+        self._kept[part.name] = _PartThread(part, launch, self._policy, self._on_restart)
 
     def pid(self, name: str) -> int:
-        """The process that runs part `name` now, or ran it last."""
+        """The process id of part `name`, or of its last process."""
         return self._kept[name].pid
 
     def alive(self, name: str) -> bool:
-        """Whether part `name` runs now; False between its death and its restart."""
+        """Whether part `name` runs now. False between its death and its restart."""
         return self._kept[name].alive
 
     def restarts(self, name: str) -> int:
-        """How often part `name` was started again."""
+        """How often part `name` was restarted."""
         return self._kept[name].restarts
 
     def log_path(self, name: str) -> Path:
-        """Where part `name` writes."""
+        """The log of part `name`."""
         return self._directory / f"{name}.log"
 
     def check(self) -> None:
-        """Raise PartFailed if a part has failed; to be called wherever something is waited for."""
+        """Raise PartFailed if a part has failed. Callers check this wherever they wait."""
         for kept in self._kept.values():
             if kept.failure is not None:
                 raise kept.failure
 
     def stop(self, *names: str) -> None:
-        """Stop these parts, one after the other in this order; all, the last started first.
+        """Stop these parts one after another in this order, or all in reverse order of start.
 
-        A part has ended when the next is asked to. A part stopped before is left alone.
+        A part has ended before the next is stopped. A part that was stopped before is skipped.
         """
         for name in names or tuple(reversed(self._kept)):
             self._kept[name].stop()
@@ -173,26 +156,25 @@ class Supervisor:
 
 
 class _PartThread:
-    """One part: its process of the moment, and the thread that waits for that to end."""
+    """One part: its current process, and the thread that waits for the end of that process."""
 
     def __init__(
         self,
         part: SupervisedPart,
         launch: Callable[[], ChildProcess],
-        settings: SupervisorSettings,
+        policy: RestartPolicy,
         on_restart: Callable[[Restart], None],
     ) -> None:
         self._part = part
         self._launch = launch
-        self._settings = settings
+        self._history = RestartHistory(policy)
         self._on_restart = on_restart
         self._stopping = threading.Event()
         self._turn = threading.Lock()  # a restart and a stop exclude each other
         self._process = launch()
         self._started_s = time.monotonic()
-        self._quick_failures = 0
         self.restarts = 0
-        self._worked = False  # ever, for longer than `quick_s`
+        self._worked = False  # once, for longer than `quick_s`
         self.failure: PartFailed | None = None
         self._thread = threading.Thread(target=self._keep, name=f"keep {part.name}", daemon=True)
         self._thread.start()
@@ -216,35 +198,34 @@ class _PartThread:
             status = self._process.join()
             if self._stopping.is_set():
                 return
-            self._process.stop()  # it has ended; this closes its pipe
-            quick = time.monotonic() - self._started_s < self._settings.quick_s
-            self._quick_failures = self._quick_failures + 1 if quick else 0
-            self._worked = self._worked or not quick
-            self.failure = self._judged(status)
-            if self.failure is not None or not self._start_again(status):
+            self._process.stop()  # already ended: this closes the pipe
+            self._history.died(time.monotonic() - self._started_s)
+            self._worked = self._worked or self._history.quick_failures == 0
+            self.failure = self._failure(status)
+            if self.failure is not None or not self._restart(status):
                 return
 
-    def _judged(self, status: int) -> PartFailed | None:
+    def _failure(self, status: int) -> PartFailed | None:
+        """Return why the part is not restarted; None if it is."""
+        history = self._history
         if status == UNREACHABLE and self._worked:
-            return None  # what it needs was there, and will be again
+            return None  # Kafka or the store was reachable once and will be again
         if status in (REFUSED, UNREACHABLE):
             why = "refused to run"
-        elif self._quick_failures >= self._settings.quick_failures:
-            why = f"died {self._quick_failures} times, each within {self._settings.quick_s:g} s"
+        elif history.exhausted:
+            why = f"died {history.quick_failures} times, each within {history.policy.quick_s:g} s"
         else:
             return None
-        tail = self._process.log_tail(self._settings.log_lines)
+        tail = self._process.log_tail(_LOG_LINES)
         return PartFailed(
             f"{self._part.name} {why} (status {status}); the end of {self._process.log_path}:\n"
             f"{tail}"
         )
 
-    def _start_again(self, status: int) -> bool:
-        """Pause, then start; False if asked to stop meanwhile."""
-        settings = self._settings
-        pause_s = settings.first_pause_s * 2 ** max(0, self._quick_failures - 1)
-        logger.warning("%s ended with status %d, starting it again", self._part.name, status)
-        if self._stopping.wait(min(pause_s, settings.longest_pause_s)):
+    def _restart(self, status: int) -> bool:
+        """Pause, then start; return False if stopped meanwhile."""
+        logger.warning("%s ended with status %d: restarting", self._part.name, status)
+        if self._stopping.wait(self._history.pause_s):
             return False
         with self._turn:
             if self._stopping.is_set():
@@ -252,7 +233,7 @@ class _PartThread:
             try:
                 self._process = self._launch()
             except OSError as error:
-                self.failure = PartFailed(f"{self._part.name} could not be started again: {error}")
+                self.failure = PartFailed(f"{self._part.name} could not be restarted: {error}")
                 return False
             self._started_s = time.monotonic()
             self.restarts += 1

@@ -1,12 +1,12 @@
-"""Processes that are kept running as long as their parent: started again when they die.
+"""Runs worker processes and restarts those that die.
 
-A member says when it is ready, or why it cannot work. Who could not work even once is not started
-again: an operator has to put something right, and the crew ends with what was said. Who was ready
-once and died (killed, out of memory, a bug) is started again at once, and after a pause if it died
-young. Whoever is left works on meanwhile.
+A worker reports that it is ready, or the error that stops it. A worker that never became ready is
+not restarted: an operator has to put something right, and the pool ends with that error. A worker
+that was ready and died (killed, out of memory, a bug) is restarted as `RestartPolicy` says. The
+other workers go on meanwhile.
 
-None outlives its parent: each waits, in a thread, for the parent's end, and then ends as if told
-to. Ctrl-C in a terminal reaches all of them; they leave it to the parent.
+No worker outlives its parent: each watches the parent in a thread and then stops as after SIGTERM.
+Ctrl-C in a terminal reaches every process; the workers ignore it and the parent stops them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from headrace.ingest.runtime import RestartHistory, RestartPolicy, call_when_readable
 from headrace.serving.errors import ServingError
 
 if TYPE_CHECKING:
@@ -30,25 +31,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
-_YOUNG_S = 10.0
-"""Who died earlier than so long after its start waits longer before the next."""
-_MOST_FAILURES = 5
-"""Deaths in a row without a word, of one that was never ready."""
 _SPAWNING = multiprocessing.get_context("spawn")
 
 
 class WorkerContext:
-    """What a member's work is handed: when to end, and whom to tell that it is ready."""
+    """Connects a worker with its parent: the stop event, and the report that it is ready."""
 
     def __init__(self, channel: Connection) -> None:
         self.stop = threading.Event()
         self._channel = channel
 
     def ready(self) -> None:
-        """Say that the work has begun."""
-        with contextlib.suppress(OSError):  # nobody is left to be told
+        """Report that the work has begun."""
+        with contextlib.suppress(OSError):  # the parent is gone
             self._channel.send(None)
 
     @property
@@ -57,24 +52,19 @@ class WorkerContext:
         parent = multiprocessing.parent_process()
         return parent is not None and not parent.is_alive()
 
-    def leash(self) -> None:
-        """Begin to wait for the parent's end."""
+    def stop_with_parent(self) -> None:
+        """Set `stop` when the parent is gone."""
         parent = multiprocessing.parent_process()
-        assert parent is not None  # this is a member's process
-
-        def wait() -> None:
-            parent.join()
-            self.stop.set()
-
-        threading.Thread(target=wait, name="leash", daemon=True).start()
+        assert parent is not None  # this is a worker's process
+        call_when_readable(parent.sentinel, self.stop.set)
 
 
 def _enter(work: Callable[[WorkerContext], None], channel: Connection, level: int) -> None:
-    """Where a member's process begins."""
+    """Run `work` in the new process."""
     duty = WorkerContext(channel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: duty.stop.set())
-    duty.leash()
+    duty.stop_with_parent()
     logging.basicConfig(
         level=level,
         stream=sys.stderr,
@@ -90,7 +80,7 @@ def _enter(work: Callable[[WorkerContext], None], channel: Connection, level: in
 
 
 def _sent(error: Exception) -> Exception:
-    """Return the error if it arrives as it is, else what it says."""
+    """Return the error if it can be pickled unchanged, else a ServingError with its text."""
     with contextlib.suppress(Exception):
         if str(pickle.loads(pickle.dumps(error))) == str(error):  # noqa: S301 - our own
             return error
@@ -98,41 +88,49 @@ def _sent(error: Exception) -> Exception:
 
 
 class ManagedProcess:
-    """One process of a crew, and those that took its place."""
+    """One worker, restarted when it dies."""
 
-    def __init__(self, name: str, work: Callable[[WorkerContext], None]) -> None:
-        """`work` is called in a process of its own, which it has to be able to reach."""
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[WorkerContext], None],
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        """`work` is pickled and called in the process of the worker."""
         self.name, self._work = name, work
         self.was_ready = False
         self._process: SpawnProcess | None = None
         self._channel: Connection | None = None
-        self._failures = 0
+        self._history = RestartHistory(policy or RestartPolicy())
         self._said: Exception | None = None
         self._began_s = self._due_s = 0.0
 
     def look(self) -> None:
-        """Take what it says, and start it if it is not there. Raises what it cannot work for."""
+        """Read the worker's reports and start the worker if it is due.
+
+        Raises the error of a worker that never became ready.
+        """
         if self._process is None:
             if time.monotonic() >= self._due_s:
                 try:
                     self._start()
-                except OSError as error:  # no memory, too many processes: it may pass
+                except OSError as error:  # no memory, too many processes: temporary
                     log.error("%s cannot be started now: %s", self.name, error)
-                    self._due_s = time.monotonic() + _LONGEST_PAUSE_S
+                    self._due_s = time.monotonic() + self._history.policy.longest_pause_s
             return
         self._listen()
         if self._process.exitcode is None:
             return
-        self._listen()  # what it said last
+        self._listen()  # its last report
         self._bury(self._process.exitcode)
 
     def tell(self) -> None:
-        """Let it come to its end."""
+        """Send SIGTERM."""
         if self._process is not None and self._process.exitcode is None:
             self._process.terminate()
 
     def end(self, within_s: float) -> None:
-        """Wait for its end, and make it one then."""
+        """Wait for the worker's end, and kill it after `within_s`."""
         if self._process is None:
             return
         self._process.join(within_s)
@@ -170,13 +168,11 @@ class ManagedProcess:
         self._close()
         if self._said is not None and not self.was_ready:
             raise self._said
-        lived_s = time.monotonic() - self._began_s
-        self._failures = self._failures + 1 if lived_s < _YOUNG_S else 0
+        self._history.died(time.monotonic() - self._began_s)
         why = f"exit status {exit_code}" if self._said is None else str(self._said)
-        if not self.was_ready and self._failures >= _MOST_FAILURES:
-            raise ServingError(f"expected {self.name} to begin to work, found its end: {why}")
-        pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S)
-        self._due_s = time.monotonic() + (pause_s if self._failures else 0.0)
+        if not self.was_ready and self._history.exhausted:
+            raise ServingError(f"expected {self.name} to become ready, got its end: {why}")
+        self._due_s = time.monotonic() + self._history.pause_s
         log.error("%s ended (%s); it is started again", self.name, why)
 
     def _close(self) -> None:
@@ -188,7 +184,7 @@ class ManagedProcess:
 
 
 def end_all(members: Sequence[ManagedProcess], within_s: float) -> None:
-    """Let all come to their end, together."""
+    """Stop all workers at the same time."""
     for each in members:
         each.tell()
     deadline_s = time.monotonic() + within_s

@@ -13,9 +13,9 @@ from multiprocessing.popen_spawn_posix import Popen
 import psutil
 import pytest
 
+from headrace.ingest.runtime import RestartPolicy
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.errors import ServingError
-from headrace.serving.workers import process_pool as crew
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
 from tests.serving.scenery import eventually
 from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
@@ -57,13 +57,10 @@ def test_who_cannot_work_at_all_says_why(which: str, kind: type[Exception]) -> N
         eventually(lambda: looked(member).was_ready)
 
 
-def test_who_dies_again_and_again_without_a_word_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(crew, "_FIRST_PAUSE_S", 0.0)
+def test_a_worker_that_dies_repeatedly_before_it_is_ready_is_given_up() -> None:
     with (
-        looked_after(ManagedProcess("one", die)) as member,
-        pytest.raises(ServingError, match=r"expected one to begin to work.*exit status -9"),
+        looked_after(ManagedProcess("one", die, RestartPolicy(first_pause_s=0.0))) as member,
+        pytest.raises(ServingError, match=r"expected one to become ready.*exit status -9"),
     ):
         eventually(lambda: looked(member).was_ready, 60)
 
@@ -95,8 +92,7 @@ def test_no_member_outlives_a_parent_that_was_killed() -> None:
 def test_a_start_that_the_system_refuses_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(crew, "_LONGEST_PAUSE_S", 0.0)
-    with looked_after(ManagedProcess("one", work)) as member:
+    with looked_after(ManagedProcess("one", work, RestartPolicy(longest_pause_s=0.0))) as member:
         with monkeypatch.context() as patched:
             patched.setattr(Popen, "_launch", refuse_to_start)
             assert not looked(member).was_ready

@@ -1,4 +1,4 @@
-"""Parts die and are started again, refuse and are reported, and stop in the order asked for."""
+"""The supervisor restarts parts that die, reports parts that refuse, and stops them in order."""
 
 import os
 import queue
@@ -11,8 +11,9 @@ import pytest
 
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.services.waiting import wait_until
-from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor, SupervisorSettings
+from headrace.deploy.local.supervisor import Restart, SupervisedPart, Supervisor
 from headrace.deploy.termination import REFUSED, UNREACHABLE
+from headrace.ingest.runtime import RestartPolicy
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
 PYTHON = (sys.executable, "-c")
@@ -39,12 +40,12 @@ time.sleep(1000)
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether `condition` holds before a generous deadline."""
+    """Whether `condition` holds before the deadline."""
     return wait_until(condition, ENDED_WITHIN_S)
 
 
 def failure_of(supervisor: Supervisor) -> str:
-    """The message of the part that fails, waited for."""
+    """Wait for a part to fail; return the message."""
 
     def failed() -> bool:
         try:
@@ -59,7 +60,7 @@ def failure_of(supervisor: Supervisor) -> str:
     return str(raised.value)
 
 
-def test_a_killed_part_is_started_again_and_the_restart_is_told(tmp_path: Path) -> None:
+def test_a_killed_part_is_restarted_and_the_restart_is_reported(tmp_path: Path) -> None:
     told: queue.SimpleQueue[Restart] = queue.SimpleQueue()
     with Supervisor(tmp_path, command=PYTHON, on_restart=told.put) as supervisor:
         supervisor.start(SupervisedPart("learner", (SLEEP,)))
@@ -78,7 +79,7 @@ def test_a_killed_part_is_started_again_and_the_restart_is_told(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("status", [REFUSED, UNREACHABLE])
-def test_what_a_part_refused_to_begin_with_is_reported_and_not_retried(
+def test_a_part_that_refuses_to_start_is_reported_and_not_restarted(
     tmp_path: Path, status: int
 ) -> None:
     program = f"import sys; print('line 3: expected a transform'); sys.exit({status})"
@@ -92,9 +93,9 @@ def test_what_a_part_refused_to_begin_with_is_reported_and_not_retried(
         assert supervisor.restarts("joiner") == 0
 
 
-def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(tmp_path: Path) -> None:
-    settings = SupervisorSettings(first_pause_s=0.01, quick_failures=3)
-    with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
+def test_a_part_that_keeps_dying_fails_with_the_end_of_its_log(tmp_path: Path) -> None:
+    policy = RestartPolicy(first_pause_s=0.01, quick_failures=3)
+    with Supervisor(tmp_path, policy, command=PYTHON) as supervisor:
         supervisor.start(SupervisedPart("keeper", ("raise SystemExit('out of luck')",)))
 
         message = failure_of(supervisor)
@@ -106,15 +107,17 @@ def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(tmp_path: P
 
 
 def test_deaths_far_apart_do_not_add_up_to_a_failure(tmp_path: Path) -> None:
-    settings = SupervisorSettings(first_pause_s=0.01, quick_s=0.0, quick_failures=2)
-    with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
+    policy = RestartPolicy(first_pause_s=0.01, quick_s=0.0, quick_failures=2)
+    with Supervisor(tmp_path, policy, command=PYTHON) as supervisor:
         supervisor.start(SupervisedPart("learner", ("raise SystemExit(1)",)))
 
         assert eventually(lambda: supervisor.restarts("learner") >= 4)
         supervisor.check()
 
 
-def test_parts_stop_in_the_order_asked_for_and_then_the_last_started_first(tmp_path: Path) -> None:
+def test_parts_stop_in_the_given_order_and_the_rest_in_reverse(
+    tmp_path: Path,
+) -> None:
     order = tmp_path / "order"
     names = ("server", "keeper", "learner", "joiner")
     with Supervisor(tmp_path, command=PYTHON) as supervisor:
@@ -131,16 +134,16 @@ def test_parts_stop_in_the_order_asked_for_and_then_the_last_started_first(tmp_p
     assert order.read_text() == "keeper joiner learner server "
 
 
-def test_a_part_that_waits_to_be_started_again_can_be_stopped(tmp_path: Path) -> None:
-    settings = SupervisorSettings(first_pause_s=1000.0, longest_pause_s=1000.0)
-    with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
+def test_a_part_waiting_for_its_restart_can_be_stopped(tmp_path: Path) -> None:
+    policy = RestartPolicy(first_pause_s=1000.0, longest_pause_s=1000.0)
+    with Supervisor(tmp_path, policy, command=PYTHON) as supervisor:
         supervisor.start(SupervisedPart("learner", ("raise SystemExit(1)",)))
         assert eventually(lambda: not supervisor.alive("learner"))
 
     assert supervisor.restarts("learner") == 0
 
 
-def test_a_name_is_kept_once(tmp_path: Path) -> None:
+def test_a_second_part_of_the_same_name_is_refused(tmp_path: Path) -> None:
     with Supervisor(tmp_path, command=PYTHON) as supervisor:
         supervisor.start(SupervisedPart("learner", (SLEEP,)))
 
@@ -151,14 +154,14 @@ def test_a_name_is_kept_once(tmp_path: Path) -> None:
 def test_no_part_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     with parent(PARENT, str(tmp_path)) as (process, _):
         everything = descendants(process.pid)
-        assert len(everything) == 4  # two parts and their leashes
+        assert len(everything) == 4  # two parts and their guards
 
         process.kill()
 
         assert still_running(everything) == []
 
 
-def test_a_part_that_lost_kafka_is_started_until_it_is_back(tmp_path: Path) -> None:
+def test_a_part_that_lost_kafka_is_restarted_until_kafka_is_back(tmp_path: Path) -> None:
     tries = tmp_path / "tries"
     program = f"""
 import pathlib, sys, time
@@ -166,15 +169,13 @@ tries = pathlib.Path({str(tries)!r})
 tries.open("a").write("x")
 count = len(tries.read_text())
 if count == 1:
-    time.sleep(0.6)  # it works, for longer than `quick_s`
+    time.sleep(0.6)  # works for longer than `quick_s`
 if count < 9:
     sys.exit({UNREACHABLE})
 time.sleep(1000)
 """
-    settings = SupervisorSettings(
-        first_pause_s=0.01, longest_pause_s=0.05, quick_s=0.5, quick_failures=3
-    )
-    with Supervisor(tmp_path, settings, command=PYTHON) as supervisor:
+    policy = RestartPolicy(first_pause_s=0.01, longest_pause_s=0.05, quick_s=0.5, quick_failures=3)
+    with Supervisor(tmp_path, policy, command=PYTHON) as supervisor:
         supervisor.start(SupervisedPart("learner", (program,)))
         assert eventually(lambda: supervisor.restarts("learner") == 8)
         supervisor.check()

@@ -1,4 +1,4 @@
-"""A process on a leash ends when it is told to, and when whoever started it is gone."""
+"""A guarded process ends on request, and when its parent is gone."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.processes import ENDED_WITHIN_S, descendants, parent, process_of, still_running
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
-DEAF = """
+IGNORING_SIGTERM = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("deaf", flush=True)
+print("ignoring", flush=True)
 time.sleep(1000)
 """
 WITH_CHILD = """
@@ -28,16 +28,16 @@ PARENT = """
 import pathlib, sys, time
 from headrace.deploy.local.services.child_process import ChildProcess
 directory, program, remove = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-leashed = ChildProcess([sys.executable, "-c", program], directory / "log", grace_s=0.5,
+child = ChildProcess([sys.executable, "-c", program], directory / "log", grace_s=0.5,
                   remove=pathlib.Path(remove) if remove else None)
 while not (directory / "log").read_text():
     time.sleep(0.01)
-print(leashed.pid, flush=True)
+print(child.pid, flush=True)
 time.sleep(1000)
 """
 
 
-def test_a_leashed_process_ends_with_its_own_status_and_its_output_is_in_the_log(
+def test_a_guarded_process_ends_with_its_own_status_and_its_output_is_in_the_log(
     tmp_path: Path,
 ) -> None:
     process = ChildProcess([sys.executable, "-c", "print('so long'); exit(7)"], tmp_path / "log")
@@ -47,7 +47,7 @@ def test_a_leashed_process_ends_with_its_own_status_and_its_output_is_in_the_log
     assert process.log_tail() == "so long"
 
 
-def test_a_leashed_process_that_is_killed_ends_with_the_signal(tmp_path: Path) -> None:
+def test_a_killed_guarded_process_ends_with_the_signal(tmp_path: Path) -> None:
     process = ChildProcess(SLEEP, tmp_path / "log")
 
     os.kill(process.pid, signal.SIGKILL)
@@ -56,34 +56,34 @@ def test_a_leashed_process_that_is_killed_ends_with_the_signal(tmp_path: Path) -
     process.stop()
 
 
-def test_stopping_is_sigterm(tmp_path: Path) -> None:
+def test_stopping_a_guarded_process_sends_sigterm(tmp_path: Path) -> None:
     process = ChildProcess(SLEEP, tmp_path / "log")
 
     assert process.stop() == -signal.SIGTERM
     assert not process.alive
 
 
-def test_a_process_deaf_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    process = ChildProcess([sys.executable, "-c", DEAF], tmp_path / "log", grace_s=0.3)
-    assert wait_until(lambda: process.log_tail() == "deaf", ENDED_WITHIN_S)
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
+    process = ChildProcess([sys.executable, "-c", IGNORING_SIGTERM], tmp_path / "log", grace_s=0.3)
+    assert wait_until(lambda: process.log_tail() == "ignoring", ENDED_WITHIN_S)
 
     assert process.stop() == -signal.SIGKILL
 
 
-def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_a_missing_command_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such-command"):
         ChildProcess(["no-such-command"], tmp_path / "log")
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_a_leashed_process(tmp_path: Path) -> None:
+def test_ctrl_c_in_the_terminal_does_not_reach_a_guarded_process(tmp_path: Path) -> None:
     process = ChildProcess(SLEEP, tmp_path / "log")
 
     assert os.getsid(process.pid) != os.getsid(0)
     process.stop()
 
 
-@pytest.mark.parametrize("program", [DEAF, WITH_CHILD], ids=["deaf", "with a child"])
-def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, program: str) -> None:
+@pytest.mark.parametrize("program", [IGNORING_SIGTERM, WITH_CHILD], ids=["no SIGTERM", "a child"])
+def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path, program: str) -> None:
     with parent(PARENT, str(tmp_path), program, "") as (process, line):
         everything = descendants(process.pid)
         assert int(line) in {each.pid for each in everything}
@@ -94,9 +94,9 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, program: str)
     assert (tmp_path / "log").exists()
 
 
-def test_the_leash_removes_what_a_killed_parent_would_have_removed(tmp_path: Path) -> None:
+def test_the_guard_removes_the_directory_of_a_killed_parent(tmp_path: Path) -> None:
     directory = tmp_path / "data"
-    with parent(PARENT, str(directory), DEAF, str(directory)) as (process, _):
+    with parent(PARENT, str(directory), IGNORING_SIGTERM, str(directory)) as (process, _):
         everything = descendants(process.pid)
 
         process.kill()
@@ -106,12 +106,12 @@ def test_the_leash_removes_what_a_killed_parent_would_have_removed(tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
-def test_a_process_ends_when_its_leash_is_killed(tmp_path: Path) -> None:
+def test_a_process_ends_when_its_guard_is_killed(tmp_path: Path) -> None:
     process = ChildProcess(SLEEP, tmp_path / "log")
     itself = process_of(process.pid)
-    leash = itself.parent()
+    guard = itself.parent()
 
-    leash.kill()
+    guard.kill()
 
     assert still_running([itself]) == []
     process.stop()
