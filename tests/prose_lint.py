@@ -4,9 +4,9 @@ python -m tests.prose_lint PATH...          prints each as file:line: habit: the
 python -m tests.prose_lint --lengths PATH   words per sentence of Markdown, and long sentences
 
 It reads Markdown outside of code, and Python's docstrings, comments and messages. Messages are the
-string literals of more than one word. From TOML, YAML and Lua it reads comments; from YAML also
-the summaries of alerts. The list holds phrases that a machine can tell apart from good English.
-It cannot judge a sentence, so a page without findings may still be hard to read.
+string literals of more than one word. It also reads the lines of HTML, the comments of TOML, YAML
+and Lua, and the summaries of alerts. The list holds phrases that a machine can tell apart from good
+English. It cannot judge a sentence, so a page without findings may still be hard to read.
 """
 
 from __future__ import annotations
@@ -156,9 +156,18 @@ def marked_texts(source: str, mark: str) -> Iterator[Text]:
             yield Text(number, _prose(comment.strip(mark + " ")))
 
 
+def html_texts(source: str) -> Iterator[Text]:
+    """The lines of a page without their tags; the texts in its script are among them."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        text = re.sub(r"<[^>]*>", " ", line).strip()
+        if " " in text:
+            yield Text(number, _prose(text))
+
+
 READERS: dict[str, Callable[[str], Iterator[Text]]] = {
     ".md": markdown_texts,
     ".py": python_texts,
+    ".html": html_texts,
     ".toml": lambda source: marked_texts(source, "#"),
     ".yml": lambda source: marked_texts(source, "#"),
     ".lua": lambda source: marked_texts(source, "--"),
