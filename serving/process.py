@@ -16,12 +16,11 @@ from headrace.ingest.http import (
     listening_socket,
     metrics_port,
     new_registry,
-    rare_collections,
     run_app,
     tokens_for,
 )
 from headrace.ingest.kafka import KafkaWriter
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.ingest.runtime import instance_name, publish_status, rare_collections, wall_ms
 from headrace.serving.api import AppParts, FastPathProtocol, RequestMetrics, make_app
 from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
 from headrace.serving.observers import (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from prometheus_client import CollectorRegistry, Counter, start_http_server
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
 from headrace.ingest.events import EARLIEST_MS, LATEST_MS
@@ -31,7 +31,7 @@ from headrace.ingest.kafka import (
     Record,
     examples_topic,
 )
-from headrace.ingest.runtime import instance_name, publish_status
+from headrace.ingest.runtime import running_process
 
 if TYPE_CHECKING:
     import threading
@@ -53,7 +53,9 @@ class ArchiveSettings:
     most_age_s: float = 300.0
     """So old may the oldest row that is not yet written become."""
     metrics_port: int = 0
-    """0: no metrics are served."""
+    """0: serve no metrics."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    """Metrics contain no event data."""
 
 
 class _EventHead(msgspec.Struct):
@@ -244,10 +246,8 @@ def run_archiver(
     rows = rows_written(registry)
     folder = ArchiveFolder(url)
     reader = KafkaReader(kafka, None, [*names, examples] if examples else names)
-    server = None
+    metrics = settings.metrics_host, settings.metrics_port
     try:
-        if settings.metrics_port:
-            server, thread = start_http_server(settings.metrics_port, registry=registry)
         sink = Archiver(
             reader,
             folder,
@@ -255,14 +255,10 @@ def run_archiver(
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
-        with publish_status(kafka, "sink", instance_name(), registry):
+        with running_process("sink", kafka, registry, metrics):
             while not stop.is_set():
                 sink.step(0.2)
             sink.finish()
     finally:
         reader.close()
         folder.close()
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            thread.join()

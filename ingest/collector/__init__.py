@@ -1,10 +1,11 @@
-"""The collector: events over HTTP into Kafka, for producers without a Kafka client.
+"""The collector writes events from HTTP requests to Kafka, for producers without a Kafka client.
 
-    body ──► check ──► delivery ──► Kafka
-    (split)  (accept   (produce, wait for
-              or refuse) the acknowledgement)
+    body ──► validation ──► delivery ──► Kafka
+    (split)  (accept        (produce, wait for
+              or refuse)     the acknowledgement)
 
-An event is acknowledged only when Kafka has it. `app` has the order of what happens to a request.
+It acknowledges an event once Kafka has persisted it. Read `app` first: it has the order of steps
+for a request. `backpressure` bounds what waits in memory, and `collector_process` runs it all.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""The HTTP face of the collector, and the order of what happens to a request.
+"""The HTTP routes of the collector, and the order of steps for a request.
 
-The two routes that take events are plain Starlette routes on raw bytes: no validation library,
-thread pool or middleware stands on their path. The rest is plain FastAPI.
+The two routes for events are plain Starlette routes on raw bytes, without a validation library,
+thread pool or middleware. The other routes are FastAPI's.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def make_app(
     """Return the application that writes events to `topics`."""
     app = FastAPI(
         title="headrace collector",
-        description="Takes impressions and clicks, and says when Kafka has them.",
+        description="Accepts impressions and clicks, and acknowledges them once Kafka has them.",
         openapi_url="/openapi.json",
         redoc_url=None,
     )
     for kind, topic in topics.items():
         collecting = _Collecting(kind, topic, delivery, room, tokens, metrics, now_ms)
-        # Starlette's own routes, and the first: FastAPI's would resolve dependencies there are not
+        # a plain Starlette route, before FastAPI's: FastAPI would resolve dependencies first
         app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
     _add_schemas(app)
     _add_health(app, delivery, readiness)
@@ -85,7 +85,7 @@ def make_app(
 
 
 class _Collecting:
-    """One of the two routes that take events."""
+    """One of the two routes for events."""
 
     def __init__(
         self,
@@ -102,15 +102,15 @@ class _Collecting:
         self._metrics, self._now_ms = metrics, now_ms
 
     async def answer(self, request: Request) -> Response:
-        """CollectorAnswer one request.
+        """Answer one request.
 
-        1. who      a good token, else 401
-        2. room     for one more request and its bytes, else 429; a Kafka that answers, else 503
-        3. body     read, unpacked, split, each within its bound, else 400, 408, 413 or 415
-        4. check    each event; the bad ones are refused by their place
-        5. room     for the good ones in the queue, else 429
-        6. write    and wait until Kafka has them, or the deadline passes
-        7. answer   how many, and which not
+        1. token    valid, else 401
+        2. limits   room for one more request and its bytes, else 429; Kafka answers, else 503
+        3. body     read, unpacked and split within bounds, else 400, 408, 413 or 415
+        4. events   validate each; refuse invalid ones by index
+        5. limits   room for the valid ones in the queue, else 429
+        6. write    wait until Kafka has them, or the deadline passes
+        7. answer   the number accepted, and the refused ones
         """
         headers = request.headers
         try:
@@ -131,7 +131,7 @@ class _Collecting:
             return _refusal(refused)
         except ClientDisconnect:
             self._metrics.refused(self._kind, 499)
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client is gone
         finally:
             taken.give_back()
 
@@ -147,7 +147,7 @@ class _Collecting:
         taken.events(len(checked.messages))
         failures = await self._delivery.send(self._topic, checked.messages)
         refused = [*checked.refused, *map(self._not_written, failures)]
-        refused.sort(key=lambda each: each.index)
+        refused.sort(key=lambda refusal: refusal.index)
         accepted = len(checked.messages) - len(failures)
         status = status_of(refused)
         self._metrics.answered(self._kind, status, accepted, refused)
@@ -158,13 +158,13 @@ class _Collecting:
         failure = self._delivery.failure
         if failure is not None:
             raise RequestRefused(
-                503, "", "a producer that works", f"{failure}: this collector ends"
+                503, "", "a working Kafka producer", f"{failure}: this collector stops"
             )
         if self._delivery.lost:
             expected = (
                 f"a Kafka broker that answered within the last {self._delivery.deadline_s:g} s"
             )
-            raise RequestRefused(503, "", expected, "none")
+            raise RequestRefused(503, "", expected, "no answer")
 
     def _not_written(self, failure: Failure) -> EventRefusal:
         kafka_says_no = isinstance(failure.error, WriteRefused)
@@ -172,7 +172,7 @@ class _Collecting:
             index=failure.message.place,
             reason=REFUSED_BY_KAFKA if kafka_says_no else NOT_ACKNOWLEDGED,
             field="",
-            expected="Kafka to take it"
+            expected="Kafka to accept it"
             if kafka_says_no
             else f"Kafka's acknowledgement within {self._delivery.deadline_s:g} s",
             found=str(failure.error),
@@ -180,24 +180,24 @@ class _Collecting:
 
 
 class _Taken:
-    """What one request holds of the room, given back whatever becomes of it."""
+    """The share of the limits that one request holds; given back however the request ends."""
 
     def __init__(self, room: AdmissionControl, size_bytes: int) -> None:
         self._room, self._bytes, self._events = room, size_bytes, 0
 
     def more_bytes(self, total: int) -> None:
-        """Take what a body of so many bytes holds beyond what is taken."""
+        """Reserve memory for a body of `total` bytes, beyond the bytes reserved already."""
         if total > self._bytes:
             self._room.take_bytes(total - self._bytes)
             self._bytes = total
 
     def events(self, count: int) -> None:
-        """Take places in the queue."""
+        """Reserve places in the queue."""
         self._room.take_events(count)
         self._events = count
 
     def give_back(self) -> None:
-        """Give back all of it."""
+        """Release everything."""
         self._room.leave(self._bytes, self._events)
 
 
@@ -222,7 +222,7 @@ def _refusal(refused: RequestRefused) -> Response:
     if refused.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
     if refused.status in (408, 413):
-        answer.headers["Connection"] = "close"  # the rest of the body is not waited for
+        answer.headers["Connection"] = "close"  # the rest of the body stays unread
     return answer
 
 
@@ -240,11 +240,11 @@ def _add_schemas(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI, delivery: Delivery, readiness: Readiness) -> None:
-    @app.get("/health/live", tags=["health"], summary="Whether the process answers at all")
+    @app.get("/health/live", tags=["health"], summary="Whether the process answers")
     async def live() -> Response:
         return Response(encode({"live": True}), media_type=_JSON)
 
-    @app.get("/health/ready", tags=["health"], summary="Whether events are taken")
+    @app.get("/health/ready", tags=["health"], summary="Whether the collector accepts events")
     async def ready() -> Response:
         kafka = delivery.down_since_s is None and delivery.failure is None
         takes = kafka and not readiness.leaving

@@ -1,8 +1,8 @@
-"""How much the collector takes at a time, and what it says when it has enough.
+"""Bounds the memory of the collector and refuses requests beyond it.
 
-Whatever was read and is not yet acknowledged by Kafka lies in memory: `AdmissionControl` counts it,
-before it is read where the length is known. A request that would not fit is told to come back later
-(429), which costs next to nothing, instead of being taken and timing out.
+Events that are read and not yet acknowledged by Kafka are in memory. `AdmissionControl` counts
+their bytes before it reads them, if the length is known. A request beyond the limits gets status
+429 at once. That costs next to nothing; accepting the request and timing out would cost its memory.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from headrace.ingest.http import RequestRefused
 
 @dataclass(frozen=True, slots=True)
 class CollectorLimits:
-    """What one request may bring, and all of them together."""
+    """Limits of one request, and of all requests together."""
 
     body_bytes: int = 8 << 20
-    """As it comes and, if it is compressed, as it is unpacked: some 10,000 events."""
+    """As sent and, if compressed, as unpacked: some 10,000 events."""
     batch_events: int = 10_000
-    """A batch is checked in one go while others wait: some 50 ms."""
+    """A batch is validated in one go, while other requests wait: some 50 ms."""
     event_bytes: int = LARGEST_VALUE_BYTES
-    """Should it become a dead letter after all, all of it is in there to be repaired."""
+    """An event of this size fits into a dead letter completely, so that it can be repaired."""
     requests: int = 256
-    """That wait for their bodies or for Kafka."""
+    """Requests that wait for their bodies or for Kafka."""
     waiting_events: int = 200_000
-    """Not yet acknowledged: a second or two of what Kafka takes."""
+    """Events not yet acknowledged: a second or two of Kafka's throughput."""
     waiting_bytes: int = 64 << 20
-    """The same, and bodies being read; about three times this is the most memory taken."""
+    """Bytes not yet acknowledged or being read; the process needs about three times this memory."""
     body_timeout_s: float = 30.0
-    """For all of a body: a client that stalls holds room that others need."""
+    """For a complete body: a stalled client holds memory that other requests need."""
 
 
 class AdmissionControl:
-    """What is taken of the limits now."""
+    """The requests, events and bytes in use."""
 
     def __init__(self, limits: CollectorLimits) -> None:
         self.limits = limits
         self.requests = self.events = self.bytes = 0
 
     def enter(self, size_bytes: int) -> None:
-        """Let a request in that brings so many bytes. Raises RequestRefused (429)."""
+        """Admit a request with a body of `size_bytes`. Raises RequestRefused (429)."""
         if self.requests >= self.limits.requests:
             raise _full(f"at most {self.limits.requests} requests waiting", self.requests)
         self.take_bytes(size_bytes)
         self.requests += 1
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Take memory. Raises RequestRefused (429)."""
+        """Reserve memory. Raises RequestRefused (429)."""
         if self.bytes and self.bytes + size_bytes > self.limits.waiting_bytes:
             expected = f"at most {self.limits.waiting_bytes} bytes waiting for Kafka"
             raise _full(expected, self.bytes + size_bytes)
         self.bytes += size_bytes
 
     def take_events(self, count: int) -> None:
-        """Take places in the queue. Raises RequestRefused (429)."""
+        """Reserve places in the queue. Raises RequestRefused (429)."""
         if self.events and self.events + count > self.limits.waiting_events:
             expected = f"at most {self.limits.waiting_events} events waiting for Kafka"
             raise _full(expected, self.events + count)
         self.events += count
 
     def leave(self, size_bytes: int, events: int) -> None:
-        """Give back what a request took."""
+        """Release what a request reserved."""
         self.requests -= 1
         self.bytes -= size_bytes
         self.events -= events

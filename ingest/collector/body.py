@@ -1,7 +1,6 @@
-"""A request's body: read within bounds, unpacked within bounds, split into events.
+"""Reads the body of a request: unpacks and splits it into events, within bounds.
 
-Events stay the bytes they came as, numbers and all: nothing is decoded here but what is needed to
-find where each begins.
+Events stay bytes, including the spelling of their numbers. Only array boundaries are parsed here.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def content_type(header: str) -> str:
-    """Return the kind of body that a Content-Type names, JSON or NDJSON. Raises RequestRefused
-    (415)."""
+    """Return JSON or NDJSON for a Content-Type. Raises RequestRefused (415)."""
     named = header.partition(";")[0].strip().lower()
     if named in _NDJSON_TYPES:
         return NDJSON
@@ -37,7 +35,7 @@ def content_type(header: str) -> str:
 
 
 def check_encoding(header: str) -> bool:
-    """Return whether a Content-Encoding says gzip. Raises RequestRefused (415)."""
+    """Return whether a Content-Encoding is gzip. Raises RequestRefused (415)."""
     named = header.strip().lower()
     if named not in ("", "identity", "gzip"):
         raise RequestRefused(415, "Content-Encoding", "gzip or none", named)
@@ -45,8 +43,7 @@ def check_encoding(header: str) -> bool:
 
 
 def content_length(header: str | None, limits: CollectorLimits) -> int:
-    """Return the bytes that a Content-Length promises; 0 without one. Raises RequestRefused (400,
-    413)."""
+    """Return the bytes of a Content-Length, 0 without one. Raises RequestRefused (400, 413)."""
     if header is None:
         return 0
     if not (header.isascii() and header.isdigit()):
@@ -57,12 +54,12 @@ def content_length(header: str | None, limits: CollectorLimits) -> int:
 
 
 def too_large(limits: CollectorLimits, found: str) -> RequestRefused:
-    """Return the refusal of a body that is too long."""
+    """Return the refusal of a body beyond the limit."""
     return RequestRefused(413, "", f"a body of at most {limits.body_bytes} bytes", found)
 
 
 def unpack_gzip(body: bytes, limits: CollectorLimits) -> bytes:
-    """Return what a gzip body holds. Raises RequestRefused (400, 413)."""
+    """Return the content of a gzip body. Raises RequestRefused (400, 413)."""
     unpacking = zlib.decompressobj(wbits=_GZIP_WINDOW)
     try:
         unpacked = unpacking.decompress(body, limits.body_bytes + 1)
@@ -73,10 +70,10 @@ def unpack_gzip(body: bytes, limits: CollectorLimits) -> bytes:
     if len(unpacked) > limits.body_bytes:
         raise too_large(limits, "more, unpacked")
     if not unpacking.eof:
-        raise RequestRefused(400, "", "a whole body in gzip", "one that breaks off")
+        raise RequestRefused(400, "", "a complete body in gzip", "a truncated one")
     if unpacking.unused_data:
         raise RequestRefused(
-            400, "", "one gzip member", f"{len(unpacking.unused_data)} bytes behind it"
+            400, "", "one gzip member", f"{len(unpacking.unused_data)} bytes after it"
         )
     return unpacked
 
@@ -84,8 +81,8 @@ def unpack_gzip(body: bytes, limits: CollectorLimits) -> bytes:
 def split(body: bytes, kind: str, limits: CollectorLimits) -> list[bytes]:
     """Return the events of a body, in order. Raises RequestRefused (400, 413).
 
-    JSON is one event or an array of them, NDJSON one a line; lines with nothing on them do not
-    count. Whether each is an event is not known yet.
+    JSON is one event or an array of events, NDJSON one event a line; blank lines are skipped. The
+    events themselves are not parsed yet.
     """
     if kind == NDJSON:
         events = [line for line in body.split(b"\n") if line and not line.isspace()]
@@ -97,10 +94,10 @@ def split(body: bytes, kind: str, limits: CollectorLimits) -> list[bytes]:
             try:
                 events = [bytes(raw) for raw in _split_array(body)]
             except (msgspec.MsgspecError, RecursionError) as error:
-                found = f"{len(body)} bytes that are none: {error}"
+                found = f"{len(body)} bytes that are not: {error}"
                 raise RequestRefused(400, "", "an array of JSON objects", found) from None
     if not events:
-        raise RequestRefused(400, "", "at least one event", "none")
+        raise RequestRefused(400, "", "at least one event", "an empty body")
     if len(events) > limits.batch_events:
         raise RequestRefused(413, "", f"at most {limits.batch_events} events", str(len(events)))
     return events

@@ -1,4 +1,4 @@
-"""What a collector tells Prometheus: requests and events as they go by, what waits when asked."""
+"""Prometheus metrics of the collector: requests and events as they pass, and what waits now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REQUEST_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 
 
 class CollectorMetrics:
-    """Figures of one collector."""
+    """Metrics of one collector."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -44,25 +44,25 @@ class CollectorMetrics:
         )
         self._refused = Counter(
             "headrace_collector_refused_events",
-            "Events of accepted requests that were not, by reason.",
+            "Events refused in requests that were accepted, by reason.",
             ("event", "reason"),
             registry=registry,
         )
         self._bytes = Counter(
             "headrace_collector_body_bytes",
-            "Bytes of bodies as they came.",
+            "Bytes of bodies as sent.",
             ("event",),
             registry=registry,
         )
 
     def watch(self, room: AdmissionControl, delivery: Delivery) -> None:
-        """Tell from now on what waits, and whether Kafka answers."""
+        """Expose from now on what waits, and whether Kafka answers."""
         figures = {
             "waiting_requests": ("Requests not yet answered.", lambda: room.requests),
             "waiting_events": ("Events not yet acknowledged.", lambda: room.events),
             "waiting_bytes": ("Bytes of bodies not yet acknowledged.", lambda: room.bytes),
             "kafka_up": (
-                "Whether a broker answers, as far as is known.",
+                "Whether a broker answers; 1 until an outage is known.",
                 lambda: delivery.down_since_s is None,
             ),
         }
@@ -73,17 +73,17 @@ class CollectorMetrics:
     def answered(
         self, event: str, status: int, accepted: int, refused: Iterable[EventRefusal]
     ) -> None:
-        """Count a request whose events were looked at."""
+        """Count a request whose events were validated."""
         self._requests.labels(event, str(status)).inc()
         self._accepted.labels(event).inc(accepted)
-        for each in refused:
-            self._refused.labels(event, each.reason).inc()
+        for refusal in refused:
+            self._refused.labels(event, refusal.reason).inc()
 
     def took(self, event: str, seconds: float, body_bytes: int) -> None:
-        """Count what a request took."""
+        """Record the duration and the size of a request."""
         self._seconds.labels(event).observe(seconds)
         self._bytes.labels(event).inc(body_bytes)
 
     def refused(self, event: str, status: int) -> None:
-        """Count a request refused as a whole."""
+        """Count a request that was refused as a whole."""
         self._requests.labels(event, str(status)).inc()

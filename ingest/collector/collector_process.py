@@ -1,6 +1,6 @@
-"""A collector as a process: the producer, the HTTP server, their ports, and a clean end.
+"""The collector process: the Kafka producer, the HTTP server, their ports, and a clean stop.
 
-Requests under way when it is told to stop are answered once Kafka has their events.
+Requests under way at the stop get their answer once Kafka has their events.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from headrace.ingest.http import (
     Draining,
     Readiness,
     listening_socket,
-    metrics_port,
     new_registry,
-    rare_collections,
     run_app,
     tokens_for,
 )
 from headrace.ingest.kafka import EventTopics, check_co_partitioned
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.ingest.runtime import running_process, wall_ms
 
 if TYPE_CHECKING:
     import threading
@@ -36,39 +34,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COLLECT_AFTER = 50_000
-"""Objects between two looks for cycles: a batch makes thousands, and none of them is in a cycle."""
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+"""A batch makes thousands of objects and no reference cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """What may differ between two collectors of the same topics."""
+    """Settings that may differ between two collectors of the same topics."""
 
     host: str = "127.0.0.1"
-    """Only this machine, unless said otherwise; another needs tokens, or `anyone`."""
+    """Other addresses than loopback need tokens, or `anyone`."""
     port: int = 8090
-    """0: a free one, which the log names."""
+    """0: a free port, which the log names."""
     tokens: Sequence[str] = field(default=(), repr=False)
-    """Whoever has one may send; none: everybody who reaches the port."""
+    """A request needs one of them. Without tokens every client that reaches the port may send."""
     anyone: bool = False
-    """Whether to listen to other machines without tokens: something in front checks."""
+    """Whether to listen to other machines without tokens, because a proxy in front checks."""
     metrics_port: int = 0
-    """0: no metrics are served."""
+    """0: serve no metrics."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
-    """Metrics say nothing of events."""
+    """Metrics contain no event data."""
     deadline_s: float = 15.0
-    """For Kafka to acknowledge an event, then it is 503: longer than a broker's restart or a change
-    of leaders, shorter than clients' patience."""
+    """For Kafka to acknowledge an event, else 503: longer than a broker's restart or a change of
+    leaders, shorter than the timeouts of clients."""
     linger_ms: int = 2
-    """How long an event waits for others to travel with."""
+    """How long an event waits for others to share a request to Kafka."""
     drain_ms: int = 0
-    """How long to go on taking once not ready: more than a load balancer's probe interval."""
+    """How long to accept requests once not ready: longer than a load balancer's probe interval."""
     topics: EventTopics = field(default_factory=EventTopics)
     limits: CollectorLimits = field(default_factory=CollectorLimits)
 
     @property
     def finish_s(self) -> int:
-        """How long requests under way may take to finish: what they wait for ends before."""
+        """How long requests under way may take to finish; every wait in them ends earlier."""
         return int(self.deadline_s) + 2
 
 
@@ -78,11 +76,11 @@ def run_collector(
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Collect until `stop` is set; then finish what is under way and leave.
+    """Collect until `stop` is set, then finish the requests under way.
 
-    `listening` is told the port once requests are accepted. Raises BadTokens, AddressTaken,
-    KafkaUnreachable if no broker answers at the start, MissingTopic, TopicMismatch; and what ended
-    the producer, if anything did.
+    Calls `listening` with the port once the collector accepts requests. Raises BadTokens,
+    AddressTaken, KafkaUnreachable if no broker answers at the start, MissingTopic, TopicMismatch,
+    and the error that ended the producer.
     """
     tokens = tokens_for(
         settings.tokens,
@@ -101,9 +99,13 @@ def run_collector(
     with (
         listening_socket(settings.host, settings.port) as listener,
         contextlib.closing(Delivery(kafka, settings.deadline_s, settings.linger_ms)) as delivery,
-        metrics_port(settings.metrics_host, settings.metrics_port, registry),
-        publish_status(kafka, "collector", instance_name(), registry),
-        rare_collections(_COLLECT_AFTER),
+        running_process(
+            "collector",
+            kafka,
+            registry,
+            (settings.metrics_host, settings.metrics_port),
+            objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
+        ),
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}

@@ -1,13 +1,13 @@
-"""Events to Kafka, and the word that it has them.
+"""Writes events to Kafka and waits for the acknowledgements.
 
-One idempotent producer for all requests, polled from the event loop itself: so acknowledgements,
-which are calls into Python, need no lock, no thread and no future for each event. A request's
-events share one callback that counts them down, and one future for the last.
+One idempotent producer serves all requests. The event loop itself polls it, so acknowledgements,
+which are calls into Python, need no lock, no thread and no future for each event. The events of a
+request share one callback that counts them down, and one future for the last.
 
-What Kafka does not acknowledge within the deadline fails; whether it was written is not known then,
-and an idempotent producer makes sure of one thing only: that it does not write it later. Errors
-after which the producer can guarantee nothing (the client calls them fatal) end the collector; the
-next one starts with a new producer.
+Events without an acknowledgement within the deadline fail. Kafka may have written them or not; the
+idempotent producer only ensures that it does not write them later. After a fatal error, as
+librdkafka calls it, the producer guarantees nothing. The collector then stops, and the next one
+starts with a new producer.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.001
-"""Between two looks for acknowledgements while some are awaited."""
+"""Between two polls while events wait for their acknowledgement."""
 _IDLE_POLL_S = 0.25
-"""Between two looks otherwise: for errors of the client."""
+"""Between two polls otherwise: for errors of the client."""
 _EVENTS_A_TURN = 1_000
 """Events handed to the client before other requests get a turn."""
 _PROBE_S = 1.0
-"""How long to wait for an answer from a Kafka that is down, and between two tries."""
+"""How long to wait for an answer from an unreachable Kafka, and between two attempts."""
 
 
 class KafkaClient(Protocol):
-    """What is needed of a producer."""
+    """The methods of a Kafka producer that `Delivery` uses."""
 
     def produce_batch(
         self,
@@ -53,16 +53,16 @@ class KafkaClient(Protocol):
         *,
         on_delivery: Callable[[KafkaError | None, KafkaMessage], None],
     ) -> int:
-        """Queue messages; those that cannot be have `_error` afterwards."""
+        """Queue messages; those that cannot be queued have `_error` afterwards."""
 
     def poll(self, timeout: float) -> int:
-        """Call back for what was acknowledged or failed."""
+        """Run the callbacks of acknowledged and failed messages."""
 
     def list_topics(self, *, timeout: float) -> object:
-        """Ask a broker anything."""
+        """Ask a broker for its topics."""
 
     def purge(self) -> None:
-        """Fail whatever waits."""
+        """Fail all messages that wait."""
 
     def flush(self, timeout: float) -> int:
         """Wait for all acknowledgements."""
@@ -79,9 +79,9 @@ class Failure:
 
 
 class Delivery:
-    """The way to Kafka; `run` it as a task while it is used.
+    """Delivers events to Kafka; `run` must run as a task meanwhile.
 
-    Raises KafkaUnreachable when no broker answers at the start, NotAllowed, KafkaRefused.
+    Raises KafkaUnreachable if no broker answers at the start, NotAllowed, KafkaRefused.
     """
 
     def __init__(
@@ -93,20 +93,20 @@ class Delivery:
     ) -> None:
         self._settings, self.deadline_s = settings, deadline_s
         self.failure: StreamError | None = None
-        """Set once, when the producer can go on no more."""
+        """Set once, when the producer ends."""
         self.down_since_s: float | None = None
-        """Since when no broker answers, by the monotonic clock; None: as far as known one does."""
+        """Monotonic time since when no broker answers; None while no outage is known."""
         self._batches = 0
         self._wanted = asyncio.Event()
-        with translated("making a producer", settings.bootstrap):
+        with translated("creating a producer", settings.bootstrap):
             self._producer = make(
                 {
                     **producer_config(settings),
                     "linger.ms": linger_ms,
                     "delivery.timeout.ms": int(deadline_s * 1000),
                     "delivery.report.only.error": False,
-                    # `Room` bounds what waits, before it is read; the client's own bounds would
-                    # be met in the middle of a batch
+                    # `AdmissionControl` bounds what waits before it is read; the client's own
+                    # limits would take effect in the middle of a batch
                     "queue.buffering.max.messages": 0,
                     "queue.buffering.max.kbytes": (1 << 31) - 1,
                     "error_cb": self._on_error,
@@ -122,7 +122,7 @@ class Delivery:
         return since is not None and time.monotonic() - since > self.deadline_s
 
     async def send(self, topic: str, messages: Sequence[ValidatedEvent]) -> list[Failure]:
-        """Write messages; return, once each is acknowledged or failed, those that failed."""
+        """Write messages; return the failed ones, once each is acknowledged or failed."""
         if not messages:
             return []
         batch = _Batch(len(messages), asyncio.get_running_loop().create_future())
@@ -143,13 +143,13 @@ class Delivery:
         return self._failures(messages, batch)
 
     async def run(self) -> None:
-        """Look for acknowledgements and errors, until cancelled."""
+        """Poll for acknowledgements and errors, until cancelled."""
         purged = False
         while True:
             self._producer.poll(0.0)
             if self.failure is not None and not purged:
                 purged = True
-                self._producer.purge()  # who waits is told now, not at the deadline
+                self._producer.purge()  # requests that wait fail now, not at the deadline
             if self._batches:
                 await asyncio.sleep(_POLL_S)
                 continue
@@ -161,7 +161,7 @@ class Delivery:
                 pass
 
     async def probe(self) -> None:
-        """While no broker answers, ask for one, until cancelled."""
+        """While no broker answers, try to reach one, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_PROBE_S)
@@ -170,7 +170,7 @@ class Delivery:
                 log.info("Kafka answers again")
 
     def close(self) -> None:
-        """Disconnect, once no request waits any more."""
+        """Disconnect, once no request waits."""
         self._producer.flush(0.1 if self.failure else self.deadline_s)
         self._producer.close()
 
@@ -179,18 +179,18 @@ class Delivery:
         try:
             count = self._producer.produce_batch(topic, queued, on_delivery=batch.on_delivery)
         except KafkaException as error:
-            for each in queued:
-                batch.take(error.args[0], each["value"])
+            for record in queued:
+                batch.take(error.args[0], record["value"])
             return
         if count < len(queued):
-            for each in queued:
-                if "_error" in each:
-                    batch.take(each["_error"], each["value"])
+            for record in queued:
+                if "_error" in record:
+                    batch.take(record["_error"], record["value"])
 
     def _failures(self, messages: Sequence[ValidatedEvent], batch: _Batch) -> list[Failure]:
         failures = []
         for message in messages:
-            # equal messages are the same event: which of them failed makes no difference
+            # equal messages are the same event: any of them may take the error
             errors = batch.errors.get(message.value)
             if errors:
                 failures.append(Failure(message, self._translated(errors.pop())))
@@ -229,7 +229,7 @@ class _Batch:
         self._left = count
 
     def on_delivery(self, error: KafkaError | None, message: KafkaMessage) -> None:
-        """Count one that was acknowledged or failed."""
+        """Count an event that was acknowledged or failed."""
         if error is not None:
             self.take(error, message.value() or b"")
             return
@@ -238,7 +238,7 @@ class _Batch:
             self._finish()
 
     def take(self, error: KafkaError, value: bytes) -> None:
-        """Count one that failed."""
+        """Count an event that failed."""
         self.errors.setdefault(value, []).append(error)
         self.left_out += 1
         self._left -= 1
@@ -246,5 +246,5 @@ class _Batch:
             self._finish()
 
     def _finish(self) -> None:
-        if not self.done.done():  # cancelled: nobody waits for it
+        if not self.done.done():  # else the request was cancelled
             self.done.set_result(None)

@@ -1,7 +1,7 @@
-"""A Kafka client for tests of the collector: what it is given it keeps, and says what it is told.
+"""A Kafka producer in memory, for tests of the collector.
 
-Acknowledgements come when it is polled, as the real one's do. It fails on demand: values that are
-never acknowledged, an outage, or the end of the producer.
+Acknowledgements come when it is polled, as with the real producer. It fails on demand: values that
+are never acknowledged, an outage, or a fatal error of the producer.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class ProducedMessage(NamedTuple):
 
 
 class FakeProducer:
-    """A producer that writes to a list."""
+    """A producer that appends to a list."""
 
     def __init__(self) -> None:
         self.written: list[ProducedMessage] = []
         self.config: dict[str, Any] = {}
         self.failing: dict[bytes, KafkaError] = {}
-        """Errors of values that are not written."""
+        """Errors by value: these values are not written."""
         self.refusing: set[bytes] = set()
-        """Values that cannot even be queued."""
+        """Values that cannot be queued."""
         self.holding = False
-        """While it is set nothing is acknowledged."""
+        """While True, nothing is acknowledged."""
         self.down = False
         self.purged = self.closed = False
         self._queued: list[tuple[ProducedMessage, Called]] = []
         self._errors: list[KafkaError] = []
 
     def make(self, config: dict[str, Any]) -> FakeProducer:
-        """Be made with a configuration."""
+        """Take a configuration, as the producer's class does."""
         self.config = config
         return self
 
@@ -66,36 +66,36 @@ class FakeProducer:
         return queued
 
     def poll(self, timeout: float) -> int:
-        """Call back."""
+        """Run the callbacks."""
         del timeout
         errors, self._errors = self._errors, []
-        for said in errors:
-            self.config["error_cb"](said)
+        for error in errors:
+            self.config["error_cb"](error)
         if self.holding and not self.purged:
             return 0
         queued, self._queued = self._queued, []
         for message, on_delivery in queued:
-            error = self.failing.get(message.value)
+            failure = self.failing.get(message.value)
             if self.purged:
-                error = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001
-            if error is None:
+                failure = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001
+            if failure is None:
                 self.written.append(message)
-            on_delivery(error, cast("Message", _Report(message)))
+            on_delivery(failure, cast("Message", _Report(message)))
         return len(queued)
 
     def list_topics(self, *, timeout: float) -> object:
-        """Answer, or not."""
+        """Answer, or fail while `down`."""
         del timeout
         if self.down:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001
         return None
 
     def purge(self) -> None:
-        """Fail whatever waits, at the next poll."""
+        """Fail all messages that wait, at the next poll."""
         self.purged = True
 
     def flush(self, timeout: float) -> int:
-        """Acknowledge all."""
+        """Acknowledge all messages."""
         return self.poll(timeout)
 
     def close(self) -> bool:
@@ -105,7 +105,7 @@ class FakeProducer:
 
 
 class _Report:
-    """What is told of a message."""
+    """The message of a delivery report."""
 
     def __init__(self, message: ProducedMessage) -> None:
         self._message = message

@@ -1,7 +1,7 @@
-"""The part of the OpenAPI document that FastAPI cannot derive: the routes whose bodies are raw.
+"""The part of the OpenAPI document that FastAPI cannot derive: the routes with raw bodies.
 
-Schemas come from the types that answers are made of and from the published schemas of the events;
-the examples can be sent as they stand.
+Schemas come from the types of the answers and from the published schemas of the events. The
+examples can be sent as they are.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 
 _ANSWERS = {
     "200": "Kafka has every event.",
-    "400": "The body cannot be read as what its headers say; nothing of it was taken.",
-    "401": "No token, or none that is good here.",
-    "408": "The body did not come in time.",
+    "400": "The body does not match its headers; no event was accepted.",
+    "401": "The token is missing or invalid.",
+    "408": "The body did not arrive in time.",
     "413": "The body, the batch or every refused event is too large.",
     "415": "Another content type or encoding than those below.",
-    "422": "Some events are wrong, which `refused` names; the others were accepted. To send the "
-    "wrong ones again is of no use.",
-    "429": "Too much waits for Kafka: nothing of the request was taken. Send it again after "
+    "422": "Some events are invalid, see `refused`; the others were accepted. Sending the invalid "
+    "ones again does not help.",
+    "429": "Too many events wait for Kafka: no event was accepted. Send the request again after "
     "Retry-After.",
     "503": "Kafka did not acknowledge in time. Send again, after Retry-After, the events that "
-    "`refused` calls `not_acknowledged`, or all if nothing was accepted.",
+    "`refused` calls `not_acknowledged`, or all if `accepted` is 0.",
 }
 
 _ABOUT = """\
-One event or an array of them as `application/json`, or one a line as `application/x-ndjson`;
-`Content-Encoding: gzip` if the body is packed. At most {limits.batch_events:,} events of
-{limits.event_bytes:,} bytes each, {limits.body_bytes:,} bytes together, as sent and unpacked.
+One event or an array of events as `application/json`, or one a line as `application/x-ndjson`;
+`Content-Encoding: gzip` if the body is compressed. At most {limits.batch_events:,} events of
+{limits.event_bytes:,} bytes each, {limits.body_bytes:,} bytes together, as sent and as unpacked.
 
-**What is acknowledged is in Kafka**, on every replica that its `min.insync.replicas` asks for, in
-the topic once for each acknowledgement. A bad event does not hold up its neighbours: it is refused
-by its place in the batch, and the others are accepted.
+**Kafka has every acknowledged event**, on every replica that its `min.insync.replicas` asks for, in
+the topic once for each acknowledgement. An invalid event does not block its batch: it is refused by
+its index, and the others are accepted.
 
-**Sending again is harmless.** If an answer was lost, Kafka may have the events or not. A second
-impression of the same `impression_id`, or a second click on it, is counted as a duplicate by the
-joiner and not learned; so there is no key of idempotence to invent: `impression_id` is it.
+**Sending again is safe.** If an answer was lost, Kafka may have the events or not. The joiner
+counts a second impression of the same `impression_id`, or a second click on it, as a duplicate, and
+it is not learned. Requests need no idempotency key: `impression_id` is the key.
 """
 
 
 def document(
     app: FastAPI, paths: Mapping[EventKind, str], limits: CollectorLimits, *, asks_token: bool
 ) -> dict[str, Any]:
-    """Return the OpenAPI document of the app, the routes for events included."""
+    """Return the OpenAPI document of the app, including the routes for events."""
     made = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )

@@ -1,11 +1,11 @@
-"""What the collector answers: one shape for everything.
+"""Answers of the collector: one shape for all of them.
 
     {"accepted": 998, "refused": [{"index": 3, "reason": "bad_time", "field": "timestamp_ms",
      "expected": "a whole number of milliseconds", "found": "\\"yesterday\\""}, ...]}
 
-A batch is taken event by event: a bad one is refused by its place and the others are accepted, so
-that one broken producer cannot hold up what came with it. The status is that of the worst event.
-A request refused as a whole accepts nothing and has `error` instead.
+A batch is validated event by event: invalid events are refused by index and the others accepted, so
+that one broken producer does not block the rest of its batch. The status is that of the worst
+event. A request that is refused as a whole accepts no event and has `error` instead.
 """
 
 from __future__ import annotations
@@ -24,39 +24,38 @@ NOT_ACKNOWLEDGED = "not_acknowledged"
 REFUSED_BY_KAFKA = "refused_by_kafka"
 
 RETRY_AFTER_S = {429: 1, 503: 2}
-"""Seconds after which to try again: a queue empties fast, a broker takes longer to come back."""
+"""A queue empties fast; a broker takes longer to come back."""
 
 
 class EventRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """One event that was not accepted."""
 
     index: int
-    """Its place in the batch, from 0; blank lines do not count."""
+    """Index in the batch, from 0; blank lines do not count."""
     reason: str
-    """A word to tell programs by: as the dead letters would say it, or `too_large`, or
-    `not_acknowledged`: then Kafka may have it or not, and it is right to send it again; or
-    `refused_by_kafka`: it will never have it."""
+    """A word for programs: the reason of a dead letter, `too_large`, `not_acknowledged` (Kafka may
+    have it or not: send it again), or `refused_by_kafka` (it never will)."""
     field: str
-    """Which field is at fault; empty if none or all."""
+    """The field at fault; empty if it is the event itself."""
     expected: str
     found: str
 
 
 class CollectorAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request."""
+    """The answer to a request."""
 
     accepted: int = 0
-    """Events that Kafka has, written for good."""
+    """Events that Kafka has persisted."""
     refused: list[EventRefusal] = []
     error: RequestRefusal | msgspec.UnsetType = msgspec.UNSET
-    """Only of a request refused as a whole."""
+    """Set if the request was refused as a whole."""
 
 
 def status_of(refused: Sequence[EventRefusal]) -> int:
-    """Return the HTTP status: 503 if some event is worth sending again, else that of bad ones."""
+    """Return the HTTP status: 503 if some event should be sent again, else 413 or 422."""
     if not refused:
         return 200
-    reasons = {each.reason for each in refused}
+    reasons = {refusal.reason for refusal in refused}
     if NOT_ACKNOWLEDGED in reasons:
         return 503
     return 413 if reasons == {TOO_LARGE} else 422

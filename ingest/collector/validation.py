@@ -1,9 +1,8 @@
-"""Which events are taken: those that the joiner would take.
+"""Validates events: accepts those that the joiner would accept.
 
-The joiner's own rule decides, `ingest.events.contract.read_event`, so that what is accepted here is
-not a dead letter there, but for an impression that comes later than the label window: only the
-joiner knows how far time has got. Only a refused event is looked at a second time, to say what was
-found.
+The joiner's own rule decides, `ingest.events.contract.read_event`, so an event accepted here does
+not become a dead letter there. The exception is an impression later than the label window: only the
+joiner has the watermark. Only a refused event is parsed a second time, to describe it.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ _WANTED: dict[Reason, tuple[str, str]] = {
     Reason.AHEAD: (TIME, "at most a day ahead of now"),
     Reason.NESTED: ("", "a scalar or an array of scalars"),
 }
-"""Field and what is expected of it; of a nested value the field is found by looking."""
+"""Field and expectation. A nested value's field is searched for."""
 
 
 class ValidatedEvent(NamedTuple):
-    """An event to be written."""
+    """An event to write."""
 
     place: int
-    """In the batch, from 0."""
+    """Index in the batch, from 0."""
     key: bytes
     value: bytes
 
 
 class ValidationResult(NamedTuple):
-    """A batch sorted."""
+    """A batch, divided into valid and refused events."""
 
     messages: list[ValidatedEvent]
     refused: list[EventRefusal]
 
 
 def check(events: Sequence[bytes], now_ms: int, limits: CollectorLimits) -> ValidationResult:
-    """Sort events into those to be written and those refused."""
+    """Divide events into valid and refused ones."""
     checked = ValidationResult([], [])
     taken, largest = checked.messages, limits.event_bytes
     for index, value in enumerate(events):
@@ -67,7 +66,7 @@ def check(events: Sequence[bytes], now_ms: int, limits: CollectorLimits) -> Vali
         if isinstance(event, Reason):
             checked.refused.append(_refused(index, value, event, now_ms))
         elif (identity := event.get(IMPRESSION_ID)) is None:
-            # a tick moves the time of a whole partition: not for a producer to say
+            # a tick moves the time of a whole partition: producers must not send one
             checked.refused.append(_refused(index, value, Reason.NO_ID, now_ms))
         else:
             taken.append(ValidatedEvent(index, identity.encode(), value))  # type: ignore[attr-defined]
@@ -109,7 +108,7 @@ def _nested_field(event: dict[str, object]) -> str:
             return name
         if isinstance(value, list) and any(isinstance(item, list) for item in items):
             return name
-    raise AssertionError(f"expected a nested value, found {event}")
+    raise AssertionError(f"expected a nested value, got {event}")
 
 
 def _shown(value: object) -> str:

@@ -2,14 +2,13 @@ from .bearer_tokens import Tokens as Tokens
 from .bearer_tokens import read_tokens as read_tokens
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused
+from .metrics_server import metrics_port as metrics_port
+from .metrics_server import new_registry as new_registry
 from .server import BatchingTransport as BatchingTransport
 from .server import Draining as Draining
 from .server import Readiness as Readiness
 from .server import SingleWriteProtocol as SingleWriteProtocol
 from .server import is_this_machine as is_this_machine
 from .server import listening_socket as listening_socket
-from .server import metrics_port as metrics_port
-from .server import new_registry as new_registry
-from .server import rare_collections as rare_collections
 from .server import run_app as run_app
 from .server import tokens_for as tokens_for

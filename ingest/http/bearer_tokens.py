@@ -1,8 +1,8 @@
-"""Who may send events: those who have one of the tokens.
+"""Bearer tokens that a client needs to send requests.
 
-Several tokens are good at once, so that one can be replaced: add the new one, restart, let clients
-change over, take the old one out. Tokens are kept and compared as digests in constant time, so
-that neither a log, a traceback nor the time of an answer tells one.
+Several tokens are valid at once, so that one can be replaced: add the new one, restart, let clients
+change over, remove the old one. Only digests are kept, and they are compared in constant time.
+Neither a log, a traceback nor the time of an answer reveals a token.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SHORTEST = 16
-"""Characters; what is shorter can be guessed."""
+"""Characters; shorter tokens can be guessed."""
 
 
 class Tokens:
-    """The tokens that are good. None at all: everybody may. Raises BadTokens."""
+    """The valid tokens. An empty list admits every request. Raises BadTokens."""
 
     def __init__(self, tokens: Iterable[str] = ()) -> None:
         self._digests = []
@@ -30,16 +30,16 @@ class Tokens:
             if len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
                 raise BadTokens(
                     f"expected tokens of {_SHORTEST} printable ASCII characters or more, "
-                    f"found one of {len(token)}"
+                    f"got one of {len(token)}"
                 )
             self._digests.append(_digest(token.encode()))
 
     def __bool__(self) -> bool:
-        """Whether a token is asked for."""
+        """Whether requests need a token."""
         return bool(self._digests)
 
     def check(self, authorization: str | None) -> None:
-        """Return if an Authorization header has a good token, or none is asked for.
+        """Return if the Authorization header has a valid token, or no token is needed.
 
         Raises RequestRefused (401).
         """
@@ -49,7 +49,7 @@ class Tokens:
         given = _digest(token.strip().encode())
         good = False
         for digest in self._digests:
-            good |= hmac.compare_digest(digest, given)  # each, whether an earlier one was it or not
+            good |= hmac.compare_digest(digest, given)  # compare all: equal time for every token
         if not (good and scheme.lower() == "bearer"):
             found = "another one" if authorization else "none"
             raise RequestRefused(
@@ -58,18 +58,18 @@ class Tokens:
 
 
 def read_tokens(path: Path) -> list[str]:
-    """Return the tokens of a file: one a line; blank lines and those with # in front do not count.
+    """Return the tokens of a file, one a line, without blank lines and lines that begin with #.
 
     Raises BadTokens.
     """
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadTokens(f"expected a file of tokens, one a line, found: {error}") from error
+        raise BadTokens(f"expected a file of tokens, one a line, got: {error}") from error
     tokens = [line.strip() for line in lines]
     tokens = [token for token in tokens if token and not token.startswith("#")]
     if not tokens:
-        raise BadTokens(f"expected a token in {path}, found none")
+        raise BadTokens(f"expected a token in {path}, got an empty file")
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Errors of HTTP servers: addresses, tokens, and requests that are refused as a whole."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from headrace.ingest.errors import StreamError
 
 
 class AddressTaken(StreamError):
-    """The address to listen on cannot be had."""
+    """The address to listen on is not available."""
 
     def __init__(self, host: str, port: int, setting: str, reason: str) -> None:
-        super().__init__(f"cannot listen on {host}:{port} ({reason}): name another {setting}, or 0")
+        super().__init__(f"cannot listen on {host}:{port} ({reason}): set another {setting}, or 0")
 
 
 class BadTokens(StreamError):
-    """The tokens cannot be used, or there are none where there must be."""
+    """The tokens are invalid, or they are missing where a server needs them."""
 
 
 class RequestRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a whole request is refused."""
+    """Why a request is refused as a whole."""
 
     field: str
-    """The header at fault; empty for the body, or if nothing of the request is."""
+    """The header at fault; empty if the body or the whole request is."""
     expected: str
     found: str
 
 
 class RequestRefused(Exception):
-    """A request is refused as a whole: with this status, and what is wrong."""
+    """A request is refused as a whole, with this HTTP status."""
 
     def __init__(self, status: int, field: str, expected: str, found: str) -> None:
-        super().__init__(f"{field}: expected {expected}, found {found}")
+        super().__init__(f"{field}: expected {expected}, got {found}")
         self.status = status
         self.refusal = RequestRefusal(field=field, expected=expected, found=found)

@@ -1,15 +1,17 @@
-"""What every HTTP process of headrace does alike: its socket, its metrics, its loop, its end.
+"""Runs an ASGI application on a socket until it is stopped, and drains it.
 
-When told to stop it first says that it is not ready, goes on answering for `drain_ms` so that
-whoever balances load can notice, accepts no more connections, finishes the requests under way, and
-only then leaves. The collector and the prediction servers differ in what they answer.
+A server that is asked to stop reports at once that it is not ready. It keeps answering for
+`drain_ms`, so that load balancers notice. Then it accepts no more connections, finishes the
+requests under way, and ends.
+
+uvicorn and httptools parse HTTP. Two of their internals are replaced, for speed: an answer leaves
+in one write, and a connection keeps one idle timer. See `SingleWriteProtocol`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -17,13 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    PlatformCollector,
-    ProcessCollector,
-    start_http_server,
-)
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.ingest.http.bearer_tokens import Tokens
@@ -40,12 +35,12 @@ _STOP_POLL_S = 0.05
 _BACKLOG = 2048
 """Connections that may wait to be accepted; the system's own limit still holds."""
 _KEEP_ALIVE_S = 75
-"""Longer than load balancers keep idle connections: the one that closes must not be us, or a
-request that is on its way at that moment is lost."""
+"""Longer than load balancers keep idle connections: they close first. A server that closes first
+loses the request that arrives at that moment."""
 
 
 class Readiness:
-    """Whether a server wants requests: withdrawn first when it is told to leave."""
+    """Whether a server accepts requests. A server that stops withdraws its readiness first."""
 
     def __init__(self) -> None:
         self.leaving = False
@@ -53,14 +48,14 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """How a server comes to its end."""
+    """How a server stops."""
 
     stop: threading.Event
     readiness: Readiness
     broken: Callable[[], bool]
-    """Whether there is no use in going on: then it leaves at once."""
+    """Whether the server cannot go on; it then stops without draining."""
     drain_ms: int
-    """How long to go on answering once not ready: more than a load balancer's probe interval."""
+    """How long to answer after readiness ends: longer than a load balancer's probe interval."""
     finish_s: int
     """How long requests under way may take to finish."""
 
@@ -72,17 +67,17 @@ def run_app(
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
     protocol: type[SingleWriteProtocol] | None = None,
 ) -> None:
-    """Answer on `listener` until told to leave; `beside` runs on the same loop meanwhile.
+    """Serve `app` on `listener` until `leaving.stop` is set.
 
-    protocol: of a connection; None: uvicorn's, with what is below. Raises what any of `beside`
-    ended with.
+    beside: coroutines that run on the same event loop meanwhile; an error of one ends the server
+    and is raised here. protocol: the class of each connection; None: SingleWriteProtocol.
     """
     server = _Server(
         uvicorn.Config(
             app,
-            loop="none",  # the loop is ours: made by the runner
+            loop="none",  # the runner below makes the loop
             http=protocol or SingleWriteProtocol,
-            proxy_headers=False,  # nobody here asks who the client was
+            proxy_headers=False,  # no route reads the address of the client
             ws="none",
             lifespan="off",
             log_config=None,
@@ -97,26 +92,28 @@ def run_app(
 
 
 class SingleWriteProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the head and the body of an answer in one write, and one timer for
-    a connection's idleness.
+    """uvicorn's protocol, with one write for each answer and one idle timer for each connection.
 
-    Each write is a call to the system, the dearest thing that a short answer needs. uvicorn sets a
-    timer after each answer and cancels it at the next request; here it is left to run out, and
-    looks then whether there was one.
+    Each write is a system call, the most expensive part of a short answer: uvicorn writes the head
+    and the body apart. uvicorn also sets an idle timer after each answer and cancels it at the next
+    request. Here the timer runs out, and then checks whether a request came meanwhile.
+
+    This overrides `_unset_keepalive_if_required` and reads attributes of uvicorn that are not
+    documented, so pyproject.toml pins uvicorn and httptools to a minor version.
     """
 
     _idle_since: float | None = None
-    """Loop time of the end of the last answer; None while there is something to answer."""
-    _look_at: TimerHandle | None = None
+    """Event loop time of the end of the last answer; None during a request."""
+    _idle_timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(BatchingTransport(transport, self.loop))  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._look_at is not None:
-            self._look_at.cancel()
-            self._look_at = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def on_response_complete(self) -> None:
         if self.pipeline or self.transport.is_closing():
@@ -125,43 +122,43 @@ class SingleWriteProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
-        if self._look_at is None:
-            self._look_at = self.loop.call_later(self.timeout_keep_alive, self._look)
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
 
     def _unset_keepalive_if_required(self) -> None:
         self._idle_since = None
 
-    def _look(self) -> None:
+    def _check_idle(self) -> None:
         """Close the connection if it was idle for too long."""
-        self._look_at = None
+        self._idle_timer = None
         if self._idle_since is None:
             return  # the end of the next answer sets the timer
         left_s = self._idle_since + self.timeout_keep_alive - self.loop.time()
         if left_s > 0:
-            self._look_at = self.loop.call_later(left_s, self._look)
+            self._idle_timer = self.loop.call_later(left_s, self._check_idle)
         else:
             self.timeout_keep_alive_handler()
 
 
 class BatchingTransport:
-    """A transport that sends what was written in one turn of the event loop at once."""
+    """A transport that joins the writes of one turn of the event loop into one."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
-        self.is_closing = transport.is_closing  # asked often: not by way of what follows
+        self.is_closing = transport.is_closing  # called often: skips __getattr__
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send these bytes, in a moment."""
+        """Send these bytes at the end of this turn of the event loop."""
         if not self._parts:
             self._loop.call_soon(self._send)
         self._parts.append(data)
 
     def send(self, data: bytes) -> None:
-        """Send these bytes now, after what was written."""
+        """Send these bytes now, after all earlier writes."""
         if self._parts:
             self._parts.append(data)
             self._send()
@@ -169,7 +166,7 @@ class BatchingTransport:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what was written, then close."""
+        """Send the earlier writes, then close."""
         self._send()
         self._transport.close()
 
@@ -180,7 +177,7 @@ class BatchingTransport:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the command line has its own, and sets `stop`."""
+    """uvicorn without signal handlers: the command line has its own, and sets `stop`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -193,13 +190,13 @@ async def _serve(
     leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]],
 ) -> None:
-    following = [asyncio.create_task(each()) for each in beside]
+    following = [asyncio.create_task(run()) for run in beside]
 
     def broken() -> bool:
         return leaving.broken() or any(task.done() for task in following)
 
     async def leave() -> None:
-        # asked rather than awaited: an event of threads cannot wake an event loop
+        # polled: a threading.Event cannot wake an event loop
         while not leaving.stop.is_set() and not broken():
             await asyncio.sleep(_STOP_POLL_S)
         leaving.readiness.leaving = True
@@ -219,27 +216,23 @@ async def _serve(
             raise error
 
 
-def new_registry() -> CollectorRegistry:
-    """Return a registry that tells of the process itself."""
-    registry = CollectorRegistry()
-    for collect in (ProcessCollector, PlatformCollector, GCCollector):
-        collect(registry=registry)
-    return registry
-
-
 def tokens_for(tokens: Sequence[str], host: str, flags: str, *, anyone: bool) -> Tokens:
-    """Return the tokens; `flags` is what to say in their place. Raises BadTokens."""
-    made = Tokens(tokens)
-    if not made and not anyone and not is_this_machine(host):
+    """Return the tokens of a server.
+
+    Raises BadTokens if the server listens to other machines without tokens and without `anyone`.
+    The message names `flags`, the settings to use.
+    """
+    valid = Tokens(tokens)
+    if not valid and not anyone and not is_this_machine(host):
         raise BadTokens(
-            f"expected tokens to listen on {host}, which other machines reach, found "
-            f"none: {flags}, or --anyone if something in front checks"
+            f"expected tokens to listen on {host}, which other machines reach, got none: "
+            f"set {flags}, or --anyone if a proxy in front checks requests"
         )
-    return made
+    return valid
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether only processes of this machine reach what listens on `host`."""
+    """Return whether `host` is a loopback address, which only processes of this machine reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -248,52 +241,15 @@ def is_this_machine(host: str) -> bool:
 
 @contextlib.contextmanager
 def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen; port 0 is a free one. Raises AddressTaken."""
+    """Listen on host:port; port 0 takes a free one. Raises AddressTaken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except OSError as error:
-            taken = "--port / HEADRACE_PORT"
-            raise AddressTaken(host, port, taken, str(error.strerror)) from error
+            setting = "--port / HEADRACE_PORT"
+            raise AddressTaken(host, port, setting, str(error.strerror)) from error
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         yield listener
-
-
-@contextlib.contextmanager
-def metrics_port(host: str, port: int, registry: CollectorRegistry) -> Iterator[None]:
-    """Serve metrics on a port of their own as long as this lasts; 0: none. Raises AddressTaken."""
-    if not port:
-        yield
-        return
-    try:
-        server, thread = start_http_server(port, host, registry=registry)
-    except OSError as error:
-        taken = "--metrics-port / HEADRACE_METRICS_PORT"
-        raise AddressTaken(host, port, taken, str(error.strerror)) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def rare_collections(objects: int) -> Iterator[None]:
-    """Look for cycles only every so many objects, as long as this lasts.
-
-    What was imported is taken out of the search altogether, which else stops everything for tens of
-    milliseconds.
-    """
-    thresholds = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(objects, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 
 from headrace.ingest.errors import KafkaUnreachable
 from headrace.ingest.joiner.committed_state import JoinerState, StateReader, read_state
@@ -26,11 +24,10 @@ from headrace.ingest.kafka import (
     joiner_group,
     retry_until,
 )
-from headrace.ingest.runtime import instance_name, publish_status, steady_ms
+from headrace.ingest.runtime import running_process, steady_ms
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
 
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import KafkaSettings
@@ -63,20 +60,11 @@ class JoinerSettings:
     """Name that stays over restarts: the process gets its partitions back at once, and what its
     predecessor left half done is undone. "" is a name too; two joiners need two names."""
     metrics_port: int = 0
-    """0: no metrics are served."""
+    """0: serve no metrics."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    """Metrics contain no event data."""
     topics: EventTopics = field(default_factory=EventTopics)
     pace: JoinerPacing = field(default_factory=JoinerPacing)
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Let Python's collector of cycles leave the messages alone that come and go."""
-    youngest, *others = gc.get_threshold()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *others)
-    try:
-        yield
-    finally:
-        gc.set_threshold(youngest, *others)
 
 
 def run_joiner(
@@ -113,11 +101,16 @@ def run_joiner(
         restoring=retry_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,
     )
-    collector = JoinerCollector(model, joiner, reader)
-    REGISTRY.register(collector)
-    server = start_http_server(settings.metrics_port) if settings.metrics_port else None
+    frame = running_process(
+        "joiner",
+        kafka,
+        REGISTRY,
+        (settings.metrics_host, settings.metrics_port),
+        collectors=[JoinerCollector(model, joiner, reader)],
+        objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
+    )
     try:
-        with rare_collections(), publish_status(kafka, "joiner", instance_name(), REGISTRY):
+        with frame:
             while not stop.is_set():
                 joiner.step(_STEP_S)
             joiner.finish()
@@ -126,9 +119,5 @@ def run_joiner(
             raise
         log.warning("stopped while Kafka was unreachable: the next joiner reads again")
     finally:
-        REGISTRY.unregister(collector)
-        if server is not None:
-            server[0].shutdown()
-            server[0].server_close()
         transactions.close()
         reader.close()

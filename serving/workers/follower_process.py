@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import metrics_port, new_registry, rare_collections
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.ingest.http import metrics_port, new_registry
+from headrace.ingest.runtime import instance_name, publish_status, rare_collections, wall_ms
 from headrace.pserver.replica import Replica
 from headrace.pserver.rows import RowTable
 from headrace.serving.errors import ServingError

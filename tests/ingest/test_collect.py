@@ -121,7 +121,7 @@ WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {
     "not gzip": (b"{}", {**JSON, "content-encoding": "gzip"}, 400, "", "a body in gzip"),
     "half of gzip": (
         gzip.compress(line())[:-9],
-        *({**JSON, "content-encoding": "gzip"}, 400, "", "a whole body in gzip"),
+        *({**JSON, "content-encoding": "gzip"}, 400, "", "a complete body in gzip"),
     ),
     "gzip and more": (
         gzip.compress(line()) * 2,
@@ -386,11 +386,11 @@ def test_tokens_come_from_a_file_and_those_that_can_be_guessed_are_refused(tmp_p
     path.write_text(f"# of the shop\n{TOKEN}\n\n")
     assert read_tokens(path) == [TOKEN]
     path.write_text("# none\n")
-    with pytest.raises(BadTokens, match="found none"):
+    with pytest.raises(BadTokens, match="got an empty file"):
         read_tokens(path)
     with pytest.raises(BadTokens, match="No such file"):
         read_tokens(tmp_path / "absent")
-    with pytest.raises(BadTokens, match="found one of 5") as raised:
+    with pytest.raises(BadTokens, match="got one of 5") as raised:
         Tokens(["hello"])
     assert "hello" not in str(raised.value)
 

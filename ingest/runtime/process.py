@@ -1,0 +1,69 @@
+"""The frame that every long-running process shares: metrics, status, garbage collection.
+
+A process enters `running_process` before its loop and leaves it after. The frame registers the
+process's metric collectors, serves the registry on the metrics port, publishes it to the topic
+`status`, and undoes all three in reverse order, also when the loop raises. The loop itself, the
+clients and the stop signal stay with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from typing import TYPE_CHECKING
+
+from headrace.ingest.http import metrics_port
+from headrace.ingest.runtime.status import instance_name, publish_status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
+    from headrace.ingest.kafka import KafkaSettings
+
+
+@contextlib.contextmanager
+def running_process(
+    role: str,
+    kafka: KafkaSettings | None,
+    registry: CollectorRegistry,
+    metrics_address: tuple[str, int],
+    *,
+    collectors: Sequence[Collector] = (),
+    objects_between_collections: int = 0,
+) -> Iterator[None]:
+    """Run a process under the name `role` until the block ends.
+
+    kafka: where to publish the status; None publishes nothing. metrics_address: host and port;
+    port 0 serves no metrics. collectors: registered for the duration. objects_between_collections:
+    see `rare_collections`; 0 leaves Python's garbage collector alone. Raises AddressTaken.
+    """
+    with contextlib.ExitStack() as stack:
+        for collector in collectors:
+            registry.register(collector)
+            stack.callback(registry.unregister, collector)
+        stack.enter_context(metrics_port(*metrics_address, registry))
+        stack.enter_context(publish_status(kafka, role, instance_name(), registry))
+        if objects_between_collections:
+            stack.enter_context(rare_collections(objects_between_collections))
+        yield
+
+
+@contextlib.contextmanager
+def rare_collections(objects: int) -> Iterator[None]:
+    """Search for reference cycles only once in so many new objects, until the block ends.
+
+    Objects that exist already, mostly imported modules, are frozen: the collector skips them.
+    Scanning them would stop the process for tens of milliseconds.
+    """
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(objects, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
