@@ -8,10 +8,10 @@ from .numba_kernels import read_only as read_only
 from .parent_guard import GUARD_SCRIPT as GUARD_SCRIPT
 from .parent_guard import STOP_BYTE as STOP_BYTE
 from .parent_guard import call_when_readable as call_when_readable
-from .restart_policy import RestartHistory as RestartHistory
-from .restart_policy import RestartPolicy as RestartPolicy
 from .process import rare_collections as rare_collections
 from .process import running_process as running_process
+from .restart_policy import RestartHistory as RestartHistory
+from .restart_policy import RestartPolicy as RestartPolicy
 from .status import MetricSample as MetricSample
 from .status import ProcessStatus as ProcessStatus
 from .status import UnreadableStatus as UnreadableStatus
