@@ -1,0 +1,321 @@
+"""A model in this process: learns from events, predicts, measures itself, is saved and loaded.
+
+Events take the service's own path, without its processes: the joiner's decoder and rules make
+labelled examples, the encoder makes ids and numbers, the model scores each example before it learns
+from it. What differs is what needs a store: no batch is quarantined, no row expires, and one
+learner holds all rows.
+
+A saved model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore`
+loads it into a parameter server. Its marks are empty, so a learner that goes on from it begins with
+the first example of its topic.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from headrace.ingest.events import TIME
+from headrace.ingest.examples import Examples
+from headrace.ingest.features import Encoder
+from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
+from headrace.ingest.kafka import MessageBlock, Record, Source
+from headrace.ingest.runtime import steady_ms, wall_ms
+from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.local.event_input import labelled, message_of, rows_of, time_of
+from headrace.learner.loop import Scores
+from headrace.learner.models import open_model
+from headrace.learner.spec import ModelSpec, check_compatible, load_spec, parse_spec
+from headrace.learner.validation import join_outcomes
+from headrace.pserver import MemoryStore, Shape
+from headrace.pserver.replica import Replica
+from headrace.pserver.rows import sub_hashes_for
+from headrace.pserver.snapshots import (
+    SnapshotFacts,
+    SnapshotStorage,
+    find_snapshot,
+    list_snapshots,
+    restore,
+    write_snapshot,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.learner.local.event_input import Event, Events
+    from headrace.learner.validation import Outcomes, ProgressiveValidation
+    from headrace.pserver.replica import Change
+    from headrace.pserver.snapshots import Manifest
+
+_BUCKETS = 16
+"""Of the rows. A restore may split each of them, so a small model can grow into a large store."""
+_EVENTS_A_TURN = 4096
+
+
+class RefusedEvent(NamedTuple):
+    """An event that cannot be used; the service sends it to the topic `dead-letters`."""
+
+    reason: str
+    """What was expected and what the event has instead."""
+    event: bytes
+    """The event as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnSummary:
+    """What one call of `learn` or `flush` did."""
+
+    examples: int
+    """Learned; with `policy = "immediate"` a click is an example of its own."""
+    refused: tuple[RefusedEvent, ...]
+    """Events that cannot be used, in the order they were given."""
+
+
+class LocalModel:
+    """A model of a spec, in memory. Not safe for use from several threads."""
+
+    def __init__(self, spec: ModelSpec | Path | str) -> None:
+        """Make a model that has learned nothing.
+
+        `spec`: a spec, or the path of its TOML file. Raises SpecError; MissingTorch if the spec is
+        of a deep model and torch is not installed; UnfitModule for a module of your own.
+        """
+        self.spec = spec if isinstance(spec, ModelSpec) else load_spec(spec)
+        self._shape = _shape_of(self.spec, _BUCKETS)
+        self._begin()
+
+    def _begin(self) -> None:
+        spec = self.spec
+        self._model = open_model(spec, self._shape.buckets)
+        self._view = view_of(spec.width)
+        self._pending = PendingGains(self._view, self._shape)
+        self._active = np.ones(self._shape.buckets, np.bool_)
+        self._encoder = Encoder(spec.fields)
+        self._reader = ChunkReader(spec.fields)
+        self._joiner = PartitionJoiner(spec.fields)
+        self._offsets = dict.fromkeys(EventSide, 0)
+        self._latest_ms = 0
+        self._rows_seen = 0
+        self._examples: list[Examples] = []
+        self._scores: list[Scores] = []
+
+    def __len__(self) -> int:
+        """Return the number of rows that the model has."""
+        return int(self._view.everything().exist().sum())
+
+    # ------------------------------------------------------------------------------- learning
+
+    def learn(
+        self, impressions: Events, clicks: Events = (), *, label: str | None = None
+    ) -> LearnSummary:
+        """Join impressions with clicks and learn the examples, in the order of event time.
+
+        Both are iterables of mappings or DataFrames, with the fields that producers send:
+        `impression_id`, `timestamp_ms` (or a datetime) and what the spec names. Calls follow one
+        another in event time: an impression more than a label window older than the newest before
+        it is refused, as in the service. With `policy = "window"` an example is learned when its
+        window closes: by a later call, or by `flush`.
+
+        `label`: a column of the impressions that says whether each was clicked; then no clicks are
+        given, and `impression_id` may be missing. Raises ValueError if a row lacks it, TypeError if
+        the events are neither mappings nor a DataFrame, or hold a value that has no JSON form.
+        """
+        if label is None:
+            shown, clicked = list(rows_of(impressions)), list(rows_of(clicks))
+        else:
+            shown, clicked = labelled(rows_of(impressions), label, self._rows_seen)
+            self._rows_seen += len(shown)
+        for side, events in ((EventSide.IMPRESSIONS, shown), (EventSide.CLICKS, clicked)):
+            self._offer(side, events)
+        return self._advance(self._latest_ms)
+
+    def flush(self) -> LearnSummary:
+        """Close the windows of all impressions so far and learn what that makes.
+
+        Clicks that come later are late and count for nothing.
+        """
+        window_ms = self.spec.fields.label.window_ms
+        return self._advance(self._latest_ms + window_ms + 1)
+
+    def _offer(self, side: EventSide, events: Sequence[Event]) -> None:
+        timed = sorted(((time_of(event), event) for event in events), key=lambda pair: pair[0])
+        for begin in range(0, len(timed), _EVENTS_A_TURN):
+            part = timed[begin : begin + _EVENTS_A_TURN]
+            self._send(side, [(time_ms, message_of(event, time_ms)) for time_ms, event in part])
+        if timed:
+            self._latest_ms = max(self._latest_ms, timed[-1][0])
+
+    def _send(self, side: EventSide, messages: Sequence[tuple[int, bytes]]) -> None:
+        source, first = Source(side.name.lower(), 0), self._offsets[side]
+        records = [
+            Record(source, first + place, time_ms, value)
+            for place, (time_ms, value) in enumerate(messages)
+        ]
+        self._offsets[side] = first + len(records)
+        self._joiner.offer(self._reader.read(side, MessageBlock.of(records)))
+
+    def _advance(self, until_ms: int) -> LearnSummary:
+        """Take all events up to a time, and learn the examples that they make."""
+        if until_ms > 0:
+            tick = message_of({TIME: until_ms}, until_ms)
+            for side in EventSide:
+                self._send(side, [(until_ms, tick)])
+                self._joiner.ended(side)
+        count, refused = 0, []
+        while True:
+            joined = self._joiner.advance(0, _EVENTS_A_TURN)
+            refused += [RefusedEvent(each.reason, each.record.value) for each in joined.dead]
+            count += len(joined.examples)
+            if len(joined.examples):
+                self._learn(joined.examples)
+            if not joined.taken and not len(joined.examples):
+                return LearnSummary(count, tuple(refused))
+
+    def _learn(self, examples: Examples) -> None:
+        self._view.reserve(self._model.rows_needed(examples))
+        scores = self._model.learn(self._view, self._pending.reserve(), self._active, examples)
+        # pending gains are for pushes: here the view is all there is
+        self._pending.take(range(self._shape.buckets))
+        scored = np.flatnonzero(~np.isnan(scores))
+        self._scores.append(
+            Scores(
+                examples.impression_ids.take(scored),
+                examples.request_ids.take(scored),
+                examples.event_ms[scored],
+                scores[scored],
+            )
+        )
+        nothing = Examples.empty(self.spec.fields)
+        self._examples.append(replace(examples, features=nothing.features))
+
+    # ----------------------------------------------------------------------------- predicting
+
+    def predict(
+        self, candidates: Events, context: Event | None = None, *, at_ms: int | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n candidates; shape (n,).
+
+        `context`: fields that all candidates share; a candidate's own value goes before it.
+        `at_ms`: when they would be shown; a `timestamp_ms` of their own goes before it, and without
+        either it is now. The model does not change.
+        """
+        own = list(rows_of(candidates))
+        if not own:
+            return np.zeros(0, np.float64)
+        shared = {TIME: wall_ms() if at_ms is None else at_ms, **(context or {})}
+        own = [_with_time(event) for event in own]
+        features = self._encoder.encode_candidates(_with_time(shared), own)
+        common_ms = time_of(shared)
+        times = [time_of(event) if TIME in event else common_ms for event in own]
+        return self._model.predict(self._view, features, np.array(times, np.int64))
+
+    # ------------------------------------------------------------------------------ measuring
+
+    def outcomes(self) -> Outcomes:
+        """Return every impression so far with its score, made before it was learned, and label."""
+        return join_outcomes(self._examples, self._scores)
+
+    def metrics(self) -> ProgressiveValidation:
+        """Return how good the scores were that were made before learning.
+
+        An impression without a click so far counts as not clicked. A figure is NaN where it is
+        undefined: without impressions, or with one of the two labels only.
+        """
+        return self.outcomes().progressive()
+
+    # --------------------------------------------------------------------- saving and loading
+
+    def save(self, folder: Path | str) -> str:
+        """Write the model as a snapshot; return its name.
+
+        `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots. Pending
+        impressions and the scores so far are not saved. Raises StorageFailed.
+        """
+        store = _memory_store()
+        store.begin(self._shape)
+        rows = self._view.everything().existing()
+        of_row = self._shape.bucket_of(rows.ids)
+        for bucket in range(self._shape.buckets):
+            store.load(bucket, 1, {}, [rows.chosen(of_row == bucket)])
+        store.finish()
+        written = write_snapshot(
+            store,
+            SnapshotStorage(str(folder)),
+            SnapshotFacts(_version(), sub_hashes_for(self._shape.buckets)),
+            now_ms=wall_ms,
+            token=secrets.token_hex(2),
+            stop=threading.Event(),
+            tell=lambda _: None,
+        )
+        assert written is not None  # nothing stops it
+        return written.name
+
+    @classmethod
+    def load(
+        cls, folder: Path | str, name: str | None = None, *, spec: ModelSpec | None = None
+    ) -> LocalModel:
+        """Return the model of a snapshot: one that `save` wrote, or a running model's.
+
+        `name`: which snapshot of the folder; the newest if missing. `spec`: what the model must be;
+        the snapshot's own if missing. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel
+        if `spec` differs.
+        """
+        storage = SnapshotStorage(str(folder))
+        manifest = _manifest(storage, name, spec)
+        own = parse_spec(manifest.spec, f"snapshot {manifest.name}")
+        if spec is not None:
+            check_compatible(spec, manifest.shape)
+        model = cls(own)
+        model._shape = manifest.shape
+        model._begin()
+        store = _memory_store()
+        restore(
+            store,
+            storage,
+            manifest,
+            manifest.shape,
+            stop=threading.Event(),
+            tell=lambda _: None,
+        )
+        replica = Replica(store, manifest.shape)
+        changes: list[Change] = []
+        while not replica.complete:
+            changes += replica.poll()
+        model._pending.refresh(replica.table, replica.table.ids.copy(), None)
+        return model
+
+
+def _manifest(storage: SnapshotStorage, name: str | None, spec: ModelSpec | None) -> Manifest:
+    """Return the snapshot that is meant. Raises NoSnapshot, DamagedSnapshot."""
+    if name is None and spec is None:
+        names = [listed.name for listed in list_snapshots(storage)]
+        name = names[-1] if names else None
+    return find_snapshot(storage, "any model" if spec is None else spec.name, name)
+
+
+def _memory_store() -> MemoryStore:
+    return MemoryStore(clock_ms=steady_ms, nonces=lambda: secrets.token_bytes(8))
+
+
+def _shape_of(spec: ModelSpec, buckets: int) -> Shape:
+    return Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
+
+
+def _with_time(event: Event) -> Event:
+    return {**event, TIME: time_of(event)} if TIME in event else event
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("headrace")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"

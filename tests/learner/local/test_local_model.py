@@ -1,0 +1,282 @@
+"""`headrace.LocalModel`: the service's path from events to predictions, in one process."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from tenacity import Retrying
+
+import headrace
+from headrace.deploy.models import path_of
+from headrace.ingest.examples import unpack
+from headrace.ingest.joiner import Joiner, JoinerPacing
+from headrace.ingest.kafka import EventTopics, ListReader, ListTransactions, Source, examples_topic
+from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.models import open_model
+from headrace.pserver import Shape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.ingest.examples import Examples
+
+BEGIN_MS = 1_700_000_000_000
+SPEC = """
+[model]
+name = "shop"
+architecture = "logistic_regression"
+
+[label]
+policy = "{policy}"
+window_s = 60
+
+[fields.user]
+number = 1
+transform = "id"
+
+[fields.item]
+number = 2
+transform = "id"
+
+[fields.price]
+number = 3
+transform = "number"
+
+[fields.user_item]
+number = 4
+transform = "cross"
+of = ["user", "item"]
+
+[optimizer]
+name = "ftrl"
+alpha = 0.1
+"""
+
+
+def spec_of(policy: str) -> headrace.ModelSpec:
+    return headrace.parse_spec(SPEC.format(policy=policy), "shop.toml")
+
+
+def events(count: int, seed: int = 7) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Impressions a second apart, ten a request, and clicks on the items that users like."""
+    dice = random.Random(seed)
+    impressions, clicks = [], []
+    for i in range(count):
+        user, item = dice.randrange(5), dice.randrange(20)
+        shown: dict[str, Any] = {
+            "impression_id": f"i-{i}",
+            "request_id": f"r-{i // 10}",
+            "timestamp_ms": BEGIN_MS + 1000 * i,
+            "user": f"u{user}",
+            "item": item,
+            "price": dice.random(),
+        }
+        impressions.append(shown)
+        if dice.random() < (0.8 if item % 5 == user else 0.1):
+            click_ms = shown["timestamp_ms"] + dice.randrange(1, 50_000)
+            clicks.append({"impression_id": f"i-{i}", "timestamp_ms": click_ms})
+    return impressions, clicks
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_a_local_model_scores_as_a_joiner_and_a_learner_do(policy: str) -> None:
+    spec, (impressions, clicks) = spec_of(policy), events(600)
+    model = headrace.LocalModel(spec)
+    model.learn(impressions, clicks)
+    model.flush()
+    table, scores = _joined_and_learned(spec, impressions, clicks)
+    outcomes = model.outcomes()
+    assert outcomes.impression_ids.to_pylist() == [e["impression_id"] for e in impressions]
+    assert outcomes.scores.tolist() == scores
+    assert outcomes.labels.sum() == len(clicks)
+    assert len(model) == table
+
+
+def _joined_and_learned(
+    spec: headrace.ModelSpec, impressions: list[dict[str, Any]], clicks: list[dict[str, Any]]
+) -> tuple[int, list[float]]:
+    """Return the rows and the scores of impressions that a joiner and a model make."""
+    batches = _joined(spec, impressions, clicks)
+    model, view = open_model(spec, 16), view_of(spec.width)
+    pending = PendingGains(view, Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text))
+    scores: list[float] = []
+    for batch in batches:
+        view.reserve(model.rows_needed(batch))
+        made = model.learn(view, pending.reserve(), np.ones(16, np.bool_), batch)
+        scores += made[~np.isnan(made)].tolist()
+    return len(view), scores
+
+
+def _joined(
+    spec: headrace.ModelSpec, impressions: list[dict[str, Any]], clicks: list[dict[str, Any]]
+) -> list[Examples]:
+    topics, end = EventTopics(), {"timestamp_ms": BEGIN_MS + 10**9}
+    sides = {Source(topics.impressions, 0): impressions, Source(topics.clicks, 0): clicks}
+    reader = ListReader({source: [] for source in sides})
+    for source, sent in sides.items():
+        for event in [*sorted(sent, key=lambda event: event["timestamp_ms"]), end]:
+            reader.append(source, orjson.dumps(event), event["timestamp_ms"])
+    transactions = ListTransactions()
+    joiner = Joiner(
+        reader=reader,
+        transactions=transactions,
+        model=spec.name,
+        fields=spec.fields,
+        topics=topics,
+        pace=JoinerPacing(),
+        now_ms=lambda: 0,
+        rest=lambda _: None,
+        restoring=Retrying(reraise=True),
+        give_up_s=0.0,
+    )
+    for _ in range(20):
+        joiner.step(0.0)
+    joiner.finish()
+    topic = examples_topic(spec.name)
+    written = [each for each in transactions.written if each.target.topic == topic]
+    return [unpack(each.value, spec.fields) for each in written]
+
+
+def test_learning_in_many_calls_is_learning_in_one() -> None:
+    impressions, clicks = events(400)
+    whole, parts = (
+        headrace.LocalModel(spec_of("immediate")),
+        headrace.LocalModel(spec_of("immediate")),
+    )
+    whole.learn(impressions, clicks)
+    for begin in range(0, 400, 50):
+        until_ms = BEGIN_MS + 1000 * (begin + 50)
+        part = [click for click in clicks if until_ms - 50_000 <= click["timestamp_ms"] < until_ms]
+        parts.learn(impressions[begin : begin + 50], part)
+    rest = [click for click in clicks if click["timestamp_ms"] >= BEGIN_MS + 400_000]
+    parts.learn([], rest)
+    assert parts.outcomes().scores.tolist() == whole.outcomes().scores.tolist()
+    assert parts.metrics() == whole.metrics()
+
+
+def test_it_learns_what_users_like_and_says_how_well() -> None:
+    model = headrace.LocalModel(spec_of("immediate"))
+    model.learn(*events(5_000))
+    metrics = model.metrics()
+    assert metrics.auc > 0.7
+    assert metrics.normalized_entropy < 0.95
+    liked, other = model.predict(
+        [{"item": 1, "price": 0.5}, {"item": 2, "price": 0.5}], {"user": "u1"}
+    )
+    assert liked > 1.5 * other
+
+
+def test_a_data_frame_is_the_events_in_its_rows() -> None:
+    impressions, clicks = events(200)
+    by_row, by_column = (headrace.LocalModel(spec_of("immediate")) for _ in range(2))
+    by_row.learn(impressions, clicks)
+    by_column.learn(pa.Table.from_pylist(impressions), pa.Table.from_pylist(clicks))
+    assert by_column.outcomes().scores.tolist() == by_row.outcomes().scores.tolist()
+    candidates = impressions[:10]
+    assert (
+        by_column.predict(pa.Table.from_pylist(candidates)).tolist()
+        == by_row.predict(candidates).tolist()
+    )
+
+
+def test_a_label_column_and_datetimes_are_enough() -> None:
+    impressions, clicks = events(200)
+    clicked = {click["impression_id"] for click in clicks}
+    rows = [
+        {
+            "user": each["user"],
+            "item": each["item"],
+            "price": each["price"],
+            "timestamp_ms": datetime.fromtimestamp(each["timestamp_ms"] / 1000, UTC),
+            "clicked": each["impression_id"] in clicked,
+        }
+        for each in impressions
+    ]
+    model = headrace.LocalModel(spec_of("immediate"))
+    for half in (rows[:100], rows[100:]):
+        assert model.learn(half, label="clicked").refused == ()
+    assert len(model.outcomes()) == 200
+    assert model.outcomes().labels.sum() == len(clicked)
+    with pytest.raises(ValueError, match=r"label: expected a column 'sold' in every row, got none"):
+        model.learn(rows, label="sold")
+
+
+def test_an_event_that_cannot_be_used_comes_back_with_its_reason() -> None:
+    model = headrace.LocalModel(spec_of("immediate"))
+    bad = [{"impression_id": "x", "timestamp_ms": 5}, {"timestamp_ms": BEGIN_MS, "user": "u1"}]
+    impressions, clicks = events(10)
+    summary = model.learn([*bad, *impressions], clicks)
+    assert summary.examples == 10 + len(clicks)
+    assert [each.event for each in summary.refused] == [orjson.dumps(each) for each in bad]
+    assert "2000" in summary.refused[0].reason
+    assert "impression_id" in summary.refused[1].reason
+    with pytest.raises(TypeError, match="expected an iterable of events"):
+        model.learn(b"events.csv"[0])
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_a_saved_model_predicts_and_goes_on_as_it_would_have(policy: str, tmp_path: Path) -> None:
+    model = headrace.LocalModel(spec_of(policy))
+    model.learn(*events(300))
+    model.flush()
+    name = model.save(tmp_path)
+    loaded = headrace.LocalModel.load(tmp_path)
+    assert loaded.spec.fingerprint == model.spec.fingerprint
+    assert len(loaded) == len(model)
+    later = [
+        [{**event, "timestamp_ms": event["timestamp_ms"] + 10**6} for event in side]
+        for side in events(200, seed=8)
+    ]
+    assert loaded.predict(later[0]).tolist() == model.predict(later[0]).tolist()
+    for each in (model, loaded):
+        each.learn(*[[{**e, "impression_id": f"l-{e['impression_id']}"} for e in s] for s in later])
+        each.flush()
+    assert len(loaded.outcomes()) == 200
+    assert loaded.outcomes().scores.tolist() == model.outcomes().scores.tolist()[300:]
+    assert headrace.LocalModel.load(tmp_path, name, spec=spec_of(policy)).spec.name == "shop"
+
+
+def test_a_snapshot_of_another_spec_is_refused(tmp_path: Path) -> None:
+    model = headrace.LocalModel(spec_of("immediate"))
+    model.learn(*events(10))
+    model.save(tmp_path)
+    from headrace.pserver import WrongModel
+
+    with pytest.raises(WrongModel):
+        headrace.LocalModel.load(tmp_path, spec=spec_of("window"))
+
+
+def test_every_spec_that_comes_along_opens_a_local_model() -> None:
+    for name in ("demo", "news", "news_fm", "news_window"):
+        headrace.LocalModel(path_of(name))
+
+
+def test_importing_headrace_loads_neither_kafka_nor_redis_nor_kernels() -> None:
+    code = (
+        "import sys, headrace; headrace.load_spec\n"
+        "print([m for m in ('confluent_kafka', 'redis', 'fastapi', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_local_model_needs_neither_a_kafka_client_nor_a_redis_client() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('confluent_kafka', 'redis', 'fastapi'): sys.modules[name] = None\n"
+        "import headrace\n"
+        "from headrace.deploy.models import path_of\n"
+        "model = headrace.LocalModel(path_of('demo'))\n"
+        "model.learn([{'impression_id': 'a', 'timestamp_ms': 1_700_000_000_000}])\n"
+        "print(model.predict([{'item_id': 1}]).shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(1,)", done.stderr
