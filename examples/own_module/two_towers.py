@@ -1,0 +1,22 @@
+"""Two towers: a network for the reader, one for the article, and how well they match."""
+
+from headrace.learner.models.deep.contract import Batch, Form, hidden_layers
+from torch import Tensor, nn
+
+USER, ARTICLE = 0, 1
+"""Places of the fields `user` and `article` in `towers.toml`: fields come by ascending number."""
+
+
+class TwoTowers(nn.Module):
+    """Log-odds: the sum of all weights, and the product of what both towers make."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.reader = hidden_layers(form.dimensions, form.layers)
+        self.shown = hidden_layers(form.dimensions, form.layers)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return log-odds, (n,)."""
+        reader = self.reader(batch.vectors[:, USER])  # (n, last of layers)
+        shown = self.shown(batch.vectors[:, ARTICLE])
+        return batch.wide + (reader * shown).sum(1)
