@@ -9,10 +9,12 @@ import typer
 from headrace.deploy.cli import dead_letters
 from headrace.deploy.cli.options import (
     KAFKA,
+    Data,
     Host,
     Instance,
     KafkaAddress,
     KafkaClient,
+    LayoutName,
     MetricsPort,
     ModelFile,
     Partitions,
@@ -170,25 +172,9 @@ def join(
 @app.command()
 def replay(
     model: ModelFile,
-    data: Annotated[
-        list[Path],
-        typer.Option(
-            "--data",
-            metavar="DIR",
-            help="A directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or with "
-            "--layout a file; several are replayed one after another.",
-        ),
-    ],
+    data: Data,
     speed: Speed = "max",
-    layout: Annotated[
-        str,
-        typer.Option(
-            "--layout",
-            metavar="NAME|FILE",
-            help="How the columns of CSV, Parquet or NDJSON become events: criteo, avazu, or a "
-            "TOML file.",
-        ),
-    ] = "",
+    layout: LayoutName = "",
     resume_as: Annotated[
         str,
         typer.Option(

@@ -134,6 +134,24 @@ Speed = Annotated[
         help="N times as fast as it happened, or as fast as the pipeline follows.",
     ),
 ]
+Data = Annotated[
+    list[Path],
+    Option(
+        "--data",
+        metavar="PATH",
+        help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or with --layout "
+        "a file. Repeat the option to replay several, one after another.",
+    ),
+]
+LayoutName = Annotated[
+    str,
+    Option(
+        "--layout",
+        metavar="NAME|FILE",
+        help="Layout that maps the columns of CSV, Parquet or NDJSON to events: criteo, avazu, or "
+        "a TOML file.",
+    ),
+]
 KafkaClient = Annotated[
     list[str] | None,
     Option(

@@ -7,10 +7,12 @@ from typer import BadParameter, Option
 
 from headrace.deploy.cli.options import (
     Buckets,
+    Data,
     Evaluated,
     Host,
     KafkaClient,
     KafkaJars,
+    LayoutName,
     ModelFile,
     OwnKafka,
     OwnRedis,
@@ -38,15 +40,8 @@ def speed_of(text: str) -> float | None:
 
 def run(
     model: ModelFile,
-    data: Annotated[
-        list[Path],
-        Option(
-            "--data",
-            metavar="DIR",
-            help="A directory with impressions.ndjson[.zst] and clicks.ndjson[.zst]; several are "
-            "replayed one after another.",
-        ),
-    ],
+    data: Data,
+    layout: LayoutName = "",
     report: Annotated[
         Path | None, Option("--report", metavar="FILE", help="Write the report (JSON) here.")
     ] = None,
@@ -69,7 +64,9 @@ def run(
     times_real_time = speed_of(speed)
     from headrace.deploy.local import PipelineSettings, RunSettings, run_log
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.replay import load_layout
 
+    columns = load_layout(layout) if layout else None
     road = PipelineSettings(
         model=model,
         kafka=kafka,
@@ -84,4 +81,4 @@ def run(
         port=port,
     )
     with stopped_by_signals() as stop:
-        run_log(RunSettings(road, tuple(data), report, times_real_time, serve_after), stop)
+        run_log(RunSettings(road, tuple(data), report, times_real_time, serve_after, columns), stop)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.deploy.local.drain import Backlog
+    from headrace.ingest.replay import LogLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class RunSettings:
     speed: float | None
     """Times real time; None: as fast as the pipeline follows."""
     serve_after: bool
+    layout: LogLayout | None = None
+    """How the columns of files become events; None: the logs are directories of NDJSON."""
 
 
 def run_log(settings: RunSettings, stop: threading.Event) -> None:
@@ -59,13 +62,15 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
 
     Raises what an operator has to read: DeployError, StackError, StreamError, StoreError.
     """
-    for directory in settings.data:
-        check_log(directory)
+    for path in settings.data:
+        check_log(path, settings.layout)
     console = Console(stderr=True)
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.road, steps) as road:
         if not road.start(stop):
             return
-        replaying = BackgroundReplay(road.kafka, road.spec, settings.data, settings.speed)
+        replaying = BackgroundReplay(
+            road.kafka, road.spec, settings.data, settings.speed, layout=settings.layout
+        )
         if not watch_replay(replaying, console, stop, road.check):
             return
         with console.status("waiting until all is learned") as status:
@@ -85,7 +90,8 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
             write_report(settings.report, report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
         if settings.serve_after:
-            curl = curl_of(road.address, road.spec, first_impressions(settings.data[-1], 2))
+            shown = first_impressions(settings.data[-1], 2, settings.layout)
+            curl = curl_of(road.address, road.spec, shown)
             console.print(f"serving until Ctrl-C; ask:\n{curl}", highlight=False, soft_wrap=True)
             while not stop.wait(0.2):
                 road.check()
@@ -101,6 +107,7 @@ def _report(
         held=read_held(road.kafka, road.spec),
         outcomes=read_outcomes(road.kafka, road.spec),
         data=settings.data,
+        layout=settings.layout,
         rows=count_rows(rows.table, road.spec.fields),
         freshness=FreshnessReport(server.p50_ms, server.p99_ms)
         if server

@@ -11,10 +11,13 @@ import pyarrow as pa
 import zstandard
 
 from headrace.deploy.errors import BadOption
+from headrace.ingest.replay import TableLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from headrace.ingest.replay import LogLayout
 
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"
@@ -28,11 +31,15 @@ class _ImpressionHead(msgspec.Struct):
 _decode_head = msgspec.json.Decoder(_ImpressionHead)
 
 
-def check_log(directory: Path) -> None:
+def check_log(directory: Path, layout: LogLayout | None = None) -> None:
     """Return if the directory has both files, so that nothing need be started to find out.
 
-    Raises BadOption.
+    With a layout, `directory` is a file: return if its first rows can be read.
+    Raises BadOption, and with a layout SpecError.
     """
+    if layout is not None:
+        next(iter(TableLog(directory, layout).lines()), None)
+        return
     for stem in (IMPRESSIONS, CLICKS):
         names = (f"{stem}.ndjson", f"{stem}.ndjson.zst")
         if not any((directory / name).is_file() for name in names):
@@ -41,7 +48,12 @@ def check_log(directory: Path) -> None:
             )
 
 
-def _lines(directory: Path, stem: str) -> Iterator[bytes]:
+def _lines(directory: Path, stem: str, layout: LogLayout | None = None) -> Iterator[bytes]:
+    if layout is not None:
+        for line in TableLog(directory, layout).lines():
+            if line.is_click == (stem == CLICKS):
+                yield line.value
+        return
     packed = directory / f"{stem}.ndjson.zst"
     plain = directory / f"{stem}.ndjson"
     file = zstandard.open(packed, "rb") if packed.is_file() else plain.open("rb")
@@ -49,19 +61,20 @@ def _lines(directory: Path, stem: str) -> Iterator[bytes]:
         yield from lines
 
 
-def _heads(directory: Path, stem: str) -> Iterator[_ImpressionHead]:
-    for line in _lines(directory, stem):
+def _heads(
+    directory: Path, stem: str, layout: LogLayout | None = None
+) -> Iterator[_ImpressionHead]:
+    for line in _lines(directory, stem, layout):
         try:
             yield _decode_head.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue  # a dead letter
 
 
-def impression_ids_of(directory: Path) -> pa.Array:
+def impression_ids_of(directory: Path, layout: LogLayout | None = None) -> pa.Array:
     """Return the ids of all impressions, as large_string."""
-    return pa.array(
-        [head.impression_id for head in _heads(directory, IMPRESSIONS)], pa.large_string()
-    )
+    heads = _heads(directory, IMPRESSIONS, layout)
+    return pa.array([head.impression_id for head in heads], pa.large_string())
 
 
 def span_ms(directory: Path) -> float:
@@ -78,10 +91,12 @@ def span_ms(directory: Path) -> float:
     return max(ends) - min(ends) if ends else 0.0
 
 
-def first_impressions(directory: Path, count: int) -> list[dict[str, Any]]:
+def first_impressions(
+    directory: Path, count: int, layout: LogLayout | None = None
+) -> list[dict[str, Any]]:
     """Return the first impressions, whole; fewer if there are not so many."""
     found: list[dict[str, Any]] = []
-    for line in _lines(directory, IMPRESSIONS):
+    for line in _lines(directory, IMPRESSIONS, layout):
         try:
             _decode_head.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner import JoinerState
     from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.replay import LogLayout
     from headrace.learner.spec import ModelSpec
     from headrace.learner.validation import ImpressionGroup, Outcomes, ProgressiveValidation
     from headrace.pserver.rows import RowTable
@@ -112,6 +113,7 @@ def make_report(
     held: HeldBatches,
     outcomes: Outcomes,
     data: Sequence[Path],
+    layout: LogLayout | None = None,
     rows: RowCounts,
     freshness: FreshnessReport,
     seconds: float,
@@ -119,7 +121,7 @@ def make_report(
     """Return the report as it is written: one JSON object."""
     by_data = []
     for directory in data:
-        of_it = outcomes.only(impression_ids_of(directory))
+        of_it = outcomes.only(impression_ids_of(directory, layout))
         by_data.append({"data": str(directory)} | _figures(of_it.progressive()))
     return {
         "impressions": state.impressions,

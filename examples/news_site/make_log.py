@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 VIEWS = 8_000
 SHOWN = 5
@@ -30,7 +31,7 @@ def main(path: str) -> None:
     ]
     tastes = [{section: draw.gauss(0, 1.3) for section in SECTIONS} for _ in range(400)]
     now = START
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
         log = csv.writer(file, lineterminator="\n")
         log.writerow(COLUMNS)
         for view in range(VIEWS):

@@ -1,7 +1,8 @@
 """Two towers: a network for the reader, one for the article, and how well they match."""
 
-from headrace.learner.models.deep.contract import Batch, Form, hidden_layers
 from torch import Tensor, nn
+
+from headrace.learner.models.deep import Batch, Form, hidden_layers
 
 USER, ARTICLE = 0, 1
 """Places of the fields `user` and `article` in `towers.toml`: fields come by ascending number."""

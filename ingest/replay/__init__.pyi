@@ -6,3 +6,4 @@ from .replayer import ReplayProgress as ReplayProgress
 from .replayer import ReplayResult as ReplayResult
 from .replayer import ReplaySettings as ReplaySettings
 from .replayer import replay as replay
+from .tables import TableLog as TableLog

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
 
 from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError

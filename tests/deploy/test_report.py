@@ -11,7 +11,12 @@ import zstandard
 
 from headrace.deploy.local.log_run import in_words
 from headrace.deploy.models.shipped import path_of
-from headrace.deploy.reports.event_log import first_impressions, impression_ids_of, span_ms
+from headrace.deploy.reports.event_log import (
+    check_log,
+    first_impressions,
+    impression_ids_of,
+    span_ms,
+)
 from headrace.deploy.reports.report import (
     FreshnessReport,
     HeldBatches,
@@ -22,11 +27,13 @@ from headrace.deploy.reports.report import (
 )
 from headrace.ingest.dead_letters.letter import pack as pack_letter
 from headrace.ingest.examples.batch import Kind
+from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.joiner.committed_state import JoinerState
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
+from headrace.ingest.replay.layout import ClickLayout, EventLayout, LogLayout
 from headrace.learner.loop.batch_guard import quarantine_letter
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.outcomes import join_outcomes
@@ -98,6 +105,25 @@ def test_a_log_is_read_plain_or_packed_and_what_is_no_impression_is_passed_over(
     assert span_ms(directory) == 30
     assert [each["impression_id"] for each in first_impressions(directory, 5)] == ["a", "b"]
     assert first_impressions(directory, 1)[0]["page"] == "home"
+
+
+def test_a_table_is_read_by_its_layout(tmp_path: Path) -> None:
+    table = tmp_path / "log.csv"
+    table.write_text("at,page,clicked\n1700000000,home,0\n1700000001,away,1\n")
+    layout = LogLayout(
+        event=EventLayout(timestamp="at", timestamp_format="s"), click=ClickLayout("clicked")
+    )
+    check_log(table, layout)
+    assert impression_ids_of(table, layout).to_pylist() == ["log-0", "log-1"]
+    assert [each["page"] for each in first_impressions(table, 5, layout)] == ["home", "away"]
+
+
+def test_a_table_without_a_column_of_the_layout_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "log.csv"
+    table.write_text("at,page\n1700000000,home\n")
+    layout = LogLayout(event=EventLayout(timestamp="time", timestamp_format="s"))
+    with pytest.raises(SpecError, match=r"log\.csv: expected a column .*, found 'time'"):
+        check_log(table, layout)
 
 
 def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The README, the tutorial and the examples run as they are written."""
