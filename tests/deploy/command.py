@@ -16,6 +16,7 @@ import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 HEADRACE = (sys.executable, "-P", "-m", "headrace")
 GENEROUS_S = 150.0
@@ -91,13 +92,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(*arguments: str, **variables: str) -> Iterator[Running]:
-    """Start a command. Whatever a failed test leaves of it is killed."""
+def running(*arguments: str, folder: Path | None = None, **variables: str) -> Iterator[Running]:
+    """Start a command in a folder, by default in this one. A failed test leaves no process."""
     process = subprocess.Popen(
         [*HEADRACE, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=folder,
         env=_environment(variables),
     )
     try:

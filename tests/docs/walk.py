@@ -1,30 +1,44 @@
-"""Walks through a Markdown page: runs its commands in order and keeps what each printed."""
+"""Walks through a Markdown page: runs its commands in order and keeps what each printed.
+
+    python -m tests.docs.walk docs/tutorial.md      runs the page and writes the outputs into it
+
+A block of `sh` is run line by line. The block of `text` or `json` that follows it shows the output.
+Commands that serve are left running until the end of the page. Ports and Kafka's address are
+replaced by free ones, so that a page can be walked beside a running headrace.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.deploy.local.services.ports import free_port
+from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.command import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-    from tests.deploy.command import Running
-
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+BLOCK = re.compile(
+    r"^```sh\n(?P<commands>.*?)^```\n(?:\n```(?:text|json)\n(?P<shown>.*?)^```)?",
+    re.MULTILINE | re.DOTALL,
+)
 PORT = re.compile(r"\b(?:8000|8090)\b")
-KAFKA = re.compile(r"127\.0\.0\.1:9092")
+KAFKA = re.compile(r"(?<=--kafka )[\d.:]+")
 SERVES = re.compile(r"--serve-after|ingest collect")
-"""Commands that run until they are stopped, and what tells that they are ready."""
-READY = r"serving until Ctrl-C; ask:\n.*\n|Uvicorn running|Started server process"
+READY = r"serving until Ctrl-C; ask:\n.*\n|collecting on"
+TIMEOUT_S = 150
+ANSWER_S = 30
 
 
 class Step(NamedTuple):
@@ -35,19 +49,26 @@ class Step(NamedTuple):
     """Empty if the page shows no output."""
 
 
+class Walked(NamedTuple):
+    """A step, and what its commands printed."""
+
+    step: Step
+    printed: str
+
+
 def steps(page: str) -> Iterator[Step]:
     """Yield the blocks of commands of a page, in order."""
-    found = re.findall(
-        r"^```sh\n(.*?)^```\n(?:\n```(?:text|json)\n(.*?)^```)?", page, re.MULTILINE | re.DOTALL
-    )
-    for commands, shown in found:
-        yield Step(commands.splitlines(), shown)
+    yield from map(_step, BLOCK.finditer(page))
+
+
+def _step(found: re.Match[str]) -> Step:
+    return Step(found["commands"].splitlines(), found["shown"] or "")
 
 
 def shape(text: str) -> str:
     """Return a text without what differs between runs: numbers, ids, folders."""
     text = re.sub(r'"impression_id":"[^"]*"', '"impression_id":ID', text)
-    text = re.sub(r"/\S+", "PATH", text)
+    text = re.sub(r"/tmp/\S+|/var/\S+", "PATH", text)
     text = re.sub(r"\d[\d.,]*", "N", text)
     return text.strip()
 
@@ -57,9 +78,11 @@ class Walk:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports: dict[str, str] = {}
-        self._kafka = ""
+        self._named_as: dict[str, str] = {}
+        self.kafka = ""
+        """Address of the Kafka that the last `headrace run` started."""
         self._running = ExitStack()
+        self._answered: dict[str, list[str]] = {}
 
     def __enter__(self) -> Walk:
         return self
@@ -72,42 +95,102 @@ class Walk:
     ) -> None:
         self._running.close()
 
-    def run(self, command: str) -> str:
-        """Run one line; return what it printed. A server is left running."""
+    def walk(self, step: Step) -> Walked:
+        """Run the commands of a step.
+
+        A request that the page repeats is repeated until it is answered by other scores.
+        """
+        request = "\n".join(step.commands)
+        printed = [""]
+
+        def answered() -> bool:
+            printed[0] = "".join(self._run(each) for each in step.commands)
+            return _scores(printed[0]) != self._answered.get(request)
+
+        assert wait_until(answered, ANSWER_S), printed[0]
+        if scores := _scores(printed[0]):
+            self._answered[request] = scores
+        return Walked(step, printed[0])
+
+    def _run(self, command: str) -> str:
         if command.startswith("cd "):
             self.folder = self.folder / command[3:]
             return ""
         command = PORT.sub(lambda port: self._port(port[0]), command)
-        command = KAFKA.sub(self._kafka, command)
-        if SERVES.search(command):
-            return self._served(command)
+        command = KAFKA.sub(self.kafka, command)
+        printed = self._serve(command) if SERVES.search(command) else self._end(command)
+        for port, named in self._named_as.items():
+            printed = printed.replace(port, named)
+        return printed
+
+    def _end(self, command: str) -> str:
         ended = subprocess.run(
             command,
             shell=True,
             cwd=self.folder,
-            env=self._environment(),
-            capture_output=True,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            timeout=150,
+            timeout=TIMEOUT_S,
             check=False,
         )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-        return ended.stdout + ended.stderr
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}"
+        return (
+            ended.stdout
+            if not ended.stdout or ended.stdout.endswith("\n")
+            else (ended.stdout + "\n")
+        )
 
-    def _served(self, command: str) -> str:
-        words = command.split()[1:]
-        started: Running = self._running.enter_context(running(*words, folder=self.folder))
+    def _serve(self, command: str) -> str:
+        started = self._running.enter_context(running(*command.split()[1:], folder=self.folder))
         started.wait_for(READY)
         if (kafka := re.search(r"Kafka at ([\d.:]+)", started.output)) is not None:
-            self._kafka = kafka.group(1)
+            self.kafka = kafka.group(1)
         return started.output
 
     def _port(self, named: str) -> str:
-        return self._ports.setdefault(named, str(free_port()))
+        for port, name in self._named_as.items():
+            if name == named:
+                return port
+        port = str(free_port())
+        self._named_as[port] = named
+        return port
 
-    def _environment(self) -> dict[str, str]:
-        scripts = Path(sys.executable).parent
-        path = os.pathsep.join([str(scripts), os.environ.get("PATH", "")])
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-        jars = {k: v for k, v in os.environ.items() if k == "HEADRACE_KAFKA_JARS"}
-        return {**kept, **jars, "PATH": path, "COLUMNS": "200"}
+
+def _scores(printed: str) -> list[str]:
+    return re.findall(r'"score":([\d.e-]+)', printed)
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HEADRACE_") or name == "HEADRACE_KAFKA_JARS"
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def copy_of_examples(folder: Path) -> Path:
+    """Copy the examples, less what earlier runs left there; return `folder`."""
+    left = shutil.ignore_patterns("log.csv", "report.json", "__pycache__")
+    shutil.copytree(EXAMPLES, folder / "examples", ignore=left)
+    return folder
+
+
+def record(path: Path) -> None:
+    """Run a page and write the outputs into it."""
+    with tempfile.TemporaryDirectory() as home, Walk(copy_of_examples(Path(home))) as walk:
+
+        def recorded(found: re.Match[str]) -> str:
+            printed = walk.walk(_step(found)).printed.strip("\n")
+            print(found["commands"], printed, sep="\n")
+            return found[0].replace(found["shown"] or "\0", f"{printed}\n")
+
+        page = BLOCK.sub(recorded, path.read_text())
+        path.write_text(KAFKA.sub(walk.kafka, page))
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))

@@ -1,0 +1,100 @@
+"""README is true: its links, commands, files and proofs exist, and it is short."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import pytest
+
+from headrace.deploy.demo.schedule import DriftReport
+from headrace.deploy.demo.view import DemoSummary, EventCounts, summary
+from headrace.deploy.reports.model_comparison import ComparisonSnapshot
+from headrace.ingest.replay.layout import parse_layout
+from headrace.learner.spec.model_spec import load_spec, parse_spec
+from tests.deploy.pages import blocks, command_of, commands
+from tests.docs.page_picture import LARGEST_BYTES, PICTURE
+from tests.docs.walk import EXAMPLES, ROOT, shape
+
+PAGE = (ROOT / "README.md").read_text()
+DOOR, _, LINKS = PAGE.partition("## Documentation")
+PROMISES = re.findall(r"^\| (.*) \| .*\]\((tests/\S+\.py)\) \|$", PAGE, re.MULTILINE)
+MOST_WORDS = 900
+
+
+def test_the_readme_is_short() -> None:
+    assert LINKS
+    assert len(DOOR.split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", PAGE))))
+def test_a_link_of_the_readme_leads_to_a_file(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_each_of_five_promises_has_a_test() -> None:
+    assert len(PROMISES) == 5
+
+
+@pytest.mark.parametrize(("promise", "path"), PROMISES)
+def test_the_file_of_a_promise_has_tests(promise: str, path: str) -> None:
+    assert re.search(r"^(?:async )?def test_", (ROOT / path).read_text(), re.MULTILINE), promise
+
+
+def test_the_picture_of_the_readme_is_small() -> None:
+    assert f"]({PICTURE.relative_to(ROOT)})" in PAGE
+    assert PICTURE.stat().st_size <= LARGEST_BYTES
+
+
+@pytest.mark.parametrize("line", commands(PAGE))
+def test_a_command_of_the_readme_is_one_of_headrace(line: str) -> None:
+    options, words = command_of(line)
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("module", re.findall(r"`python -m (tests\.bench\.\S+)", PAGE))
+def test_a_benchmark_of_the_readme_exists(module: str) -> None:
+    assert importlib.util.find_spec(module.rstrip("`")) is not None
+
+
+def test_the_model_and_data_of_the_readme_take_fifteen_lines() -> None:
+    part = PAGE.partition("## Your own model and data")[2].partition("\n## ")[0]
+    spec, layout = blocks(part, "toml")
+    [command] = commands(part)
+    lines = [line for line in f"{spec}{layout}{command}".splitlines() if line]
+    assert len(lines) <= 15
+    first = load_spec(EXAMPLES / "news_site" / "first.toml")
+    assert parse_spec(spec, "site.toml").fields == first.fields
+    parse_layout(layout, "layout.toml")
+
+
+def test_the_output_of_the_demo_is_what_the_readme_shows() -> None:
+    counts = EventCounts(1000, 102, 2, {"user": 1000}, {"user": 100})
+    said = summary(
+        DemoSummary(
+            seconds=180,
+            impressions=1000,
+            clicks=102,
+            frozen_at_s=60,
+            last=ComparisonSnapshot(0.75, 0.65, 0.8, 400),
+            last_s=60,
+            p50_ms=120.4,
+            p99_ms=480.6,
+            rows=5000,
+            counted=counts,
+            upheaval=DriftReport(90, 0.76, 0.65, 0.55, 12),
+        )
+    )
+    quickstart = PAGE.partition("## Quickstart")[2]
+    assert shape(blocks(quickstart, "text")[0]) == shape(said)
+
+
+def test_the_answer_of_the_readme_has_the_keys_of_an_answer() -> None:
+    [answer] = blocks(PAGE, "json")
+    [tutorial] = [
+        each
+        for each in blocks((ROOT / "docs" / "tutorial.md").read_text(), "json")
+        if "live-1" not in each and '"predictions"' in each
+    ][:1]
+    keys = re.findall(r'"(\w+)":', tutorial)
+    assert re.findall(r'"(\w+)":', answer) == keys
