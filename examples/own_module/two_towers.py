@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from headrace.learner.models.deep import Batch, Form, hidden_layers
+from headrace.learner.models.deep import NetworkBatch, NetworkShape, hidden_layers
 
 USER, ARTICLE = 0, 1
 """Places of the fields `user` and `article` in `towers.toml`: fields come by ascending number."""
@@ -11,12 +11,12 @@ USER, ARTICLE = 0, 1
 class TwoTowers(nn.Module):
     """Log-odds: the sum of all weights, and the product of what both towers make."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
-        self.reader = hidden_layers(form.dimensions, form.layers)
-        self.shown = hidden_layers(form.dimensions, form.layers)
+        self.reader = hidden_layers(shape.dimensions, shape.layers)
+        self.shown = hidden_layers(shape.dimensions, shape.layers)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
         reader = self.reader(batch.vectors[:, USER])  # (n, last of layers)
         shown = self.shown(batch.vectors[:, ARTICLE])

@@ -2,18 +2,20 @@
 
     python -m tests.docs.page_picture [--seconds 180] [--to docs/images/page.png]
 
-It runs `headrace demo`, opens the page in headless Chromium shortly before the end, and prints what
-the demo printed. Chromium has to be installed.
+It runs `headrace demo` and opens the page in headless Chromium shortly before the end. It prints the
+output of the demo and the answer to the request that the demo suggests. It needs Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
+import subprocess
 import sys
-import time
 from pathlib import Path
 
+from headrace.deploy.local.services.waiting import wait_until
 from tests.deploy.browser import CHROMIUM, screenshot
 from tests.deploy.command import running
 
@@ -29,17 +31,20 @@ LINE = re.compile(r"^ *(\d+) s  ", re.MULTILINE)
 
 
 def render(seconds: float, path: Path) -> str:
-    """Write the picture; return what the demo printed. Takes `seconds` and the start-up."""
+    """Write the picture; return what the demo printed, and the answer of its server."""
     with running("demo", "--seconds", str(seconds), "--port", "0") as demo:
         address = demo.wait_for(r"watch it learn: (\S+)").group(1)
-        deadline_s = time.monotonic() + 2 * seconds
-        while max(map(int, LINE.findall(demo.output)), default=0) < SHOT_AT * seconds:
+        request = demo.wait_for(r"(curl -s .*)\n").group(1)
+
+        def shown_long_enough() -> bool:
             assert demo.process.poll() is None, demo.output
-            assert time.monotonic() < deadline_s, demo.output
-            time.sleep(0.5)
+            return max(map(int, LINE.findall(demo.output)), default=0) >= SHOT_AT * seconds
+
+        assert wait_until(shown_long_enough, 2 * seconds), demo.output
         screenshot(address, path, WIDTH_PX, HEIGHT_PX)
+        answer = subprocess.run(shlex.split(request), capture_output=True, text=True, check=True)
         assert demo.end() == 0, demo.output
-        return demo.output
+        return f"{demo.output}\n{answer.stdout}"
 
 
 def main() -> None:
