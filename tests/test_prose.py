@@ -12,13 +12,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CLEAN = [
     "ARCHITECTURE.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "README.md",
     "docs/benchmarks-diary.md",
     "docs/benchmarks.md",
     "docs/guides",
     "docs/index.md",
     "docs/reference/spec.md",
+    "docs/tutorial.md",
     "deploy/monitoring",
+    "examples",
     "tests/docs",
     "deploy/models",
 ]

@@ -2,7 +2,7 @@
 
     python -m tests.docs.page_picture [--seconds 180] [--to docs/images/page.png]
 
-It runs `headrace demo` and opens the page in headless Chromium shortly before the end. It prints the
+It runs `headrace demo` and opens the page in headless Chromium before the end. Then it prints the
 output of the demo and the answer to the request that the demo suggests. It needs Chromium.
 """
 

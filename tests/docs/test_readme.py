@@ -12,8 +12,8 @@ from headrace.deploy.demo.view import DemoSummary, EventCounts, summary
 from headrace.deploy.reports.model_comparison import ComparisonSnapshot
 from headrace.ingest.replay.layout import parse_layout
 from headrace.learner.spec.model_spec import load_spec, parse_spec
-from tests.deploy.pages import blocks, command_of, commands
 from tests.docs.page_picture import LARGEST_BYTES, PICTURE
+from tests.docs.pages import blocks, command_of, commands
 from tests.docs.walk import EXAMPLES, ROOT, shape
 
 PAGE = (ROOT / "README.md").read_text()
@@ -91,10 +91,6 @@ def test_the_output_of_the_demo_is_what_the_readme_shows() -> None:
 
 def test_the_answer_of_the_readme_has_the_keys_of_an_answer() -> None:
     [answer] = blocks(PAGE, "json")
-    [tutorial] = [
-        each
-        for each in blocks((ROOT / "docs" / "tutorial.md").read_text(), "json")
-        if "live-1" not in each and '"predictions"' in each
-    ][:1]
-    keys = re.findall(r'"(\w+)":', tutorial)
-    assert re.findall(r'"(\w+)":', answer) == keys
+    tutorial = "".join(blocks((ROOT / "docs" / "tutorial.md").read_text(), "json"))
+    keys = re.compile(r'"(\w+)":')
+    assert set(keys.findall(answer)) <= set(keys.findall(tutorial))
