@@ -18,13 +18,8 @@ Import these names and no others: the modules behind them may move.
 """
 MODULES: dict[str, tuple[str, ...]] = {
     "headrace": (),
-    "headrace.ingest.client": (
-        "CollectorClient",
-        "ClientSettings",
-        "UndeliverableEvent",
-        "NotDelivered",
-    ),
-    "headrace.learner.models.deep.contract": ("NetworkShape", "NetworkBatch", "hidden_layers"),
+    "headrace.ingest.client": ("ClientSettings", "UndeliverableEvent", "NotDelivered"),
+    "headrace.learner.models.deep": ("NetworkShape", "NetworkBatch", "hidden_layers"),
 }
 """Module -> the names to show; without any, those of its `__all__`."""
 
@@ -49,7 +44,7 @@ def _described(name: str, thing: Any, marks: str) -> Iterator[str]:
         yield f"\n```python\n{_signature(name, thing)}\n```\n"
     text = inspect.getdoc(thing)
     if text and not text.startswith(f"{name}("):
-        yield f"\n{_escaped(text)}\n"
+        yield f"\n{text}\n"
     if inspect.isclass(thing):
         attributes = dict(attribute_docstrings(thing))
         if attributes:
@@ -81,9 +76,4 @@ def _signature(name: str, thing: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return _escaped(text).replace("|", "\\|")
-
-
-def _escaped(text: str) -> str:
-    """A docstring as Markdown: underscores of names must not become emphasis."""
-    return re.sub(r"(?<=\w)_(?=\w)", r"\\_", text)
+    return text.replace("|", "\\|")
