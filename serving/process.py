@@ -21,7 +21,7 @@ from headrace.ingest.http import (
 )
 from headrace.ingest.kafka import KafkaWriter
 from headrace.ingest.runtime import instance_name, publish_status, rare_collections, wall_ms
-from headrace.serving.api import AppParts, FastPathProtocol, RequestMetrics, make_app
+from headrace.serving.api import AppParts, RequestMetrics, choose_protocol, make_app
 from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
 from headrace.serving.observers import (
     PredictionLog,
@@ -177,7 +177,7 @@ def serve(
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])
-        run_app(app, listener, leaving, protocol=FastPathProtocol)
+        run_app(app, listener, leaving, protocol=choose_protocol())
         app.state.answering.close()
 
 

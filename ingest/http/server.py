@@ -65,7 +65,7 @@ def run_app(
     listener: socket.socket,
     leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
-    protocol: type[SingleWriteProtocol] | None = None,
+    protocol: type[HttpToolsProtocol] | None = None,
 ) -> None:
     """Serve `app` on `listener` until `leaving.stop` is set.
 

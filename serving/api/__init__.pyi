@@ -1,4 +1,4 @@
 from .app import AppParts as AppParts
 from .app import make_app as make_app
-from .fast_path import FastPathProtocol as FastPathProtocol
+from .fast_path_probe import choose_protocol as choose_protocol
 from .request_metrics import RequestMetrics as RequestMetrics

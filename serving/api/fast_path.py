@@ -1,29 +1,35 @@
-"""A request that came in one piece is answered without a task, a scope or a channel of its own.
+"""Answers requests that arrive in one piece without ASGI: a low-level optimization.
 
-Nearly all that are posted to the paths that everything is about are whole once their head was
-read: the body came in the same packet. For those, what ASGI and asyncio put between the socket and
-the answer costs as much as the answer. So `FastPathProtocol` holds such a request until the bytes
-at hand end. Is it whole by then, the coroutine that answers every such request is made and driven
-from here. Else uvicorn gets what was held, and goes on as if it had had it from the beginning: a
-body that trickles, waits for `100 Continue`, stalls or breaks off is uvicorn's, and so is every
-other path, method and version.
+Almost every POST to `:predict` and `:rank` is complete once its head was read, because the body
+came in the same packet. For such a request, uvicorn's task, scope and channels cost as much as the
+prediction. `FastPathProtocol` holds it until the bytes at hand are read. If it is complete by then,
+the protocol drives the coroutine of `PredictionHandler.answer` itself. Otherwise uvicorn gets the
+held parts and continues as if it had received them in the first place. Bodies in several pieces,
+`Expect: 100-continue`, upgrades, HTTP/1.0 and all other routes are always uvicorn's.
 
-There is one way to decide what a request is told, `Answering.answer`, and this is another way to
-run it, not a second one. Of a coroutine's freedoms it must use none that need a task: it may await
-futures and give way, nothing else.
+Measured saving: a request of one candidate takes 256 us of processor time instead of 399 us by way
+of ASGI (lower quartile 176 instead of 271), without sockets (docs/benchmarks-diary.md, 2026-11-21).
 
-To uvicorn the request is a cycle like others: pipelined ones wait behind it, a server that leaves
-waits for it, and it knows when its client is gone.
+The price is a dependency on internals of uvicorn 0.54, which pyproject.toml therefore pins to the
+minor version. On `HttpToolsProtocol` these are the parser callbacks (`on_headers_complete`,
+`on_body`, `on_message_complete`, `on_response_complete`), `data_received`, and the attributes
+`cycle`, `expect_100_continue`, `flow.write_paused`, `headers`, `logger`, `loop`, `parser`,
+`server_state.default_headers`, `transport` and `url`. `FastPathRequest` also replaces uvicorn's
+`RequestResponseCycle`, so pipelined requests wait behind it, a shutdown waits for it, and a lost
+connection marks it. `fast_path_probe` checks all of this at startup and falls back to uvicorn.
+
+Both ways run the same `PredictionHandler.answer`, so they cannot decide differently. On the fast
+path no task exists: the coroutine may await futures and `asyncio.sleep(0)`, nothing else.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from http.client import responses
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Response
 from starlette.datastructures import Headers
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.ingest.http import SingleWriteProtocol
 from headrace.serving.api.app import LONGEST_PATH
@@ -40,19 +46,24 @@ if TYPE_CHECKING:
     from headrace.serving.api.app import Ask
 
 _NAMES = 256
-"""Names of headers that are remembered: no more are asked for."""
+"""Header names in the cache: more than the handlers ever look up."""
 
 
 @lru_cache(_NAMES)
-def _written(name: str) -> bytes:
+def _encoded(name: str) -> bytes:
     return name.lower().encode("latin-1")
 
 
+@lru_cache(None)  # of at most a few dozen statuses
+def _status_line(status: int) -> bytes:
+    return f"HTTP/1.1 {status} {responses.get(status, '')}\r\n".encode()
+
+
 class _Headers(Headers):
-    """Starlette's, quicker to say that there is none of a name."""
+    """Starlette's headers with a faster `get` for names that are missing."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        wanted = _written(key)
+        wanted = _encoded(key)
         for name, value in self.raw:
             if name == wanted:
                 return value.decode("latin-1")
@@ -60,10 +71,10 @@ class _Headers(Headers):
 
 
 class FastPathProtocol(SingleWriteProtocol):
-    """uvicorn's protocol, past which go those requests that `App.asked_by` knows."""
+    """uvicorn's protocol with a fast path for the routes that `App.asked_by` finds."""
 
     _held: tuple[Ask, str] | None = None
-    """Who is to answer the request at hand, which is not whole yet, and of which model."""
+    """Handler and model of the request that is being read, if it may take the fast path."""
     _body: bytes = b""
 
     def __init__(self, config: Config, *others: Any, **named: Any) -> None:
@@ -76,7 +87,7 @@ class FastPathProtocol(SingleWriteProtocol):
         parser = self.parser
         if (
             (cycle is None or cycle.response_complete)
-            and not self.flow.write_paused  # who does not read its answers waits for itself
+            and not self.flow.write_paused  # uvicorn waits until the client reads
             and parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
             and not self.expect_100_continue
@@ -99,9 +110,9 @@ class FastPathProtocol(SingleWriteProtocol):
             return
         (ask, name), self._held = self._held, None
         request = WholeRequest(_Headers(raw=self.headers), self._body)
-        prompted = FastPathRequest(self, ask(request, name))
-        self.cycle = prompted  # type: ignore[assignment]
-        prompted.begin()
+        cycle = FastPathRequest(self, ask(request, name))
+        self.cycle = cycle  # type: ignore[assignment]
+        cycle.begin()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -109,9 +120,9 @@ class FastPathProtocol(SingleWriteProtocol):
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let uvicorn have a request of which there is more to come."""
+        """Give an incomplete request to uvicorn."""
         self._held = None
-        if self.transport.is_closing():  # it was no HTTP, and was told so
+        if self.transport.is_closing():  # it was not HTTP: uvicorn has answered 400
             return
         super().on_headers_complete()
         if self._body:
@@ -119,7 +130,7 @@ class FastPathProtocol(SingleWriteProtocol):
 
 
 class FastPathRequest:
-    """A request under way, as uvicorn knows one: its cycle, which drives the answer itself."""
+    """A request in progress. It takes the place of uvicorn's `RequestResponseCycle`."""
 
     __slots__ = (
         "_answer",
@@ -136,24 +147,26 @@ class FastPathRequest:
 
     @property
     def message_event(self) -> FastPathRequest:
-        """What is told that the client is gone."""
+        """The event that uvicorn sets when the client disconnects."""
         return self
 
     def set(self) -> None:
-        """Nothing: it has all it needs, and looks whether anybody hears before it speaks."""
+        """Do nothing: the request is complete, and `_send` checks for a closed connection."""
 
     def begin(self) -> None:
-        """Run the answer until it waits. What is told at once is told when all bytes at hand were
-        read: those behind a request that ends the connection count for nothing.
-        """
-        said = self._run()
-        if said is not None:
-            self._protocol.loop.call_soon(self._say, said)
+        """Run the coroutine until it waits.
 
-    def _go_on(self, _: object = None) -> None:
-        said = self._run()
-        if said is not None:
-            self._say(said)
+        An immediate response is sent only after all bytes at hand are read, because bytes behind a
+        request that closes the connection must be ignored.
+        """
+        response = self._run()
+        if response is not None:
+            self._protocol.loop.call_soon(self._send, response)
+
+    def _resume(self, _: object = None) -> None:
+        response = self._run()
+        if response is not None:
+            self._send(response)
 
     def _run(self) -> Response | None:
         try:
@@ -165,19 +178,19 @@ class FastPathRequest:
             self._protocol.logger.error("Exception in an answer\n", exc_info=error)
             close = {"Connection": "close"}
             return Response("Internal Server Error", 500, close, media_type="text/plain")
-        if awaited is None:  # it gives way to others
-            self._protocol.loop.call_soon(self._go_on)
+        if awaited is None:  # asyncio.sleep(0)
+            self._protocol.loop.call_soon(self._resume)
         else:
-            awaited.add_done_callback(self._go_on)
+            awaited.add_done_callback(self._resume)
         return None
 
-    def _say(self, response: Response) -> None:
+    def _send(self, response: Response) -> None:
         self.response_complete = True
         protocol, status = self._protocol, response.status_code
         transport: BatchingTransport = protocol.transport  # type: ignore[assignment]
         if transport.is_closing():
             return
-        parts = [STATUS_LINE[status]]
+        parts = [_status_line(status)]
         for name, value in (*protocol.server_state.default_headers, *response.raw_headers):
             if name == b"connection":
                 self.keep_alive = self.keep_alive and value != b"close"

@@ -16,7 +16,7 @@ from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.requests.limits import RequestLimits
 from tests.serving.scenery import gains_of_article
 from tests.serving.test_app import complete
-from tests.serving.test_promptly import Connection, posted
+from tests.serving.test_fast_path import Connection, posted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A request that came in one piece is answered past ASGI, and exactly as by way of it."""
+"""The fast path: a request in one piece gets the same answer as by way of ASGI."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from headrace.ingest.http.server import SingleWriteProtocol
-from headrace.serving.api.fast_path import FastPathProtocol
+from headrace.serving.api.fast_path import FastPathProtocol, _status_line
+from headrace.serving.api.fast_path_probe import choose_protocol
 from headrace.serving.requests.limits import RequestLimits
 from tests.serving.test_app import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pytest
 
     from tests.serving.scenery import Serving
 
@@ -104,7 +105,7 @@ class Connection(asyncio.Transport):
         self.paused = False
 
     async def send(self, pieces: Sequence[bytes]) -> None:
-        """Send these one after the other, each as soon as it is read."""
+        """Send the pieces one after the other, each once the protocol reads."""
         for piece in pieces:
             await until(lambda: self.closed or not self.paused)
             if not self.closed:
@@ -112,12 +113,12 @@ class Connection(asyncio.Transport):
             await asyncio.sleep(0)
 
     async def answered(self) -> bytes:
-        """Return all that was said once there is nothing more to say."""
+        """Return all responses once the last request is answered."""
         protocol = self.protocol
         await until(
             lambda: self.closed or (protocol.cycle.response_complete and not protocol.pipeline)
         )
-        await asyncio.sleep(0)  # what was written is sent in a moment
+        await asyncio.sleep(0)  # the transport sends in the next turn of the loop
         protocol.connection_lost(None)
         await until(lambda: not self.state.tasks)
         return self.told
@@ -128,7 +129,7 @@ async def until(true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < deadline, "did not come true in time"
         turns += 1
-        await asyncio.sleep(0 if turns < 100 else 0.001)  # by and by the thread aside needs a turn
+        await asyncio.sleep(0 if turns < 100 else 0.001)  # the computing thread needs a turn
 
 
 def serving(**limits: Any) -> Serving:
@@ -154,11 +155,11 @@ def answers(kind: type[SingleWriteProtocol], server: Serving, pieces: Sequence[b
     st.lists(st.floats(0.0, 1.0), max_size=4),
     st.sampled_from(SERVING),
 )
-def test_both_ways_say_the_same_however_requests_are_cut_and_queued(
+def test_the_fast_path_and_asgi_answer_alike_however_requests_are_cut_and_pipelined(
     names: list[str], cuts: list[float], server: Serving
 ) -> None:
     sent = b"".join(REQUESTS[name] for name in names)
-    at = [0, *sorted(int(each * len(sent)) for each in cuts), len(sent)]
+    at = [0, *sorted(int(cut * len(sent)) for cut in cuts), len(sent)]
     pieces = [sent[i:j] for i, j in itertools.pairwise(at) if i < j]
     expected = answers(SingleWriteProtocol, server, pieces)
     assert expected.startswith(b"HTTP/1.1 ")
@@ -166,7 +167,7 @@ def test_both_ways_say_the_same_however_requests_are_cut_and_queued(
     assert answers(FastPathProtocol, server, [sent]) == expected
 
 
-def test_each_request_gets_the_same_from_both_ways_whole() -> None:
+def test_the_fast_path_and_asgi_answer_alike_each_kind_of_request() -> None:
     for name, request in REQUESTS.items():
         expected = answers(SingleWriteProtocol, SERVING[0], [request])
         assert answers(FastPathProtocol, SERVING[0], [request]) == expected, name
@@ -179,7 +180,7 @@ def test_each_request_gets_the_same_from_both_ways_whole() -> None:
     assert [statuses[each] for each in refused] == [415, 422, 404, 413, 401, 404]
 
 
-def test_what_is_whole_goes_past_asgi_and_what_is_not_goes_by_way_of_it() -> None:
+def test_only_requests_in_one_piece_bypass_asgi() -> None:
     async def ask(pieces: Sequence[bytes]) -> tuple[bytes, int]:
         connection = Connection(FastPathProtocol, SERVING[0])
         app, calls = connection.protocol.app, 0
@@ -202,7 +203,7 @@ def test_what_is_whole_goes_past_asgi_and_what_is_not_goes_by_way_of_it() -> Non
 
 @settings(deadline=None, max_examples=50)
 @given(st.floats(0.0, 1.0), st.integers(0, 4), st.sampled_from(SERVING))
-def test_a_client_that_goes_away_leaves_room_for_others(
+def test_a_request_whose_client_disconnects_gives_up_its_place(
     cut: float, turns: int, server: Serving
 ) -> None:
     async def leave() -> None:
@@ -222,7 +223,7 @@ def under_way(server: Serving) -> float | None:
     return server.registry.get_sample_value("headrace_server_requests_under_way")
 
 
-def test_an_error_of_ours_is_told_and_logged_and_ends_the_connection(
+def test_an_error_of_the_server_is_logged_and_answered_with_500_and_close(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serving()
@@ -241,7 +242,7 @@ def test_an_error_of_ours_is_told_and_logged_and_ends_the_connection(
     assert under_way(server) == 0
 
 
-def test_a_server_that_leaves_finishes_what_is_under_way() -> None:
+def test_a_shutdown_finishes_the_request_of_a_connection() -> None:
     async def ask() -> tuple[bytes, bytes, bool]:
         connection = Connection(FastPathProtocol, SERVING[0])
         connection.protocol.data_received(ONE)
@@ -256,7 +257,7 @@ def test_a_server_that_leaves_finishes_what_is_under_way() -> None:
     assert closed
 
 
-def test_who_does_not_read_its_answers_gets_no_more_of_them() -> None:
+def test_a_client_that_does_not_read_gets_its_next_answer_when_it_reads_again() -> None:
     async def ask() -> tuple[bytes, bytes]:
         connection = Connection(FastPathProtocol, SERVING[0])
         connection.protocol.pause_writing()
@@ -272,6 +273,75 @@ def test_who_does_not_read_its_answers_gets_no_more_of_them() -> None:
     assert said.startswith(b"HTTP/1.1 200")
 
 
-def test_what_is_no_http_is_refused_also_in_the_middle_of_a_request() -> None:
+def test_invalid_http_in_the_middle_of_a_request_gets_400() -> None:
     broken = CHUNKED.replace(b"\r\n0\r\n\r\n", b"\r\nnonsense\r\n\r\n")
     assert answers(FastPathProtocol, SERVING[0], [broken]).startswith(b"HTTP/1.1 400")
+
+
+CALLBACKS = [
+    *("connection_made", "connection_lost", "data_received", "shutdown", "pause_writing"),
+    *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete"),
+]
+ATTRIBUTES = [
+    *("cycle", "expect_100_continue", "flow", "headers", "logger", "loop", "parser", "pipeline"),
+    *("server_state", "transport", "url"),
+]
+CYCLE = ["disconnected", "keep_alive", "message_event", "response_complete"]
+
+
+def test_uvicorn_has_the_internals_that_the_fast_path_uses() -> None:
+    async def internals() -> tuple[list[str], list[str], list[str]]:
+        connection = Connection(SingleWriteProtocol, SERVING[0])
+        connection.protocol.data_received(ONE)
+        protocol = connection.protocol
+        missing = (
+            [name for name in CALLBACKS if not callable(getattr(HttpToolsProtocol, name, None))],
+            [name for name in ATTRIBUTES if not hasattr(protocol, name)],
+            [name for name in CYCLE if not hasattr(protocol.cycle, name)],
+        )
+        assert protocol.flow.write_paused is False
+        assert isinstance(protocol.server_state.default_headers, list)
+        assert callable(protocol.parser.should_upgrade)
+        await connection.answered()
+        return missing
+
+    assert asyncio.run(internals()) == ([], [], []), (
+        f"uvicorn {uvicorn.__version__} changed internals that serving/api/fast_path.py uses"
+    )
+    assert all(_status_line(status) == line for status, line in STATUS_LINE.items())
+
+
+def test_the_fast_path_is_chosen_with_the_pinned_uvicorn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert choose_protocol() is FastPathProtocol
+    assert caplog.text == ""
+
+
+class Silent(FastPathProtocol):
+    """As if uvicorn no longer called back at the end of a message."""
+
+    def on_message_complete(self) -> None:
+        pass
+
+
+class Crashing(FastPathProtocol):
+    """As if uvicorn had renamed an attribute."""
+
+    def on_headers_complete(self) -> None:
+        self.no_such_attribute  # type: ignore[attr-defined]  # noqa: B018
+
+
+class Lossy(FastPathProtocol):
+    """As if uvicorn no longer took over requests in several pieces."""
+
+    def _hand_over(self) -> None:
+        self._held = None
+
+
+@pytest.mark.parametrize("broken", [Silent, Crashing, Lossy])
+def test_a_server_with_an_incompatible_uvicorn_warns_and_does_without_the_fast_path(
+    broken: type[FastPathProtocol], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert choose_protocol(broken) is HttpToolsProtocol
+    assert "the fast path does not work with uvicorn" in caplog.text
