@@ -1,8 +1,11 @@
-"""Answers requests from replicas of models that follow the parameter server.
+"""Answers prediction requests from replicas that follow the parameter server.
 
-`api` is what is said over HTTP, `models` what is scored by whom and under which alias, `replicas`
-the rows and how fresh they are, `predictions` the log of what was served, `page` what an operator
-looks at, `evaluation` the accuracy that users got; `process` holds a server together.
+Read `process` first: it puts a server together. Then follow a request: `api` receives it,
+`requests` decodes it, `models` scores it with rows of `replicas`, and `observers` get the answer
+afterwards (prediction log, shadow models). `workers` spreads one server over several processes.
+
+Three parts run without HTTP requests: `scoring` writes predictions for impressions from Kafka,
+`evaluation` measures the accuracy of what was served, and `page` draws both for operators.
 """
 
 import lazy_loader

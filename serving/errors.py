@@ -1,6 +1,6 @@
-"""Why a server cannot start. What it has to say to those who ask is in `api.refusal`.
+"""Errors that end a server, a scorer or an evaluation.
 
-Why evaluation stops.
+Errors of a single request are `RequestRefused` (`ingest.http`, `requests.refusals`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ class ServingError(Exception):
 
 
 class BadAlias(ServingError):
-    """An alias cannot be what it was asked to be."""
+    """An alias cannot point at the requested model."""
 
 
 class BadSnapshot(ServingError):
-    """It is not clear which snapshot is to be served, or as what."""
+    """A snapshot, or the name to serve it under, is ambiguous or missing."""
 
 
 class EvaluationError(ServingError):
-    """What is evaluated, or with what, is not as it must be; the message says what to do."""
+    """The evaluation cannot go on; the message says what to do."""

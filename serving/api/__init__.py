@@ -1,8 +1,9 @@
-"""What a server says over HTTP, and what it takes.
+"""HTTP routes of a prediction server.
 
-`app` puts the routes together. A request goes through `limits`, then `request` (JSON) or `tensors`
-(the Open Inference Protocol), `answering`, and leaves as `answer`, a tensor or a `refusal`.
-`status` has models and health, `admin` the aliases, `openapi` the page that documents all of it.
+`app` assembles the routes, and `handler` answers a prediction request in four numbered steps.
+`load_shedding` decides whether a request gets in. Two adapters read and write the protocols: JSON
+in `handler` with `responses`, tensors in `open_inference`. `fast_path` runs the handler without
+ASGI. `health`, `admin` and `openapi` serve status, aliases and documentation.
 """
 
 import lazy_loader

@@ -1,12 +1,12 @@
-"""Aliases over HTTP, for operators: which there are, switch one, take a switch back.
+"""Shows and changes aliases over HTTP.
 
     GET    /v1/aliases
     PUT    /v1/aliases/{alias}            {"model": "news-2", "expected": "news"}
     POST   /v1/aliases/{alias}:revert
     DELETE /v1/aliases/{alias}
 
-Changing one needs a token of its own kind: who may ask for predictions may not choose who answers.
-Without such tokens only a server that no other machine reaches takes changes.
+Changes need an admin token. A token for predictions is not enough: a client must not choose the
+model that answers it. Without admin tokens, only a server on a loopback address accepts changes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LIMITS = RequestLimits(body_bytes=4096)
 
 
 class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an alias is to be."""
+    """Body of a PUT: the model that an alias points at from now on."""
 
     model: str
     expected: str | None = None
-    """Refuse (409) unless the alias is this model now; empty: unless there is no such alias."""
+    """Refuse (409) unless the alias is this model now. Empty: unless the alias does not exist."""
 
 
 _decode = msgspec.json.Decoder(Switch).decode
@@ -59,16 +59,19 @@ _SWITCH_BODY = {
 
 
 def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bool) -> None:
-    """Add the routes. `open_to_all`: changes need no token, for only this machine can ask."""
+    """Add the routes.
+
+    open_to_all: whether changes need no token where `tokens` is empty.
+    """
     tags: list[str | Enum] = ["aliases"]
 
-    @app.get("/v1/aliases", tags=tags, summary="What every alias stands for")
+    @app.get("/v1/aliases", tags=tags, summary="List aliases")
     async def show() -> Response:
         return Response(encode({"aliases": aliases.table}), media_type=JSON)
 
     def allowed(request: Request) -> None:
         if not tokens and not open_to_all:
-            expected = "a server with --admin-tokens, or one that only its own machine reaches"
+            expected = "a server with --admin-tokens, or one on a loopback address"
             raise RequestRefused(403, "", expected, "neither")
         tokens.check(request.headers.get("authorization"))
 
@@ -76,15 +79,13 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         try:
             now = change()
         except BadAlias as error:
-            raise RequestRefused(
-                409, "alias", "an alias that can be changed so", str(error)
-            ) from error
+            raise RequestRefused(409, "alias", "a valid change", str(error)) from error
         return Response(encode({"aliases": aliases.table} if now is None else now), media_type=JSON)
 
     @app.put(
         "/v1/aliases/{alias}",
         tags=tags,
-        summary="Let an alias be a model, at once",
+        summary="Point an alias at a model",
         openapi_extra={"requestBody": _SWITCH_BODY},
     )
     async def switch(alias: str, request: Request) -> Response:
@@ -95,7 +96,9 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         except RequestRefused as refused:
             return as_response(refused)
 
-    @app.post("/v1/aliases/{alias}:revert", tags=tags, summary="Back to the model before")
+    @app.post(
+        "/v1/aliases/{alias}:revert", tags=tags, summary="Point an alias at its previous model"
+    )
     async def revert(alias: str, request: Request) -> Response:
         try:
             allowed(request)
@@ -103,7 +106,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         except RequestRefused as refused:
             return as_response(refused)
 
-    @app.delete("/v1/aliases/{alias}", tags=tags, summary="Take an alias away")
+    @app.delete("/v1/aliases/{alias}", tags=tags, summary="Remove an alias")
     async def remove(alias: str, request: Request) -> Response:
         try:
             allowed(request)

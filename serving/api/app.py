@@ -1,7 +1,7 @@
-"""The HTTP face of a server, put together.
+"""Assembles the HTTP application of a server.
 
-What is asked thousands of times a second goes past the layers of FastAPI, on raw bytes; the rest is
-plain FastAPI.
+The two routes that take thousands of requests a second, `:predict` and `:rank`, bypass FastAPI and
+work on raw bytes. All other routes are plain FastAPI.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ if TYPE_CHECKING:
     from headrace.serving.models import AnswerObserver, ModelRegistry
 
 Ask: TypeAlias = "Callable[[BodySource | WholeRequest, str], Coroutine[Any, Any, Response]]"
-"""Answers a request to the model, or alias, of this name."""
+"""Answers a request to the model or alias of this name."""
 
 LONGEST_PATH = 200
-"""Bytes of a path that is remembered: of no other can so many be kept."""
+"""Bytes of the longest path in the cache of routes. Bounds the cache's memory."""
 _PATHS = 256
+"""Paths in the cache of routes."""
 _PLAIN = re.compile(rb"[\w/:.@~-]+").fullmatch
-"""A path of which nothing is packed, and that has nothing behind it."""
+"""A path without percent escapes and without a query string."""
 _MODELS = "/v1/models/"
 
 
 @dataclass(frozen=True, slots=True)
 class AppParts:
-    """What an application is made of."""
+    """Dependencies of an application."""
 
     models: ModelRegistry
     metrics: RequestMetrics
@@ -57,33 +58,35 @@ class AppParts:
     limits: RequestLimits = field(default_factory=RequestLimits)
     readiness: Readiness = field(default_factory=Readiness)
     tokens: Tokens = field(default_factory=Tokens)
-    """Of those who may ask for predictions."""
+    """Tokens for predictions."""
     admin_tokens: Tokens = field(default_factory=Tokens)
-    """Of those who may change aliases."""
+    """Tokens for changes of aliases."""
     admin_open: bool = False
-    """Whether aliases may be changed without a token where there are none."""
+    """Whether aliases may be changed without a token if `admin_tokens` is empty."""
     beside: Sequence[AnswerObserver] = ()
-    """Who is told of every answer."""
+    """Receive every answer."""
     metrics_here: bool = True
-    """Whether /metrics is answered: not where several processes answer on one port."""
+    """Whether to serve /metrics. False where several processes share a port: a scrape would reach
+    any one of them."""
 
 
 class App(FastAPI):
-    """FastAPI, but for the two paths that everything is about: they go past it.
+    """A FastAPI application whose `:predict` and `:rank` bypass middleware and routing.
 
-    Layers of middleware and a list of routes tried in turn cost a short request as much as its
-    answer does, and do nothing for it.
+    For a short request, FastAPI's middleware and its linear search of routes cost as much as the
+    prediction itself.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.asked: dict[str, Ask] = {}
-        """By what is asked of a model: who answers."""
+        """Handlers by verb (`predict`, `rank`)."""
         self.asked_at = lru_cache(_PATHS)(self._asked_at)
-        """`asked_by` of a path as it was sent, at most LONGEST_PATH bytes; of others, None."""
+        """A cached `asked_by` for raw paths of at most LONGEST_PATH bytes. None for paths with
+        escapes or a query string."""
 
     def asked_by(self, path: str) -> tuple[Ask, str] | None:
-        """Return who answers what is posted to this path, and of which model; None: FastAPI."""
+        """Return the handler and the model's name for a POST to this path; None: FastAPI's."""
         name, _, verb = path.removeprefix(_MODELS).rpartition(":")
         ask = self.asked.get(verb)
         return (ask, name) if ask is not None and name and "/" not in name else None

@@ -1,13 +1,15 @@
-"""The hot path: from a request to its answer, whatever protocol it came in.
+"""Answers prediction requests: the hot path of a server, for every protocol.
 
-Bodies are raw bytes, decoded and checked by a type made from the model spec; no validation library
-or middleware stands here. A short request is computed on the event loop: it takes a fraction of a
-millisecond for a hundred candidates, less than handing it to another thread and back would cost the
-p99. A long one, or one of a model that is costly, is computed on one thread beside it. Those of one
-candidate that came together are scored together (`models.together`).
+Bodies stay raw bytes until a decoder made from the model spec parses and checks them in one step.
+Computation runs in one of three places:
 
-What others do with an answer (the log of predictions, shadow models) gets it afterwards, by
-reference, and must not wait.
+- A short request runs on the event loop. A hundred candidates take a fraction of a millisecond,
+  which is less than a handover to another thread and back would add to the p99.
+- Short requests that arrive together are scored as one batch (`models.micro_batching`).
+- A long request, or one to a costly model, runs on a single thread beside the event loop.
+
+Observers (prediction log, shadow models) receive the answer afterwards, by reference. They must
+not block.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class EncodedAnswer(NamedTuple):
 
 
 class _AnswerResponse(Response):
-    """The response to a request that was answered, made with less ado than others."""
+    """A successful response, built without Starlette's header processing."""
 
     def __init__(self, written: EncodedAnswer) -> None:
         self.status_code, self.background, self.body = 200, None, written.body
@@ -79,20 +81,20 @@ class _AnswerResponse(Response):
 
 
 class ProtocolAdapter(Protocol):
-    """How one protocol reads requests and writes answers."""
+    """Reads requests and writes answers of one protocol."""
 
     def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:
-        """Return what is asked of this model. Raises RequestRefused."""
+        """Decode a request to this model. Raises RequestRefused."""
 
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
-        """Return the answer."""
+        """Encode the answer."""
 
     def refuse(self, refused: RequestRefused) -> Response:
-        """Return the answer to a request that has none."""
+        """Return the response to a refused request."""
 
 
 class PredictionHandler:
-    """Answers requests; `close` ends its thread."""
+    """Answers prediction requests. Owns a thread; call `close`."""
 
     def __init__(
         self,
@@ -109,18 +111,18 @@ class PredictionHandler:
         self._names, self._together = RequestNames(), MicroBatcher()
 
     def close(self) -> None:
-        """Wait for what is computed aside."""
+        """Wait for computations on the thread, and end it."""
         self._aside.shutdown()
 
     async def answer(
         self, request: BodySource | WholeRequest, name: str, face: ProtocolAdapter
     ) -> Response:
-        """PredictResponse one request to the model or alias `name`, and count it.
+        """Answer one request to the model or alias `name`, and count it.
 
-        1. who      a good token, else 401; a model, else 404
-        2. body     read, within its bounds, else 408, 413 or 415
-        3. room     so much work ahead and no more, else 503
-        4. compute  decode, check, encode, score, write
+        1. authorize  401 without a valid token, 404 for an unknown model
+        2. read       408, 413 or 415 if the body is late, too large or compressed
+        3. admit      503 if too much work is queued already
+        4. compute    decode, check, encode, score, write
         """
         model, room = "", self._room
         try:
@@ -144,7 +146,7 @@ class PredictionHandler:
             return face.refuse(refused)
         except ClientDisconnect:
             self._metrics.refused(model, _CLIENT_GONE)
-            return Response(status_code=_CLIENT_GONE)  # nobody reads it
+            return Response(status_code=_CLIENT_GONE)  # never sent: the connection is closed
         self._metrics.answered(model, seconds, candidates)
         return _AnswerResponse(written)
 
@@ -155,7 +157,7 @@ class PredictionHandler:
         self._room.take(size)
         busy_s, since_s = None, time.monotonic()
         try:
-            # those who arrived together are all counted before the first of them is computed
+            # count all requests that arrived together before computing the first one
             await asyncio.sleep(0)
             began_s = time.perf_counter()
             if target.served.costly or size > self._room.limits.aside_bytes:
@@ -186,9 +188,9 @@ class PredictionHandler:
         face: ProtocolAdapter,
         since_s: float,
     ) -> tuple[EncodedAnswer, int]:
-        """Return the answer to a body, and how many candidates it has. Raises RequestRefused.
+        """Return the answer to a body and its count of candidates. Raises RequestRefused.
 
-        since_s: when it was there, by the clock that never goes back.
+        since_s: monotonic time at which the body was complete.
         """
         ready = self._read(target, body, headers, face, since_s)
         written = self._write(ready, score(ready), body, headers, face)
@@ -202,7 +204,7 @@ class PredictionHandler:
         face: ProtocolAdapter,
         since_s: float,
     ) -> tuple[EncodedAnswer, int, float]:
-        """Return what `compute` does, and how many seconds of it are this request's."""
+        """Like `compute`, in a batch. Also return the seconds that this request took of it."""
         began_s = time.perf_counter()
         ready = self._read(target, body, headers, face, since_s)
         asked, busy_s = ready.asked, time.perf_counter() - began_s
@@ -247,13 +249,13 @@ class PredictionHandler:
 
 
 class _JsonAdapter:
-    """What our own two routes have in common."""
+    """Shared by the two JSON routes."""
 
     def __init__(self) -> None:
         self._telling = StatusFields()
 
     def learned(self, scored: ScoredRequest) -> dict[str, Any]:
-        """Return what every answer says of the information that it came from, by name."""
+        """Return the fields of `ResponseBase` by name."""
         return {
             "model": scored.target.served.spec.name,
             "alias": scored.target.alias,
@@ -267,14 +269,14 @@ class _JsonAdapter:
 
 
 class PredictAdapter(_JsonAdapter):
-    """`:predict`: all candidates, in their order."""
+    """`:predict`: scores of all candidates, in request order."""
 
     def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
-        """Return what is asked. Raises RequestRefused (413, 422)."""
+        """Decode a request. Raises RequestRefused (413, 422)."""
         return served.decoder.decode(body)
 
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
-        """Return the predictions."""
+        """Encode the predictions."""
         named = [scored.names, scored.scores.tolist()]
         if scored.uncertainties is not None:
             named.append(scored.uncertainties.tolist())
@@ -285,15 +287,15 @@ class PredictAdapter(_JsonAdapter):
 
 
 class RankAdapter(_JsonAdapter):
-    """`:rank`: the likeliest candidates, the likeliest first."""
+    """`:rank`: the `top_k` candidates with the highest scores, in descending order."""
 
     def read(self, served: ServedModel, body: bytes, headers: Mapping[str, str]) -> CheckedRequest:  # noqa: ARG002
-        """Return what is asked. Raises RequestRefused (413, 422)."""
+        """Decode a request. Raises RequestRefused (413, 422)."""
         return served.decoder.decode_rank(body)
 
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
-        """Return the ranking."""
-        assert scored.chosen is not None  # a request to rank has a top_k
+        """Encode the ranking."""
+        assert scored.chosen is not None  # decode_rank always sets top_k
         places = scored.chosen.tolist()
         scores = scored.scores[scored.chosen].tolist()
         ranking = [

@@ -1,4 +1,4 @@
-"""How models stand, and whether the server is well: for people, balancers and Prometheus."""
+"""Serves model status, health and metrics: for people, load balancers and Prometheus."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -> None:
-    """Add what tells of models."""
+    """Add the routes for the status of models."""
 
-    @app.get("/v1/models", tags=["models"], summary="How every model stands")
+    @app.get("/v1/models", tags=["models"], summary="Status of every model")
     async def all_models() -> Response:
         now = now_ms()
         body = encode({"models": [status(each, now) for each in models]})
         return Response(body, media_type=JSON)
 
-    @app.get("/v1/models/{name}", tags=["models"], summary="How a model, or an alias, stands")
+    @app.get("/v1/models/{name}", tags=["models"], summary="Status of a model or alias")
     async def one_model(name: str) -> Response:
         try:
             served = models.find(name).served
@@ -39,16 +39,18 @@ def add_status(app: FastAPI, models: ModelRegistry, now_ms: Callable[[], int]) -
 
 
 def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> None:
-    """Add what a balancer asks."""
+    """Add the probes of load balancers: liveness and readiness."""
 
-    @app.get("/health/live", tags=["health"], summary="Whether the process answers at all")
+    @app.get("/health/live", tags=["health"], summary="Whether the process is alive")
     async def live() -> Response:
         return Response(encode({"live": True}), media_type=JSON)
 
-    @app.get("/health/ready", tags=["health"], summary="Whether predictions are answered")
+    @app.get(
+        "/health/ready", tags=["health"], summary="Whether the server is ready for predictions"
+    )
     async def ready() -> Response:
         waiting = [each.spec.name for each in models if not each.rows.standing.complete]
-        # one that cannot be completed is no reason to leave the others unasked
+        # a model that failed must not take the others out of service
         failed = [each.spec.name for each in models if each.rows.failure is not None]
         answers = set(waiting) <= set(failed) and not readiness.leaving
         body = encode(
@@ -63,7 +65,7 @@ def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> Non
 
 
 def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
-    """Add what Prometheus asks, where it has no port of its own."""
+    """Add the route for Prometheus."""
 
     @app.get("/metrics", tags=["health"], summary="Metrics in Prometheus format")
     def show_metrics() -> Response:

@@ -1,13 +1,13 @@
-"""How much a server takes at a time, and what it says when it has enough.
+"""Load shedding: refuses requests that would wait too long, and reads bodies within limits.
 
-One thread computes, so what is taken and not yet answered is a queue, and its length is the time
-that the next request would wait. `LoadShedder` knows how long: it counts the bytes that wait and
-learns, from each request it has seen through, how long a byte takes on this machine with this
-model. Who would wait for longer than `waiting_ms` is told at once to come back (503, Retry-After),
-which costs next to nothing: so under any load those who are answered are answered in time.
+One thread computes, so admitted requests form a queue whose length is the next request's wait.
+`LoadShedder` estimates that wait. It counts the queued bytes, and learns from every finished
+request how long a byte takes on this machine with this model. A request that would wait longer
+than `waiting_ms` gets a 503 with Retry-After at once, which costs almost nothing. Under any load,
+admitted requests are therefore answered in time.
 
-Requests that arrive while one is computed are not seen until it is done; so the longest wait is
-about twice `waiting_ms`, and never that of a backlog.
+Requests that arrive during a computation are only seen after it. The longest wait is thus about
+twice `waiting_ms`, never that of a backlog.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 _REQUEST_COST_BYTES = 2_000
-"""What a request costs whatever is in it, as bytes of body that would take as long."""
+"""Fixed cost of a request, in bytes of body that take as long."""
 _FIRST_GUESS_S = 1e-7
-"""For a byte, before anything was measured: 10 MB/s."""
+"""Seconds for a byte before the first measurement: 10 MB/s."""
 _NEWEST_SHARE = 0.05
-"""Weight of the last request in the mean: some twenty requests are remembered."""
+"""Weight of the last request in the moving average: it spans about twenty requests."""
 
 
 class LoadShedder:
-    """What is under way now, and how long it will take."""
+    """The requests in progress, and an estimate of the time they need."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.requests = 0
-        """Bodies being read, waiting or computed."""
+        """Requests whose body is being read, queued or computed."""
         self._cost = 0
         self._waiting = 0
         self._cost_s = _FIRST_GUESS_S
 
     @property
     def waiting_s(self) -> float:
-        """How long what is taken will take."""
+        """Estimated seconds until the queue is empty."""
         return self._cost * self._cost_s
 
     @property
     def waiting(self) -> int:
-        """How many were taken and have no answer yet."""
+        """Requests that are queued or computed."""
         return self._waiting
 
     def arrive(self) -> None:
-        """Let a request in to read its body. Raises RequestRefused (503)."""
+        """Admit a request to read its body. Raises RequestRefused (503)."""
         if self.requests >= self.limits.requests:
-            expected = f"at most {self.limits.requests} requests under way"
+            expected = f"at most {self.limits.requests} requests in progress"
             raise _full(expected, f"{self.requests}")
         self.requests += 1
 
     def depart(self) -> None:
-        """Take `arrive` back."""
+        """Undo `arrive`."""
         self.requests -= 1
 
     def take(self, size_bytes: int) -> None:
         """Queue a body. Raises RequestRefused (503) if too much is ahead of it."""
         if self._waiting and self.waiting_s * 1000 > self.limits.waiting_ms:
-            expected = f"at most {self.limits.waiting_ms} ms of work ahead of a request"
+            expected = f"at most {self.limits.waiting_ms} ms of queued work"
             raise _full(expected, f"{self.waiting_s * 1000:.0f} ms")
         self._waiting += 1
         self._cost += size_bytes + _REQUEST_COST_BYTES
 
     def done(self, size_bytes: int, busy_s: float | None) -> None:
-        """Take `take` back; `busy_s` is how long it took, None if it failed."""
+        """Undo `take`. `busy_s`: seconds of computation, None if it failed."""
         cost = size_bytes + _REQUEST_COST_BYTES
         self._waiting -= 1
         self._cost -= cost
@@ -79,21 +79,21 @@ class LoadShedder:
 
 
 class BodySource(Protocol):
-    """A request whose body may yet have to come."""
+    """A request whose body may still be arriving."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By name, whatever its case."""
+        """Headers by name, case-insensitive."""
 
     def stream(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises ClientDisconnect."""
+        """Yield the body as it arrives. Raises ClientDisconnect."""
 
 
 class WholeRequest(NamedTuple):
-    """A request that is all there."""
+    """A request that has arrived completely."""
 
     headers: Mapping[str, str]
-    """By name, whatever its case."""
+    """Headers by name, case-insensitive."""
     body: bytes
 
 
@@ -121,17 +121,15 @@ async def read_body(request: BodySource | WholeRequest, limits: RequestLimits) -
                     parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"
-        raise RequestRefused(408, "", expected, f"{size} bytes of it") from None
+        raise RequestRefused(408, "", expected, f"{size} bytes") from None
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _check_encoding(headers: Mapping[str, str]) -> None:
     encoding = headers.get("content-encoding")
     if encoding is not None and encoding.lower() not in ("", "identity"):
-        raise RequestRefused(415, "Content-Encoding", "a body that is not packed", encoding)
+        raise RequestRefused(415, "Content-Encoding", "an uncompressed body", encoding)
 
 
 def _full(expected: str, found: str) -> RequestRefused:
-    return RequestRefused(
-        503, "", expected, f"{found}: ask again after Retry-After, or another server"
-    )
+    return RequestRefused(503, "", expected, f"{found}: retry after Retry-After, or elsewhere")

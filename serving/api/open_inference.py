@@ -1,18 +1,18 @@
-"""The Open Inference Protocol v2 (KServe, Triton): its six routes, for clients that speak it.
+"""Serves the six routes of the Open Inference Protocol v2 (KServe, Triton).
 
     GET  /v2, /v2/health/live, /v2/health/ready
     GET  /v2/models/{model}[/versions/{version}][/ready]
     POST /v2/models/{model}[/versions/{version}]/infer
 
-A model's inputs and outputs are described in `tensors`. Its version, in this protocol, is the
-fingerprint of its spec: what a client was written for. How far the model has learned is a
-parameter of every answer (`version`, `age_ms_newest`, ...); `max_age_ms` and `min_version` among a
-request's parameters demand that it is fresh, and `snapshot` that it is the snapshot of that name.
+`requests.tensors` defines a model's inputs. The model version of this protocol is the fingerprint
+of the model's spec, because that is what a client is written for. Every answer has the learned
+state among its parameters (`version`, `age_ms_newest`, ...). A request can demand freshness with
+the parameters `max_age_ms` and `min_version`, and a named snapshot with `snapshot`.
 
-Binary extension: with the header `Inference-Header-Content-Length` the body is so many bytes of
-JSON and then the data of those inputs that have a `binary_data_size`, in order. An output is
-answered likewise where the request asks for it: `binary_data` of the output, or
-`binary_data_output` of the request.
+Binary extension: the header `Inference-Header-Content-Length` gives the length of the JSON at the
+start of the body. The data of all inputs with a `binary_data_size` follow, in order. Outputs are
+binary if the request asks for it: `binary_data` of an output, or `binary_data_output` of the
+request.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _DATATYPES = {SCORE: "FP64", ID: BYTES}
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that a request asks for."""
+    """A requested output tensor."""
 
     name: str
     parameters: dict[str, Any] = {}
 
 
 class InferRequest(msgspec.Struct, frozen=True):
-    """The JSON of a request."""
+    """JSON of a request."""
 
     inputs: list[Input]
     id: str = ""
@@ -80,17 +80,17 @@ _decode = msgspec.json.Decoder(InferRequest).decode
 
 
 def error_of(refused: RequestRefused) -> Response:
-    """Return a refusal as this protocol has it: one text."""
+    """Return the response to a refused request: this protocol has one string for errors."""
     field = f"{refused.refusal.field}: " if refused.refusal.field else ""
-    text = f"{field}expected {refused.refusal.expected}, found {refused.refusal.found}"
+    text = f"{field}expected {refused.refusal.expected}, got {refused.refusal.found}"
     return as_response(refused, encode({"error": text}))
 
 
 class _InferCandidates(CheckedRequest, frozen=True, eq=False):
-    """With what only this protocol asks for."""
+    """A checked request with the requested outputs."""
 
     outputs: tuple[tuple[str, bool], ...] = ()
-    """Name, and whether it is answered in binary."""
+    """Name, and whether the answer is binary."""
 
 
 class InferAdapter:
@@ -106,9 +106,9 @@ class InferAdapter:
         try:
             request = _decode(memoryview(body)[:length])
         except msgspec.ValidationError as error:
-            raise RequestRefused(400, "", "a request of the protocol", str(error)) from error
+            raise RequestRefused(400, "", "an inference request", str(error)) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            found = f"{length} bytes that are not: {error}"
+            found = f"{length} bytes: {error}"
             raise RequestRefused(400, "", "a JSON object in UTF-8", found) from error
         raw = memoryview(body)[length:]
         tensors = []
@@ -125,7 +125,7 @@ class InferAdapter:
             tensors.append(tensor_of(each, f"inputs[{i}]", raw[:size]))
             raw = raw[size:]
         if raw.nbytes:
-            raise RequestRefused(400, "", "no bytes behind the last tensor", f"{raw.nbytes}")
+            raise RequestRefused(400, "", "no bytes after the last tensor", f"{raw.nbytes}")
         candidates = candidates_of(served.spec.fields, tensors, self._limits.candidates)
         return _InferCandidates(
             candidates,
@@ -138,9 +138,9 @@ class InferAdapter:
         )
 
     def write(self, scored: ScoredRequest) -> EncodedAnswer:
-        """Return the scores as tensors."""
+        """Encode the scores as tensors."""
         asked, standing = scored.asked, scored.standing
-        assert isinstance(asked, _InferCandidates)  # it was read here
+        assert isinstance(asked, _InferCandidates)  # made by `read`
         ages = age(standing, scored.now_ms)
         answer: dict[str, object] = {
             "model_name": scored.target.alias or scored.target.served.spec.name,
@@ -184,7 +184,7 @@ class InferAdapter:
         return EncodedAnswer(b"".join([head, *behind]), headers)
 
     def refuse(self, refused: RequestRefused) -> Response:
-        """Return the answer to a request that has none."""
+        """Return the response to a refused request; this protocol has 400 in place of 422."""
         if refused.status == 422:
             refused = RequestRefused(400, *_parts(refused))
         return error_of(refused)
@@ -204,14 +204,14 @@ def _length(said: str, most: int) -> int:
 def _count(parameters: Mapping[str, Any], name: str) -> int | None:
     value = parameters.get(name)
     if value is not None and (type(value) is not int or value < 0):
-        raise RequestRefused(400, f"parameters.{name}", "a whole number of 0 or more", shown(value))
+        raise RequestRefused(400, f"parameters.{name}", "an integer of 0 or more", shown(value))
     return value
 
 
 def _text(parameters: Mapping[str, Any], name: str) -> str | None:
     value = parameters.get(name)
     if value is not None and type(value) is not str:
-        raise RequestRefused(400, f"parameters.{name}", "a text", shown(value))
+        raise RequestRefused(400, f"parameters.{name}", "a string", shown(value))
     return value
 
 
@@ -249,15 +249,15 @@ def add_inference(
         app.router.routes.insert(0, Route(path, infer, methods=["POST"]))
     tags: list[str | Enum] = ["Open Inference Protocol"]
 
-    @app.get("/v2", tags=tags, summary="What this server is")
+    @app.get("/v2", tags=tags, summary="Name and extensions of the server")
     async def server() -> Response:
         return Response(encode(SERVER), media_type=JSON)
 
-    @app.get("/v2/health/live", tags=tags, summary="Whether the process answers at all")
+    @app.get("/v2/health/live", tags=tags, summary="Whether the process is alive")
     async def live() -> Response:
         return Response(encode({"live": True}), media_type=JSON)
 
-    @app.get("/v2/health/ready", tags=tags, summary="Whether every model can be asked")
+    @app.get("/v2/health/ready", tags=tags, summary="Whether every model is ready")
     async def ready() -> Response:
         complete = all(each.rows.standing.complete for each in models)
         answers = complete and not readiness.leaving
@@ -298,7 +298,7 @@ def _described(tensors: Sequence[tuple[str, str, list[int]]]) -> list[dict[str, 
 
 
 def _check_version(models: ModelRegistry, path: Mapping[str, str]) -> ServedModel:
-    """Return the model that a path names. Raises RequestRefused (404)."""
+    """Return the model of a path. Raises RequestRefused (404)."""
     served = models.find(path["name"]).served
     version = path.get("version")
     if version is not None and version != served.spec.fingerprint:

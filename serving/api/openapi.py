@@ -1,7 +1,8 @@
-"""The part of the OpenAPI document that FastAPI cannot derive: predictions, whose bodies are bytes.
+"""Generates the OpenAPI document, including predictions, which FastAPI cannot derive.
 
-Schemas come from the types that bodies are decoded into, so the page cannot promise what the
-decoder refuses. The examples are made from the model's own fields and can be sent as they stand.
+Predictions read raw bytes, so FastAPI sees no types. The schemas here come from the types that the
+decoders use, so the document cannot promise what a decoder refuses. The examples are made from the
+fields of the model and can be sent as they are.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
     Schemas = dict[str, object]
 
 _REFUSALS = {
-    "401": "A token is asked for, and none that is good here was given.",
+    "401": "The token is missing or invalid.",
     "404": "No such model or alias.",
-    "408": "The body did not come in time.",
-    "412": "The request demands fresher information than this server has, or another snapshot.",
-    "413": "The body is too long.",
-    "415": "The body is packed.",
-    "422": "The request is wrong: which field, what was expected, what was found.",
-    "503": "Not now: the replica is not complete, or there is too much to do. See Retry-After.",
+    "408": "The body did not arrive in time.",
+    "412": "The request demands a fresher model or another snapshot than this server has.",
+    "413": "The body is too large.",
+    "415": "The body is compressed.",
+    "422": "The request is invalid: the field, the expected value and the value found.",
+    "503": "The replica is incomplete or the server is overloaded. See Retry-After.",
 }
 _TENSOR_REFUSALS = {"400" if code == "422" else code: text for code, text in _REFUSALS.items()}
 
 
 def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[str, object]:
-    """Return the OpenAPI document of the app, with predictions for each of its models."""
+    """Return the OpenAPI document of the app, with the predictions of every model."""
     made = get_openapi(
         title=app.title,
         version=app.version,
@@ -56,14 +57,14 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
         prefix = "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
         asked = examples(served.spec.fields)
         paths[f"/v1/models/{name}:predict"] = _post(
-            ("predict", name, f"Probability of a click for each candidate, from model {name}"),
+            ("predict", name, f"Click probability of every candidate, from model {name}"),
             _component(served.decoder.type, schemas, prefix),
             asked,
             _component(PredictResponse, schemas, ""),
             (_REFUSALS, refusal),
         )
         paths[f"/v1/models/{name}:rank"] = _post(
-            ("rank", name, f"The likeliest candidates, the likeliest first, by model {name}"),
+            ("rank", name, f"Candidates by descending click probability, from model {name}"),
             _component(served.decoder.rank_type, schemas, prefix),
             {key: _with(value, top_k=1) for key, value in asked.items()},
             _component(RankResponse, schemas, ""),
@@ -80,12 +81,12 @@ def document(app: FastAPI, models: ModelRegistry, *, asks_token: bool) -> dict[s
 
 
 def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
-    """Return requests that the model answers as they stand."""
+    """Return requests that the model answers as they are."""
     event: dict[str, object] = {}
     for each in (*fields.singles, *fields.bags, *fields.numbers):
         match each.transform:
             case Transform.CROSS | Transform.HOUR | Transform.PERIOD:
-                pass  # made of other fields; of the time of the request
+                pass  # derived from other fields, or from the time of the request
             case Transform.BAG:
                 event[each.source] = ["a", "b"]
             case Transform.NUMBER | Transform.LOG_BUCKET:
@@ -97,18 +98,18 @@ def examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
     candidates: Sequence[object] = [own, {**own, ID: "shown-2"}]
     return {
         "candidates": {
-            "summary": "What candidates share stands once, in the context",
+            "summary": "Shared fields once, in the context",
             "value": {"context": context, "candidates": candidates},
         },
         "instances": {
-            "summary": "Complete impressions, each by itself",
+            "summary": "Complete impressions",
             "value": {"instances": [event], REQUEST_ID: "page-1"},
         },
     }
 
 
 def tensor_examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
-    """Return requests of the Open Inference Protocol that the model answers as they stand."""
+    """Return requests of the Open Inference Protocol that the model answers as they are."""
     values: dict[str, list[object]] = {"BYTES": ["1", "2"], "FP64": [3.0, 4.0]}
     inputs = [
         {
@@ -122,7 +123,7 @@ def tensor_examples(fields: FieldSet) -> dict[str, dict[str, Any]]:
     ]
     return {
         "tensors": {
-            "summary": "Two candidates, a column for each field",
+            "summary": "Two candidates, one column per field",
             "value": {"id": "page-1", "inputs": inputs, "outputs": [{"name": "score"}]},
         }
     }
@@ -169,7 +170,7 @@ def _add_inference(made: dict[str, Any], served: ServedModel) -> None:
         "required": ["error"],
     }
     infer = _post(
-        ("infer", name, f"Open Inference Protocol: scores of tensors, from model {name}"),
+        ("infer", name, f"Open Inference Protocol: scores of model {name}"),
         _component(InferRequest, schemas, ""),
         tensor_examples(served.spec.fields),
         {"type": "object", "required": ["model_name", "model_version", "outputs"]},
@@ -184,11 +185,11 @@ def _add_inference(made: dict[str, Any], served: ServedModel) -> None:
                                                       "_versioned")):  # fmt: skip
         post = {**infer["post"], "operationId": f"infer{suffix}_{name}"}
         made["paths"][f"{path}/infer"] = {"post": post}
-        for route, what in ((path, "Its inputs and outputs"), (f"{path}/ready", "If it answers")):
+        for route, what in ((path, "Inputs and outputs"), (f"{path}/ready", "Readiness")):
             unready = {"503": {"description": _REFUSALS["503"], **_json(error)}}
             made["paths"][route] = {
                 "get": {
-                    "summary": f"Open Inference Protocol: {what.lower()}, of model {name}",
+                    "summary": f"Open Inference Protocol: {what.lower()} of model {name}",
                     "operationId": f"{'ready' if route != path else 'metadata'}{suffix}_{name}",
                     "tags": ["Open Inference Protocol"],
                     "responses": described | (unready if route != path else {}),
@@ -198,10 +199,10 @@ def _add_inference(made: dict[str, Any], served: ServedModel) -> None:
 
 def _add_statuses(paths: dict[str, Any], status: object, refusal: object) -> None:
     one = paths["/v1/models/{name}"]["get"]["responses"]
-    one["200"] = {"description": "How it stands.", **_json(status)}
+    one["200"] = {"description": "The status.", **_json(status)}
     one["404"] = {"description": _REFUSALS["404"], **_json(refusal)}
-    paths["/health/ready"]["get"]["responses"]["503"] = {"description": "Not now."}
-    paths["/v2/health/ready"]["get"]["responses"]["400"] = {"description": "Not now."}
+    paths["/health/ready"]["get"]["responses"]["503"] = {"description": "Not ready."}
+    paths["/v2/health/ready"]["get"]["responses"]["400"] = {"description": "Not ready."}
 
 
 def _json(schema: object) -> dict[str, object]:
@@ -209,7 +210,7 @@ def _json(schema: object) -> dict[str, object]:
 
 
 def _component(kind: type, schemas: Schemas, prefix: str) -> dict[str, object]:
-    """Add a type and what it is made of to the schemas; return the reference to it."""
+    """Add a type and its component types to the schemas; return the reference to it."""
     (made,), parts = msgspec.json.schema_components(
         [kind], ref_template=f"#/components/schemas/{prefix}{{name}}"
     )

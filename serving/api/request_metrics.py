@@ -1,4 +1,7 @@
-"""TODO."""
+"""Prometheus metrics of requests: counts, latencies, candidates, prediction log and shadows.
+
+`RequestMetrics` keeps plain numbers and turns them into metrics when Prometheus scrapes.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,8 @@ if TYPE_CHECKING:
 class RequestMetrics(Collector):
     """Requests and candidates of one server.
 
-    The client library's own counters take a lock each, and its histogram looks at one bound after
-    the other: for a short request that is a twentieth of the work. One thread counts here, so what
-    is counted stands in plain numbers until Prometheus asks.
+    The client library takes a lock per counter and searches histogram bounds linearly: 5 % of the
+    work of a short request. Here a single thread counts, so plain numbers are enough.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -32,42 +34,42 @@ class RequestMetrics(Collector):
         registry.register(self)
         self._waiting = Gauge(
             "headrace_server_waiting_seconds",
-            "Work that is ahead of a request that comes now.",
+            "Estimated wait of a request that arrives now.",
             registry=registry,
         )
         self._under_way = Gauge(
             "headrace_server_requests_under_way",
-            "Prediction requests being read, waiting or computed.",
+            "Prediction requests being read, queued or computed.",
             registry=registry,
         )
         self._logged = Counter(
             "headrace_server_predictions",
-            "Candidates that were served: logged, dropped under pressure, or left out by chance.",
+            "Served candidates: logged, dropped under pressure, or not sampled.",
             ("outcome",),
             registry=registry,
         )
         self._shadowed = Counter(
             "headrace_server_shadow_requests",
-            "Requests for a shadow model to score: scored, dropped under pressure, or refused.",
+            "Requests to shadow models: scored, dropped under pressure, or refused.",
             ("model", "outcome"),
             registry=registry,
         )
 
     def watch(self, room: LoadShedder) -> None:
-        """Tell from now on how full `room` is."""
+        """Export the load of `room`."""
         self._waiting.set_function(lambda: room.waiting_s)
         self._under_way.set_function(lambda: room.requests)
 
     def logged(self, outcome: str, candidates: int) -> None:
-        """Count what became of candidates in the log of predictions."""
+        """Count candidates by their outcome in the prediction log."""
         self._logged.labels(outcome).inc(candidates)
 
     def shadowed(self, model: str, outcome: str) -> None:
-        """Count what became of a request that a shadow was to score."""
+        """Count a request to a shadow model by its outcome."""
         self._shadowed.labels(model, outcome).inc()
 
     def answered(self, model: str, seconds: float, candidates: int) -> None:
-        """Count a request that got its predictions. Of the event loop's thread alone."""
+        """Count an answered request. Call it on the event loop's thread only."""
         counts = self._answered.get(model)
         if counts is None:
             counts = self._answered[model] = _AnsweredTotals()
@@ -76,14 +78,14 @@ class RequestMetrics(Collector):
         counts.within[bisect_left(_REQUEST_S, seconds)] += 1
 
     def refused(self, model: str, status: int) -> None:
-        """Count a request that got none; `model` is empty if it named an unknown one.
+        """Count a refused request; `model` is empty if the request named an unknown one.
 
-        Of the event loop's thread alone.
+        Call it on the event loop's thread only.
         """
         self._refused[model, status] = self._refused.get((model, status), 0) + 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was counted so far."""
+        """Yield the metrics."""
         requests = CounterMetricFamily(
             "headrace_server_requests",
             "Prediction requests by model and HTTP status.",
@@ -91,7 +93,7 @@ class RequestMetrics(Collector):
         )
         times = HistogramMetricFamily(
             "headrace_server_request_seconds",
-            "Time to answer a prediction request, once its body was read.",
+            "Time to answer a prediction request after its body was read.",
             labels=["model"],
         )
         candidates = CounterMetricFamily(
@@ -114,11 +116,11 @@ _BOUNDS = (*map(str, _REQUEST_S), "+Inf")
 
 
 class _AnsweredTotals:
-    """The requests to one model that got their predictions."""
+    """Totals of the answered requests to one model."""
 
     __slots__ = ("candidates", "seconds", "within")
 
     def __init__(self) -> None:
         self.candidates, self.seconds = 0, 0.0
         self.within = [0] * (len(_REQUEST_S) + 1)
-        """Of each bucket of the histogram alone: Prometheus wants the sums."""
+        """Requests per bucket of the histogram; `collect` makes them cumulative."""

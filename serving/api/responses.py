@@ -1,8 +1,7 @@
-"""What a server says: predictions, rankings, the status of a model.
+"""Response bodies: predictions, rankings, the status of a model.
 
-Every answer carries the version and how old its information is: the freshest and the stalest
-bucket, so that a shard that stopped answering shows in the numbers of every answer, and a word for
-how the replica stands (`state`).
+Every answer carries the model's version, the age of its newest and oldest bucket, and the state of
+the replica (`state`). A shard that stops responding is thus visible in every answer.
 """
 
 from __future__ import annotations
@@ -18,69 +17,69 @@ if TYPE_CHECKING:
     from headrace.serving.replicas import ReplicaStatus
 
 
-# hundreds an answer, never in a cycle
+# gc=False: an answer has hundreds of them, and they never form cycles
 class CandidateScore(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One candidate."""
+    """The score of one candidate."""
 
     impression_id: str
-    """As given, else made: log the impression and its click under it."""
+    """As given, else generated: log the impression and its click under this id."""
     score: float
-    """Probability of a click."""
+    """Click probability."""
     uncertainty: float | None = None
-    """How far one more outcome could move its log-odds; left out unless it was asked for."""
+    """Largest change of the log-odds by one more outcome; present only on request."""
 
 
 class RankedCandidate(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One of the likeliest candidates."""
+    """A candidate of a ranking."""
 
     index: int
-    """Its place among the candidates, from 0."""
+    """Its position in the request, from 0."""
     impression_id: str
-    """As given, else made: log the impression and its click under it."""
+    """As given, else generated: log the impression and its click under this id."""
     score: float
-    """Probability of a click."""
+    """Click probability."""
     uncertainty: float | None = None
-    """How far one more outcome could move its log-odds; left out unless it was asked for."""
+    """Largest change of the log-odds by one more outcome; present only on request."""
 
 
 class ResponseBase(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What every answer says of the information that it came from."""
+    """Fields of every answer: the model and its freshness."""
 
     model: str
     alias: str = ""
-    """The alias that was asked; left out if the model was asked by its name."""
+    """The requested alias; absent if the request named the model."""
     version: int
-    """Sum of the versions of the model's buckets: grows with every push that was folded."""
+    """Sum of the versions of the model's buckets. Grows with every folded push."""
     state: str
-    """`fresh`, or why not: `starting`, `behind` the logs, `unreachable` buckets, `trouble`, or a
-    `snapshot`, which stays as it is."""
+    """`fresh`, or the reason why not: `starting`, `behind` the logs, `unreachable` buckets,
+    `trouble`, or a `snapshot`, which never changes."""
     snapshot: str = ""
-    """The snapshot that was answered from; left out if the model follows the logs."""
+    """The snapshot that answered; absent if the model follows the logs."""
     age_ms: Age
     event_ms: EventTime
     event_age_ms: Age
-    """Now less `event_ms`: of events that are replayed, their real age."""
+    """Now minus `event_ms`. For replayed events, the age of the original event."""
     defaulted_rows: int = 0
-    """Rows of the model that a bounded replica did not get in time, and that were taken as if they
-    had not learned anything; left out if there were none."""
+    """Rows that a caching replica did not fetch in time and scored with their initial values;
+    absent if 0."""
     request_id: str | None = None
-    """As given."""
+    """As given in the request."""
 
 
 class PredictResponse(ResponseBase, frozen=True, omit_defaults=True, kw_only=True):
-    """Predictions, in the order of the candidates."""
+    """Predictions in the order of the candidates."""
 
     predictions: list[CandidateScore]
 
 
 class RankResponse(ResponseBase, frozen=True, omit_defaults=True, kw_only=True):
-    """The likeliest candidates, the likeliest first; of equal ones the earlier first."""
+    """The candidates with the highest scores, in descending order; ties keep request order."""
 
     ranking: list[RankedCandidate]
 
 
 class Buckets(msgspec.Struct, frozen=True):
-    """The model's parts, as this server has them."""
+    """Counts of the model's buckets on this server."""
 
     total: int
     complete: int
@@ -88,25 +87,25 @@ class Buckets(msgspec.Struct, frozen=True):
 
 
 class FreshnessMs(msgspec.Struct, frozen=True):
-    """From a click's append to Kafka to its arrival in this replica, of recent clicks."""
+    """Delay from a click's append to Kafka to its arrival in this replica, for recent clicks."""
 
     p50_ms: float | None
     p99_ms: float | None
     count: int
-    """Clicks since the server was complete."""
+    """Clicks since the replica was complete."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
-    """How a model stands on this server."""
+    """Status of a model on this server."""
 
     model: str
     architecture: str
     fingerprint: str
-    """Of the spec: the parameter server has the same."""
+    """Of the spec; equal to that on the parameter server."""
     ready: bool
     state: str
     """`incomplete` (no answers yet), `trouble`, `unreachable`, `starting`, `behind`, `fresh`; or a
-    `snapshot`, which stays as it is."""
+    `snapshot`, which never changes."""
     version: int
     age_ms: Age
     event_ms: EventTime
@@ -115,13 +114,13 @@ class ModelStatus(msgspec.Struct, frozen=True):
     buckets: Buckets
     freshness: FreshnessMs
     trouble: str
-    """What was said that an operator has to mend; empty if nothing."""
+    """An error that needs an operator; empty if there is no error."""
     snapshot: str
-    """The snapshot that is served; empty if the model follows the logs."""
+    """The served snapshot; empty if the model follows the logs."""
 
 
 class _StatusValues(NamedTuple):
-    """What answers say of a standing at some time."""
+    """The fields of a replica status at one time."""
 
     standing: ReplicaStatus
     now_ms: int
@@ -129,13 +128,13 @@ class _StatusValues(NamedTuple):
 
 
 class StatusFields:
-    """What answers say of a model's standing: put together once for those of one millisecond."""
+    """The fields of answers that depend on the replica status: built once per millisecond."""
 
     def __init__(self) -> None:
         self._last: _StatusValues | None = None
 
     def of(self, standing: ReplicaStatus, now_ms: int) -> dict[str, Any]:
-        """Return it by the names of `ResponseBase`; to be read only."""
+        """Return the fields by their names in `ResponseBase`. Do not change the result."""
         last = self._last
         if last is None or last.now_ms != now_ms or last.standing is not standing:
             said = {
@@ -151,7 +150,7 @@ class StatusFields:
 
 
 def status(served: ServedModel, now_ms: int) -> ModelStatus:
-    """Return how a model stands at `now_ms`."""
+    """Return the status of a model at `now_ms`."""
     standing, summary = served.rows.standing, served.rows.freshness()
     return ModelStatus(
         model=served.spec.name,

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol: its routes, both its encodings, and the clients of others."""
+"""The Open Inference Protocol: its routes, both its encodings, and Triton's client."""
 
 import json
 import struct
@@ -39,7 +39,7 @@ def learned() -> Serving:
     return serving
 
 
-def test_tensors_and_objects_that_say_the_same_have_the_same_scores() -> None:
+def test_tensors_and_json_objects_of_equal_content_have_the_same_scores() -> None:
     serving = learned()
     rows = [
         {"article_id": article, "price": price, "topics": topics, "timestamp_ms": NOW_MS}
@@ -68,7 +68,7 @@ def test_tensors_and_objects_that_say_the_same_have_the_same_scores() -> None:
     assert names["name"] == "impression_id" and len(set(names["data"])) == 2
 
 
-def test_whole_numbers_texts_and_integers_of_any_width_are_one_value() -> None:
+def test_strings_and_numbers_of_any_width_with_equal_text_have_the_same_score() -> None:
     serving = learned()
     scores = []
     for datatype, data in (
@@ -85,7 +85,7 @@ def test_whole_numbers_texts_and_integers_of_any_width_are_one_value() -> None:
     assert scores[0][0] > scores[0][1]
 
 
-def test_binary_data_say_the_same_as_json() -> None:
+def test_binary_tensors_have_the_same_scores_as_json_tensors() -> None:
     serving = learned()
     texts = b"".join(struct.pack("<I", len(each)) + each for each in (b"1", b"22"))
     prices = np.array([2.5, 3.0], "<f4").tobytes()
@@ -133,7 +133,7 @@ def test_binary_data_say_the_same_as_json() -> None:
     ("asked", "said"),
     [
         ({}, "inputs"),
-        ({"inputs": []}, "inputs: expected tensors of 1 to 5000 candidates, found 0"),
+        ({"inputs": []}, "inputs: expected tensors of 1 to 5000 candidates, got 0"),
         ({"inputs": [tensor("colour", "BYTES", ["x"])]}, "inputs[0].name: expected one of"),
         ({"inputs": [tensor("price", "FP8", [1.0])]}, "inputs[0].datatype: expected one of BOOL"),
         ({"inputs": [tensor("price", "FP32", [1.0], [2])]}, "inputs[0].data: expected 2 values"),
@@ -150,7 +150,7 @@ def test_binary_data_say_the_same_as_json() -> None:
         ),
         (
             {"inputs": [tensor("price", "FP32", [1.0])], "outputs": [{"name": "rank"}]},
-            "outputs[0].name: expected one of score, impression_id, found rank",
+            "outputs[0].name: expected one of score, impression_id, got rank",
         ),
         (
             {"inputs": [tensor("price", "FP32", [1.0])], "parameters": {"max_age_ms": "old"}},
@@ -158,7 +158,7 @@ def test_binary_data_say_the_same_as_json() -> None:
         ),
     ],
 )
-def test_a_wrong_request_gets_400_naming_what_is_wrong(asked: Any, said: str) -> None:
+def test_an_invalid_inference_request_gets_400_naming_the_field(asked: Any, said: str) -> None:
     serving, _ = complete()
     answer = ask(serving, "POST", INFER, json=asked)
     assert answer.status_code == 400
@@ -166,15 +166,15 @@ def test_a_wrong_request_gets_400_naming_what_is_wrong(asked: Any, said: str) ->
     assert set(answer.json()) == {"error"}
 
 
-def test_binary_data_that_do_not_fit_are_refused() -> None:
+def test_binary_tensors_of_the_wrong_length_get_400() -> None:
     serving, _ = complete()
     one = {"name": "article_id", "datatype": "BYTES", "shape": [2]}
     for size, raw, header in (
-        (9, b"\1\0\0\0a", None),  # more than there is
-        (5, b"\1\0\0\0a", None),  # one text of two
+        (9, b"\1\0\0\0a", None),  # more than the body has
+        (5, b"\1\0\0\0a", None),  # one string of two
         (9, b"\1\0\0\0a\xff\0\0\0", None),  # a length beyond the end
         (5, b"\1\0\0\0ab", None),  # bytes left over
-        (10, b"\1\0\0\0\xff\1\0\0\0b", None),  # no UTF-8
+        (10, b"\1\0\0\0\xff\1\0\0\0b", None),  # not UTF-8
         (10, b"\1\0\0\0a\1\0\0\0b", "9999"),
         (10, b"\1\0\0\0a\1\0\0\0b", "-1"),
     ):
@@ -185,7 +185,7 @@ def test_binary_data_that_do_not_fit_are_refused() -> None:
         assert "expected" in answer.json()["error"]
 
 
-def test_all_six_routes_answer_versioned_and_not() -> None:
+def test_the_six_routes_of_the_inference_protocol_answer_with_and_without_a_version() -> None:
     serving, _ = complete()
     version = serving.spec.fingerprint
     assert ask(serving, "GET", "/v2").json()["extensions"] == ["binary_tensor_data"]
@@ -209,7 +209,7 @@ def test_all_six_routes_answer_versioned_and_not() -> None:
     assert ask(serving, "GET", "/v2/nothing").json()["error"]
 
 
-def test_a_model_whose_replica_is_not_complete_is_not_ready() -> None:
+def test_a_model_with_an_incomplete_replica_is_not_ready_by_the_inference_protocol() -> None:
     store = Fallible(memory_store(news()))
     Pusher(store).push(gains_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
     store.away = {2}
@@ -223,7 +223,7 @@ def test_a_model_whose_replica_is_not_complete_is_not_ready() -> None:
     assert answer.headers["retry-after"] == "1"
 
 
-def test_candidates_in_tensors_are_events_for_the_log() -> None:
+def test_candidates_in_tensors_become_events_of_the_prediction_log() -> None:
     tensors = [
         Tensor("article_id", (2,), ["a", "b"]),
         Tensor("topics", (1, 2), ["x", "y"]),
@@ -245,7 +245,7 @@ def server() -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
-def test_triton_s_client_gets_its_answers(server: Running, binary: bool) -> None:
+def test_the_triton_client_gets_scores(server: Running, binary: bool) -> None:
     client = triton.InferenceServerClient(f"127.0.0.1:{server.port}")
     try:
         assert client.is_server_live() and client.is_server_ready()

@@ -1,4 +1,4 @@
-"""A server takes what it can answer in time, from those who may ask, and tells the others."""
+"""Load shedding, limits of bodies, and tokens."""
 
 import asyncio
 from typing import Any
@@ -15,10 +15,10 @@ from tests.serving.test_app import PREDICT, ask, complete
 TOKEN = "a-token-of-this-test"
 
 
-def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
+def test_a_request_that_would_wait_too_long_is_refused_until_the_queue_is_shorter() -> None:
     room = LoadShedder(RequestLimits(waiting_ms=50))
     room.take(8_000)
-    room.done(8_000, 0.1)  # so long does a body of this size take here
+    room.done(8_000, 0.1)  # a body of this size takes 100 ms
     taken = 0
     while room.waiting_s <= 0.05:
         room.take(8_000)
@@ -26,7 +26,7 @@ def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
     with pytest.raises(RequestRefused) as refused:
         room.take(8_000)
     assert refused.value.status == 503
-    assert "at most 50 ms of work" in refused.value.refusal.expected
+    assert "at most 50 ms of queued work" in refused.value.refusal.expected
     assert 0.05 < room.waiting_s < 0.15
     for _ in range(taken):
         room.done(8_000, None)
@@ -34,7 +34,7 @@ def test_work_that_would_wait_too_long_is_refused_until_there_is_room() -> None:
     room.take(8_000)
 
 
-def test_one_that_waits_for_nobody_is_taken_however_long_it_takes() -> None:
+def test_a_request_to_an_empty_queue_is_admitted_however_long_it_takes() -> None:
     room = LoadShedder(RequestLimits(waiting_ms=1))
     room.take(100_000)
     room.done(100_000, 60.0)
@@ -42,7 +42,7 @@ def test_one_that_waits_for_nobody_is_taken_however_long_it_takes() -> None:
     assert room.waiting_s > 0.001
 
 
-def test_requests_that_come_together_are_answered_or_told_to_come_back() -> None:
+def test_requests_that_arrive_together_are_answered_or_get_503_with_retry_after() -> None:
     store = memory_store(news())
     serving = Serving(store, RequestLimits(waiting_ms=1))
     serving.follow()
@@ -59,12 +59,12 @@ def test_requests_that_come_together_are_answered_or_told_to_come_back() -> None
     assert statuses == {200, 503}
     told = next(answer for answer in answers if answer.status_code == 503)
     assert told.headers["retry-after"] == "1"
-    assert "ms of work" in told.json()["error"]["expected"]
+    assert "ms of queued work" in told.json()["error"]["expected"]
     assert serving.sample("headrace_server_requests_total", code="503")
     assert ask(serving, "POST", PREDICT, json=asked).status_code == 200
 
 
-def test_more_requests_than_the_limit_are_not_even_read() -> None:
+def test_requests_beyond_the_limit_are_refused_before_their_body_is_read() -> None:
     serving, _ = complete(limits=RequestLimits(requests=1))
 
     async def two() -> tuple[httpx.Response, httpx.Response]:
@@ -87,10 +87,10 @@ def test_more_requests_than_the_limit_are_not_even_read() -> None:
 
     first, second = asyncio.run(two())
     assert (first.status_code, second.status_code) == (200, 503)
-    assert second.json()["error"]["expected"] == "at most 1 requests under way"
+    assert second.json()["error"]["expected"] == "at most 1 requests in progress"
 
 
-def test_a_body_that_does_not_come_gets_408() -> None:
+def test_a_body_that_does_not_arrive_in_time_gets_408() -> None:
     serving, _ = complete(limits=RequestLimits(body_timeout_s=0.05))
 
     async def never() -> Any:
@@ -99,17 +99,17 @@ def test_a_body_that_does_not_come_gets_408() -> None:
 
     answer = ask(serving, "POST", PREDICT, content=never())
     assert answer.status_code == 408
-    assert answer.json()["error"]["found"] == "1 bytes of it"
+    assert answer.json()["error"]["found"] == "1 bytes"
 
 
-def test_a_packed_body_gets_415() -> None:
+def test_a_compressed_body_gets_415() -> None:
     serving, _ = complete()
     answer = ask(serving, "POST", PREDICT, content=b"x", headers={"content-encoding": "gzip"})
     assert answer.status_code == 415
     assert answer.json()["error"]["found"] == "gzip"
 
 
-def test_a_long_request_is_computed_aside_with_the_same_scores() -> None:
+def test_a_long_request_computed_on_the_thread_has_the_same_scores() -> None:
     rows = [{"article_id": i} for i in range(50)]
     asked: dict[str, Any] = {"candidates": rows, "timestamp_ms": NOW_MS}
     scores = []
@@ -120,7 +120,7 @@ def test_a_long_request_is_computed_aside_with_the_same_scores() -> None:
     assert scores[0] == scores[1]
 
 
-def test_only_who_has_a_token_may_ask_where_there_are_tokens() -> None:
+def test_a_prediction_without_a_valid_token_gets_401() -> None:
     serving, _ = complete(tokens=[TOKEN])
     asked: dict[str, Any] = {"candidates": [{}]}
     for path in (PREDICT, "/v1/models/news:rank", "/v2/models/news/infer"):

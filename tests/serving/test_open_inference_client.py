@@ -1,8 +1,8 @@
-"""The Open Inference Protocol, asked by the client that its working group generates from the page.
+"""The Open Inference Protocol with the client that its working group generates from the spec.
 
-It knows nothing of our server, checks what comes back against the protocol's own types, and speaks
-JSON alone; tritonclient, which tests/serving/test_inference.py tries, speaks the binary extension.
-It has no integers: a time of 1760000000000 comes as 1760000000000.0.
+The client checks every response against the protocol's own types. It sends JSON only; for the
+binary extension see tritonclient in test_inference.py. It has no integers: a time of 1760000000000
+arrives as 1760000000000.0.
 """
 
 import httpx
@@ -34,7 +34,7 @@ def request(**more: object) -> InferenceRequest:
     return InferenceRequest.parse_obj({"inputs": inputs, **more})
 
 
-def test_a_client_of_the_protocols_own_working_group_is_answered() -> None:
+def test_the_client_of_the_inference_protocols_working_group_gets_scores() -> None:
     spec, store = news(), memory_store(news())
     Pusher(store).push(gains_of_article(spec, "hot", -3.0))
     with running(store) as server, httpx.Client() as http:
