@@ -1,9 +1,13 @@
-"""Events in, labelled examples out: from what producers write to what learners read.
+"""Ingestion: turns impressions and clicks into labelled examples, exactly once.
 
-Read in this order: `events` (the contract with producers), `fields` (the model spec's half that
-joiner, learner and server must agree on), `encode` (fields to 64-bit ids), `join` (the pure core
-that pairs impressions with clicks), `examples` (the columnar batches it writes), `stream` and
-`kafka` (where records come from and go to), `joiner` (the process), `replay` (files into Kafka).
+Read in this order: `events` (the contract with producers), `features` (the part of the model spec
+that joiner, learner and server must agree on, and its encoder to 64-bit ids), `decoding` (JSON to
+columns), `joiner.core` (pure: pairs impressions with clicks), `examples` (the columnar batches it
+writes), `kafka` (readers, writers, transactions) and `joiner` (the process).
+
+Around these: `collector` accepts events over HTTP, `client` sends them there, `replay` writes files
+to Kafka, `archive` writes topics to Parquet, and `dead_letters` handles unusable events. `runtime`
+and `http` have what every process needs.
 """
 
 import lazy_loader

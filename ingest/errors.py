@@ -1,48 +1,48 @@
-"""What can go wrong between a process and Kafka, classed by what to do next.
+"""Errors between a process and Kafka, classed by what to do next.
 
-`KafkaUnreachable` is the only one worth waiting for, and `TransactionAborted` the only one to begin
-again from; every other one stops the process, because going on would lose an event, count one
-twice, or read the wrong data. Events that cannot be used are not errors but data: they go to the
-topic of dead letters.
+Only `KafkaUnreachable` is worth waiting for, and only `TransactionAborted` is worth starting over
+from the last commit. Every other error stops the process, because going on would lose an event,
+count one twice, or read the wrong data. Unusable events are data, not errors: they go to the topic
+of dead letters.
 
     StreamError
     ├── KafkaUnreachable      wait, or correct the address
-    ├── TransactionAborted    restore from the last commit and go on
+    ├── TransactionAborted    restore from the last commit and continue
     ├── Fenced                another instance took over: stop
     ├── NotAllowed            credentials or access rights: stop
-    ├── MissingTopic          make it: stop
-    ├── TopicMismatch         a topic is not as the model needs it: stop
-    ├── OffsetGone            retention overtook the reader, or the topic was made again: stop
-    ├── WriteRefused          a message that Kafka does not take: stop
-    ├── BadCheckpoint         a committed offset was not written by this joiner and model: stop
-    └── KafkaRefused          anything else Kafka or its client said: stop
+    ├── MissingTopic          create it: stop
+    ├── TopicMismatch         a topic differs from what the model needs: stop
+    ├── OffsetGone            retention overtook the reader, or the topic was recreated: stop
+    ├── WriteRefused          a message that Kafka does not accept: stop
+    ├── BadCheckpoint         a committed offset is not of this joiner and model: stop
+    └── KafkaRefused          any other refusal of Kafka or its client: stop
 
-Foreign errors become these in one place, `ingest.kafka.error_translation`.
+`ingest.kafka.error_translation` turns errors of the Kafka client into these.
 """
 
 
 class StreamError(Exception):
-    """Any failure of Kafka. The message says what was expected and found, and where."""
+    """Any failure of Kafka. The message names what was expected, what was found, and where."""
 
 
 class KafkaUnreachable(StreamError):
-    """No broker answered in time, at an address that the message names with its setting."""
+    """No broker answered in time; the message names the address and its setting."""
 
 
 class TransactionAborted(StreamError):
-    """What the transaction held was not written. Restore from the last commit and go on."""
+    """The transaction wrote nothing. Restore from the last commit and continue."""
 
 
 class Fenced(StreamError):
-    """Another instance with the same name took over. Stop: it has all that was committed."""
+    """Another instance with the same name took over and has all that was committed. Stop."""
 
 
 class NotAllowed(StreamError):
-    """The broker refused the credentials, or what was asked with them. Stop."""
+    """The broker refused the credentials or the request. Stop."""
 
 
 class MissingTopic(StreamError):
-    """A topic that was to be there is not. Stop; `ensure_topics` makes it."""
+    """A topic does not exist. Stop; `ensure_topics` creates it."""
 
 
 class TopicMismatch(StreamError):
@@ -50,16 +50,16 @@ class TopicMismatch(StreamError):
 
 
 class OffsetGone(StreamError):
-    """The offset to read from is not in the topic any more, or not yet. Stop."""
+    """The offset to read from was deleted, or is not written yet. Stop."""
 
 
 class WriteRefused(StreamError):
-    """Kafka will never take a message that was sent: too large, malformed, or too few copies."""
+    """Kafka will never accept a message: too large, malformed, or too few replicas. Stop."""
 
 
 class BadCheckpoint(StreamError):
-    """The metadata of a committed offset is not this joiner's, or of another spec. Stop."""
+    """The metadata of a committed offset is of another joiner or another spec. Stop."""
 
 
 class KafkaRefused(StreamError):
-    """Kafka or its client said no for a reason that none of the others names. Stop."""
+    """Kafka or its client refused a request for another reason. Stop."""

@@ -1,4 +1,8 @@
-"""TODO."""
+"""Decodes messages into columns: one kernel finds the declared fields in the bytes of JSON.
+
+This folder is a low-level optimization; `json_scanner` has the reason. `decoder` is its interface
+and has the plain fallback, `json_tokens` has the grammar of JSON.
+"""
 
 import lazy_loader
 

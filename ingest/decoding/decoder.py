@@ -1,9 +1,9 @@
-"""Messages to columns: what a model needs of the events in them, found without decoding most.
+"""Decodes messages into the columns that a model needs.
 
-`scan` finds the declared fields of plain events where they lie. What it calls odd is read here the
-slow way, and the canonical texts of its values are laid behind the messages' bytes, so that all
-that follows sees no difference. The answer is `Decoded`: columns for the encoder, texts for the
-joiner, and why messages are no events.
+`scan` finds the declared fields of plain events in their bytes. Events that it marks as odd are
+read here by `read_event`, the plain fallback. The canonical texts of their values are appended to
+the bytes of the messages, so that later steps see no difference. The result is `Decoded`: columns
+for the encoder, texts for the joiner, and the reasons why messages are refused.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ _NEEDED = {
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What n messages hold, in columns."""
+    """The content of n messages, in columns."""
 
     data: npt.NDArray[np.uint8]
-    """The bytes of all messages, and of texts that were not to be found there."""
+    """The bytes of all messages, then the texts that are not among them."""
     found: FieldPositions
     places: dict[str, int]
     """The row of each raw field in `found`."""
     refused: dict[int, Reason]
-    """Why a message is no event, by its place."""
+    """Why a message is not an event, by its index."""
 
     def __len__(self) -> int:
         return int(self.found.states.shape[0])
@@ -86,17 +86,17 @@ class Decoded:
         return hashes
 
     def reals(self, source: str) -> npt.NDArray[np.float64]:
-        """Return the numbers of a raw field, NaN where there is none; shape (n,)."""
+        """Return the numbers of a raw field, NaN where missing; shape (n,)."""
         reals: npt.NDArray[np.float64] = self.found.reals[self.places[source]]
         return reals
 
     def absent(self, source: str) -> npt.NDArray[np.bool_]:
-        """Return where a raw field whose text was asked for is missing or null; shape (n,)."""
+        """Return where a raw field with text is missing or null; shape (n,)."""
         absent: npt.NDArray[np.bool_] = self.found.kinds[self.places[source]] == ABSENT
         return absent
 
     def items(self, source: str) -> tuple[Hashes, Longs]:
-        """Return the hashes of all items, event by event, and how many each event has; (n,)."""
+        """Return the hashes of all items, event by event, and the number of each event; (n,)."""
         row, found = self.places[source], self.found
         kinds, begins, ends = found.kinds[row], found.begins[row], found.ends[row]
         lengths = np.where(kinds == LIST, ends - begins, kinds == TEXT)
@@ -106,8 +106,9 @@ class Decoded:
         return hashes, lengths
 
     def text_places(self, sources: Sequence[str]) -> tuple[Longs, npt.NDArray[np.int32]]:
-        """Return where in `data` the texts of raw fields begin, and their lengths, -1 if there is
-        none; (n, sources) both.
+        """Return the start of each raw field's text in `data`, and its length, -1 if absent.
+
+        Both have the shape (n, sources).
         """
         rows, found = [self.places[source] for source in sources], self.found
         begins = found.begins[rows].T
@@ -116,7 +117,7 @@ class Decoded:
 
 
 class Decoder:
-    """Decodes messages of one kind. `fields` None: their id and time alone."""
+    """Decodes messages of one topic. Without `fields` it reads only their ids and times."""
 
     def __init__(self, fields: FieldSet | None) -> None:
         needs = {IMPRESSION_ID: NEEDS_TEXT, TIME: 0}
@@ -124,7 +125,7 @@ class Decoder:
             for source in (REQUEST_ID, *fields.slice_by):
                 needs[source] = needs.get(source, 0) | NEEDS_TEXT
             if weight := fields.weights.source:
-                # its text is asked for as well, to tell a word from nothing
+                # the text tells a word, which is refused, from a missing value
                 needs[weight] = needs.get(weight, 0) | NEEDS_TEXT | NEEDS_REAL
             for field in (*fields.singles, *fields.bags, *fields.numbers):
                 if field.transform is not Transform.CROSS:
@@ -135,7 +136,7 @@ class Decoder:
         self._places = {source: row for row, source in enumerate(needs)}
 
     def decode(self, values: Sequence[bytes], append_ms: Longs) -> Decoded:
-        """Return what one or more messages hold."""
+        """Return the content of one or more messages."""
         bounds = np.zeros(len(values) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=bounds[1:])
         data = np.frombuffer(b"".join(values), np.uint8)
@@ -164,7 +165,7 @@ class Decoder:
         texts: list[bytes],
         end: int,
     ) -> int:
-        """Note the values of an event as `scan` would, with `texts` lying from `end` on."""
+        """Record the values of an event as `scan` would; `texts` begin at `end`."""
 
         def noted(value: object) -> tuple[int, int, int]:
             nonlocal end

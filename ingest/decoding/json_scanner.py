@@ -1,15 +1,19 @@
-"""Plain JSON events, many at once, to the places of their values: the compiled half of decoding.
+"""Scans many plain JSON events at once for the values of declared fields: the compiled scanner.
 
-Decoding an event into Python objects to write its values as text again, for hashing, was half of
-the joiner's time. Nearly all events are plain, and of a plain one every value's canonical text (see
-`values`) lies in the message already: 12, "12", 12.0 and 12.00 all hold the bytes `12`. So the
-kernel looks for the declared fields in the bytes as they came and notes where each text begins and
-ends. Nothing is copied, and nothing made, an event.
+Why: decoding an event into Python objects, only to write its values as text for hashing, took half
+of the joiner's time. Nearly all events are plain. The canonical texts of their values (see
+`features.hashing`) are already in the message: 12, "12", 12.0 and 12.00 all contain the bytes
+`12`. So the kernel looks for the declared fields in the bytes as they came, and records where each
+text begins and ends. It copies nothing and creates no Python object.
 
-It is sure of what it takes, and takes no more. Whatever it is not sure of (escapes or exponents in
-a declared value, more digits than a float keeps, -0, objects in objects, bytes that are no UTF-8 or
-no JSON, a time out of range, no id) makes the event odd, and odd events are read by `read_event`,
-which is slow and knows everything. A test holds the two to the same answers.
+It accepts only what it is sure of. Escapes or exponents in a declared value, more digits than a
+float keeps, -0, nested objects, invalid UTF-8 or JSON, a time out of range or a missing id make the
+event odd. `read_event`, slow and complete, reads odd events: it is the plain fallback, and a test
+holds both to the same answers.
+
+What it reaches into: the numba options of `runtime.numba_kernels`, and two facts of Python that a
+canary test checks (`tests/ingest/test_scanner_canary.py`). First, `repr` gives back a decimal of at
+most 15 digits. Second, it writes an exponent only below 0.0001.
 """
 
 from __future__ import annotations
@@ -27,16 +31,16 @@ if TYPE_CHECKING:
     Longs = npt.NDArray[np.int64]
 
 ABSENT, TEXT, LIST = 0, 1, 2
-"""What a value is: null or missing, a scalar with a canonical text, an array of scalars."""
+"""Kinds of values: null or missing, a scalar with a canonical text, an array of scalars."""
 NEEDS_TEXT, NEEDS_REAL, NEEDS_ITEMS = 1, 2, 4
-"""What is made of a declared field: its text, its number, the items of its array."""
+"""Bits for what a declared field needs: its text, its number, the items of its array."""
 PLAIN, TICK, ODD = 0, 1, 2
-"""What an event is found to be; TICK is a plain one."""
+"""States of events; a TICK is plain."""
 ID, TIME = 0, 1
-"""Declared fields that are always the first: impression_id and timestamp_ms."""
+"""The first two declared fields, always impression_id and timestamp_ms."""
 
 _PLACES = 64
-"""Fields of an event whose order is remembered from one event to the next."""
+"""Fields of an event whose order is remembered for the next event."""
 _QUOTE, _COMMA, _COLON = ord('"'), ord(","), ord(":")
 _OPEN, _CLOSE, _OPEN_ARRAY, _CLOSE_ARRAY = ord("{"), ord("}"), ord("["), ord("]")
 _MINUS, _ZERO, _NINE = ord("-"), ord("0"), ord("9")
@@ -46,14 +50,14 @@ _LITERALS = np.frombuffer(b"truefalsenull", np.uint8)
 class Names(NamedTuple):
     """The declared fields, in the order of their columns."""
 
-    text: npt.NDArray[np.uint8]  # all names in UTF-8, one after the other
+    text: npt.NDArray[np.uint8]  # all names in UTF-8, joined
     bounds: Longs  # (fields + 1,) of each in `text`
     needs: npt.NDArray[np.uint8]  # (fields,) of NEEDS_*
-    guesses: Longs  # which field was the k-th of the last event; kernels write it
+    guesses: Longs  # the field that was the k-th of the last event; kernels write it
 
 
 class FieldPositions(NamedTuple):
-    """Where the values of n events lie, a row for each declared field."""
+    """Positions of the values of n events, a row for each declared field."""
 
     kinds: npt.NDArray[np.uint8]  # (fields, n) ABSENT, TEXT or LIST
     begins: Longs  # (fields, n) of the text in the bytes, or of the list in the items
@@ -68,7 +72,7 @@ class FieldPositions(NamedTuple):
 
 
 def names_of(needs: dict[str, int]) -> Names:
-    """Return the declared fields for `scan`, each with what is needed of it."""
+    """Return the declared fields for `scan`, each with its NEEDS_* bits."""
     encoded = [name.encode() for name in needs]
     bounds = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(name) for name in encoded], out=bounds[1:])
@@ -81,9 +85,9 @@ def names_of(needs: dict[str, int]) -> Names:
 
 
 def no_positions(names: Names, count: int, size_bytes: int) -> FieldPositions:
-    """Return room for `count` events of `size_bytes` in all."""
+    """Return empty positions for `count` events of `size_bytes` in total."""
     shape = names.needs.shape[0], count
-    # an item takes two bytes of its event, with the comma or bracket before it
+    # an item takes at least two bytes: its own, and the comma or bracket before it
     items = size_bytes // 2 + 1 if (names.needs & NEEDS_ITEMS).any() else 0
     return FieldPositions(
         np.zeros(shape, np.uint8),
@@ -101,7 +105,7 @@ def no_positions(names: Names, count: int, size_bytes: int) -> FieldPositions:
 
 @kernel
 def scan(data, bounds, earliest_ms, latest_ms, names, found):  # type: ignore[no-untyped-def]
-    """Look through every event `data[bounds[i]:bounds[i + 1]]`; its time is to be in range."""
+    """Scan every event `data[bounds[i]:bounds[i + 1]]`; times out of range make an event odd."""
     for i in range(found.states.shape[0]):
         before = found.item_count[0]
         state = _event(data, bounds[i], bounds[i + 1], i, names, found)
@@ -117,7 +121,7 @@ def scan(data, bounds, earliest_ms, latest_ms, names, found):  # type: ignore[no
 
 @inlined
 def _event(data, at, end, i, names, found):  # type: ignore[no-untyped-def]
-    """Return what one event is. Its fields and time are in `found`, unless it is odd."""
+    """Scan one event and return its state. Its fields and time are in `found`, unless it is odd."""
     at = space(data, at, end)
     if at >= end or data[at] != _OPEN:
         return ODD
@@ -141,7 +145,7 @@ def _event(data, at, end, i, names, found):  # type: ignore[no-untyped-def]
 
 @inlined
 def _pair(data, at, end, i, count, names, found):  # type: ignore[no-untyped-def]
-    """Take one name and its value; return where it ends, or -1."""
+    """Scan one name and its value; return the end, or -1."""
     if at >= end or data[at] != _QUOTE:
         return -1
     stop, plain = string(data, at + 1, end)
@@ -161,7 +165,7 @@ def _pair(data, at, end, i, count, names, found):  # type: ignore[no-untyped-def
 
 @inlined
 def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
-    """Take a value that is no array; return where it ends, or -1."""
+    """Scan a value other than an array; return its end, or -1."""
     stop, kind, begin, text_end, real, whole = _scalar(data, at, end)
     if stop < 0 or field < 0:
         return stop
@@ -177,7 +181,7 @@ def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-d
     if need & NEEDS_REAL and quoted:
         size, kept, real, _ = number(data, begin, text_end)
         if size != text_end or kept < 0:
-            return -1  # Python's float reads more texts than JSON has numbers
+            return -1  # Python's float accepts more texts than JSON has numbers
     found.kinds[field, i] = kind
     found.begins[field, i], found.ends[field, i] = begin, text_end
     found.reals[field, i] = real
@@ -186,7 +190,7 @@ def _single(data, at, end, i, field, names, found):  # type: ignore[no-untyped-d
 
 @inlined
 def _list(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def]
-    """Take an array of scalars; return where it ends, or -1."""
+    """Scan an array of scalars; return its end, or -1."""
     if field in (ID, TIME):
         return -1
     keeps = field >= 0 and names.needs[field] & NEEDS_ITEMS
@@ -219,8 +223,10 @@ def _list(data, at, end, i, field, names, found):  # type: ignore[no-untyped-def
 
 @inlined
 def _scalar(data, at, end):  # type: ignore[no-untyped-def]
-    """Return where the value ends, or -1; its kind; where its canonical text begins (-1: it is not
-    to be seen) and ends; its number; whether it is a whole one of JSON.
+    """Scan a scalar and return six facts of it.
+
+    They are its end, or -1; its kind; the begin of its canonical text, -1 if that is not in the
+    bytes; the end of that text; its number; and whether it is a whole number of JSON.
     """
     if at >= end:
         return -1, ABSENT, -1, -1, np.nan, False
@@ -242,7 +248,7 @@ def _scalar(data, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _field(data, begin, end, count, names):  # type: ignore[no-untyped-def]
-    """Return the declared field of this name, or -1; tried first is what it was last time."""
+    """Return the declared field of this name, or -1; the field of the last event is tried first."""
     size = end - begin
     guess = names.guesses[count] if count < names.guesses.shape[0] else 0
     for k in range(names.needs.shape[0] + 1):

@@ -1,9 +1,9 @@
-"""The tokens of JSON (RFC 8259) in an array of bytes: where each ends, and what it is worth.
+"""The tokens of JSON (RFC 8259) in an array of bytes: their ends and values.
 
-For kernels: each function is given the bytes, where to begin and where the event ends, and answers
-with positions. What `scan` says of being sure holds here too: a number or string that is sound but
-whose canonical text (see `values`) is not simply inlined of the bytes is told apart from one whose
-text is, and one that may not be sound ends at -1.
+Each function is inlined into kernels. It takes the bytes, a position and the end of the event, and
+returns positions. The caution of `json_scanner` holds here too. A valid number or string whose
+canonical text is not contained in its bytes is told apart from one whose text is. A token that may
+be invalid ends at -1.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 from headrace.ingest.runtime import inlined
 
 _EXACT_DIGITS = 15
-"""A decimal of at most so many digits is the shortest of its float, so `repr` gives it back; and as
-a whole number over a power of ten, both exact, it is divided to the nearest float."""
+"""A decimal of at most this many digits is the shortest text of its float, so `repr` returns it.
+Its whole number and the power of ten are both exact, so their quotient is the nearest float."""
 _MOST_ZEROS = 3
-"""After the point; of more, `repr` makes an exponent."""
+"""Zeros after the point; with more, `repr` writes an exponent."""
 _WHOLE_DIGITS = 18
-"""Digits of a whole number that surely fits 64 bits."""
+"""Digits of a whole number that always fits 64 bits."""
 _TENS = 10.0 ** np.arange(23)
 
 _QUOTE, _ESCAPE, _UNICODE, _EXPONENT = ord('"'), ord("\\"), ord("u"), ord("e")
 _MINUS, _POINT, _ZERO, _NINE = ord("-"), ord("."), ord("0"), ord("9")
 _ENDS_RUN = np.zeros(256, np.bool_)
-"""Bytes that end a run of ordinary ones in a string."""
+"""Bytes that end a run of ordinary bytes in a string."""
 _ENDS_RUN[:0x20] = _ENDS_RUN[0x80:] = True
 _ENDS_RUN[[_QUOTE, _ESCAPE]] = True
 _ESCAPES = np.frombuffer(b'"\\/bfnrt', np.uint8)
@@ -35,7 +35,7 @@ _HEXADECIMAL[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16)
 
 @inlined
 def space(data, at, end):  # type: ignore[no-untyped-def]
-    """Return where what is not white space begins."""
+    """Return the position after white space."""
     while at < end and (data[at] == 0x20 or 0x09 <= data[at] <= 0x0A or data[at] == 0x0D):
         at += 1
     return at
@@ -43,10 +43,10 @@ def space(data, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def string(data, at, end):  # type: ignore[no-untyped-def]
-    """Return where a string's closing quote is, or -1; whether it says what its bytes say."""
+    """Return the position of a string's closing quote, or -1; and whether it has no escape."""
     plain = True
     while at < end:
-        first = data[np.uint64(at)]  # numba need not ask whether it counts from the end
+        first = data[np.uint64(at)]  # unsigned: numba skips the check for negative indexes
         if not _ENDS_RUN[np.uint64(first)]:
             size = 1
         elif first == _QUOTE:
@@ -63,7 +63,7 @@ def string(data, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _escape(data, at, end):  # type: ignore[no-untyped-def]
-    """Return how many bytes an escape has; 0 if it is none, or half of a surrogate pair."""
+    """Return the bytes of an escape; 0 if it is invalid, or half of a surrogate pair."""
     if at + 1 >= end:
         return 0
     for k in range(_ESCAPES.shape[0]):
@@ -82,8 +82,10 @@ def _escape(data, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def number(data, at, end):  # type: ignore[no-untyped-def]
-    """Return where a number ends, or -1; where its canonical text ends, or -1 if that is another
-    text; its value, NaN if its text is another; whether it is whole as JSON has it.
+    """Scan a number and return four facts of it.
+
+    They are its end, or -1; the end of its canonical text, -1 if that differs from its bytes; its
+    value, NaN if the text differs; and whether it is a whole number of JSON.
     """
     negative = at < end and data[at] == _MINUS
     begin = at = at + 1 if negative else at
@@ -103,13 +105,13 @@ def number(data, at, end):  # type: ignore[no-untyped-def]
     if stop < end and data[stop] | 0x20 == _EXPONENT:
         return -1, -1, np.nan, False
     if negative and value == 0:
-        return stop, -1, np.nan, False  # -0.0 is 0, and so is -0
+        return stop, -1, np.nan, False  # the canonical text of -0.0 and -0 is 0
     return stop, kept, -value if negative else value, whole
 
 
 @inlined
 def _decimal(data, begin, point, end, mantissa, digits):  # type: ignore[no-untyped-def]
-    """Go on behind the point of a number: return what `number` does, but the last."""
+    """Continue after the point of a number; return what `number` does, without the last fact."""
     at, kept, zeros = point + 1, point, 0
     while at < end and _ZERO <= data[at] <= _NINE:
         if digits < _WHOLE_DIGITS:
@@ -131,7 +133,7 @@ def _decimal(data, begin, point, end, mantissa, digits):  # type: ignore[no-unty
 
 @inlined
 def integer(data, at, end):  # type: ignore[no-untyped-def]
-    """Return a whole number whose text is known to be one."""
+    """Return a whole number from a text that was scanned as one."""
     negative = data[at] == _MINUS
     value = np.int64(0)
     for k in range(at + negative, end):
@@ -141,7 +143,7 @@ def integer(data, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def same(data, at, available, text, begin, size):  # type: ignore[no-untyped-def]
-    """Whether `text[begin:begin + size]` lies at `at`, where so many bytes are left."""
+    """Whether `text[begin:begin + size]` is at `at`, where `available` bytes are left."""
     if available < size:
         return False
     for k in range(size):  # noqa: SIM110  # faster
@@ -152,9 +154,9 @@ def same(data, at, available, text, begin, size):  # type: ignore[no-untyped-def
 
 @inlined
 def character(data, at, end):  # type: ignore[no-untyped-def]
-    """Return how many bytes the UTF-8 of a character beyond ASCII has; 0 if it is none.
+    """Return the bytes of a UTF-8 character beyond ASCII; 0 if it is invalid.
 
-    After table 3-7 of the Unicode standard.
+    Source: table 3-7 of the Unicode standard.
     """
     first = data[at]
     low, high = 0x80, 0xBF

@@ -1,10 +1,10 @@
-"""The contract with producers: what a message must hold to be an event, and why one is refused.
+"""The contract with producers: which messages are events, and why others are refused.
 
-An impression or a click is one JSON object with `impression_id` and `timestamp_ms`; an object with
-`timestamp_ms` alone is a tick, which moves the event time of its partition. Which of the two an
-event is, its topic says. Bad events are data: `read_event` returns the reason, and the joiner sends
-the message to the dead letters with it. Other fields are kept as they are, and what a field of the
-model makes of a value it did not expect is told in `encode`.
+An impression or a click is one JSON object with `impression_id` and `timestamp_ms`. Its topic tells
+which of the two it is. An object with `timestamp_ms` alone is a tick, which advances the event time
+of its partition. Invalid events are data: `read_event` returns the reason, and the joiner writes
+the message with it to the dead letters. All other fields are kept as they are. `features.encoder`
+describes how a field of the model handles unexpected values.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ IMPRESSION_ID = "impression_id"
 REQUEST_ID = "request_id"
 
 EARLIEST_MS = 946_684_800_000
-"""1 January 2000. A time before it is in seconds, or was never set."""
+"""1 January 2000. An earlier time is in seconds, or was never set."""
 LATEST_MS = 32_503_680_000_000
-"""The year 3000: the bound where no append time is known."""
+"""The year 3000: the latest time if no append time is known."""
 AHEAD_MS = 86_400_000
-"""How far a time may lie after its append: room for a replay's last tick and for bad clocks."""
+"""How far a time may be after its append: allows for a replay's last tick and for bad clocks."""
 
 
 class Reason(StrEnum):
-    """Why an event cannot be used, as its dead letter says it."""
+    """Why an event is unusable, in the words of its dead letter."""
 
     EMPTY = "expected a JSON object, found an empty message"
     NOT_JSON = "expected a JSON object, found bytes that are not JSON in UTF-8"
@@ -49,10 +49,10 @@ class Reason(StrEnum):
 
 
 def read_event(value: bytes, append_ms: int) -> dict[str, object] | Reason:
-    """Return the event in a message, or why it is none.
+    """Return the event in a message, or the reason to refuse it.
 
     The result has `timestamp_ms` as an int, and `impression_id` unless it is a tick. `append_ms` is
-    when Kafka appended the message; 0 or less if unknown.
+    the time when Kafka appended the message; 0 or less if unknown.
     """
     try:
         event = orjson.loads(value)
@@ -73,14 +73,14 @@ def read_event(value: bytes, append_ms: int) -> dict[str, object] | Reason:
     identity = event.get(IMPRESSION_ID)
     if type(identity) is not str or not identity:
         return _without_id(event)
-    # an object of its own, or an array: the only ways to nest, and rare enough to look at closely
+    # a second object or an array: the only ways to nest, and rare enough for a closer look
     if (b"[" in value or value.count(b"{") > 1) and _nested(event):
         return Reason.NESTED
     return event
 
 
 def is_tick(event: dict[str, object]) -> bool:
-    """Whether the event moves time and is nothing else."""
+    """Whether the event only advances time."""
     return IMPRESSION_ID not in event
 
 
@@ -100,4 +100,4 @@ def _nested(event: dict[str, object]) -> bool:
 
 
 LARGEST_VALUE_BYTES = 64 << 10
-"""Of the event kept in its dead letter; the offset finds the rest."""
+"""Largest part of an event that its dead letter keeps; the offset finds the rest."""

@@ -1,9 +1,9 @@
-"""JSON Schema of the events, made from the types below: what producers may check against.
+"""JSON Schema of the events, derived from the types below, for producers to validate against.
 
-A schema and `ingest.events.contract.read_event` accept the same events, which a test holds by
-trying both on random ones, but for what no schema can say: a time more than a day ahead of the
-clock, or an impression later than the joiner's window. A tick is not among them: it is no event of
-a producer but a replay's, and moves the time of a whole partition.
+A schema and `ingest.events.contract.read_event` accept the same events; a test tries both on random
+ones. Two rules cannot be in a schema: a time more than a day ahead of the clock, and an impression
+later than the joiner's window. Ticks are missing on purpose: only a replay writes them, because a
+tick advances the time of a whole partition.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headrace.ingest.events.contract import EARLIEST_MS, LATEST_MS
 
 Scalar = str | int | float | bool | None
 Value = Scalar | list[Scalar]
-"""Of any other field."""
+"""The value of any other field."""
 
 Identity = Annotated[
     str,
     Meta(
         min_length=1,
-        description="Names one showing of one item to one user. The key of the message, and what "
-        "a click is joined by; a second impression of the same name is dropped.",
+        description="Identifies one showing of one item to one user. It is the key of the message, "
+        "and joins a click to its impression; a second impression with this id is dropped.",
     ),
 ]
 Milliseconds = Annotated[
@@ -33,37 +33,37 @@ Milliseconds = Annotated[
     Meta(
         ge=EARLIEST_MS,
         le=LATEST_MS,
-        description="When it happened, in milliseconds since 1970 UTC; at most a day ahead of the "
+        description="Time of the event, in milliseconds since 1970 UTC; at most a day ahead of the "
         "clock. 2.0 is 2.",
     ),
 ]
 
 
 class EventKind(StrEnum):
-    """The two events of a producer."""
+    """The two kinds of events that producers send."""
 
     IMPRESSION = "impression"
     CLICK = "click"
 
 
 class Impression(msgspec.Struct, kw_only=True):
-    """One item was shown. Every further field is a feature as it was when it was shown."""
+    """One item was shown. Every further field is a feature, with its value at that time."""
 
     impression_id: Identity
     timestamp_ms: Milliseconds
     request_id: Annotated[
         Value,
-        Meta(description="Groups the impressions that answered one request; a string, as a rule."),
+        Meta(description="Groups the impressions of one request; usually a string."),
     ] = None
 
 
 class Click(msgspec.Struct, kw_only=True):
-    """An item that was shown was clicked. It may come before its impression does."""
+    """An item that was shown was clicked. A click may arrive before its impression."""
 
     impression_id: Identity
     timestamp_ms: Milliseconds
     value: Annotated[
-        Value, Meta(description="What the click was worth: a dwell time, a price; a number.")
+        Value, Meta(description="Value of the click: a dwell time, a price; a number.")
     ] = None
 
 
@@ -98,7 +98,7 @@ def event_schema(kind: EventKind) -> dict[str, object]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **parts[event_type.__name__],
-        # a message is one flat object: arrays may be among its values, but hold scalars alone
+        # a message is one flat object: its values may be arrays of scalars
         "additionalProperties": msgspec.json.schema(Value),
         "examples": [EXAMPLES[kind]],
     }

@@ -1,4 +1,7 @@
-"""TODO."""
+"""Labelled examples: what the joiner writes and learners read.
+
+`batch` has the columns of a batch and its message format. `splitting` divides batches.
+"""
 
 import lazy_loader
 

@@ -1,11 +1,11 @@
 """Labelled examples in columns: what the joiner writes and learners read.
 
-One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns, not rows, because
-both sides are vectorized; Arrow, because any tool can read it. What is alike for the whole batch
-(fingerprint, watermark, what part of the negatives was kept) stands in its schema's metadata.
-A column `weight` is there if the spec declares weights or down-sampling (`example_weights`). Ids
-and plain numbers are lists of fixed length, so that their values are one array; bags are lists of
-lists. `unpack` copies nothing but what Arrow has no array for.
+One Kafka message is one batch of one partition, as an Arrow IPC stream. Columns suit both sides,
+which are vectorized, and any tool can read Arrow. Values that are the same for the whole batch
+(fingerprint, watermark, share of negatives kept) are in the metadata of its schema. The column
+`weight` exists if the spec declares weights or down-sampling (`features.weights`). Ids and plain
+numbers are lists of fixed length, so that their values are one array; bags are lists of lists.
+`unpack` copies only what Arrow has no array for.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _SLICE = "slice:"
 
 
 class UnreadableExamples(ValueError):
-    """A message that is not a batch of examples of this model's fields: what, against what."""
+    """A message that is not a batch of examples of this model's fields."""
 
 
 class Kind(IntEnum):
-    """What an example is, and so what it counts as."""
+    """The kind of an example, which decides how it is counted."""
 
     SHOWN = 0
-    """`immediate`: an impression as it is first seen. Label 0, counts as a show."""
+    """`immediate`: an impression when it is first seen. Label 0, counts as a show."""
     CLICKED = 1
     """`immediate`: its click, with the same ids. Label 1, counts as a click, not as a show."""
     CLOSED = 2
@@ -45,10 +45,10 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A batch of n examples of one partition, in the order they are to be learned."""
+    """A batch of n examples of one partition, in the order to learn them."""
 
     fingerprint: str
-    """Of the spec's fields and label policy."""
+    """Fingerprint of the spec's fields and label policy."""
     watermark_ms: int
     """Event time that the joiner had reached in this partition."""
     kinds: npt.NDArray[np.uint8]  # (n,) Kind
@@ -59,17 +59,17 @@ class Examples:
     impression_ids: pa.StringArray  # (n,)
     request_ids: pa.StringArray  # (n,) null where absent
     features: Encoded
-    slices: dict[str, pa.Array]  # raw fields, by name, that evaluation slices by; each (n,)
-    weights: npt.NDArray[np.float32] | None = None  # (n,) what each counts as; None: all 1
+    slices: dict[str, pa.Array]  # raw fields by name, for evaluation by their values; each (n,)
+    weights: npt.NDArray[np.float32] | None = None  # (n,); None: all 1
     negative_rate: float = 1.0
-    """Part of the negatives that was kept; the weights make up for the others."""
+    """Share of the negatives that was kept; the weights compensate for the others."""
 
     def __len__(self) -> int:
         return int(self.kinds.shape[0])
 
     @classmethod
     def empty(cls, fields: FieldSet, watermark_ms: int = 0) -> Examples:
-        """Return a batch of no examples."""
+        """Return a batch without examples."""
         none, times = np.zeros(0, np.uint8), np.zeros(0, np.int64)
         features = Encoded(
             np.zeros((0, len(fields.singles)), np.uint64),
@@ -122,25 +122,25 @@ def pack(examples: Examples) -> bytes:
 
 
 def unpack(blob: bytes, fields: FieldSet) -> Examples:
-    """Return what `pack` was given; the arrays are read-only views of `blob`.
+    """Return the batch of `pack`; its arrays are read-only views of `blob`.
 
-    Raises UnreadableExamples if it is no such batch, or one made with other fields than `fields`.
+    Raises UnreadableExamples for other messages, and for batches made with other fields.
     """
     try:
         batch = pa.ipc.open_stream(blob).read_next_batch()
     except (pa.ArrowException, StopIteration, OSError) as error:
         raise UnreadableExamples(
-            f"expected a batch of examples, found {len(blob)} bytes that are none: {error}"
+            f"expected a batch of examples, got {len(blob)} other bytes: {error}"
         ) from error
     facts = batch.schema.metadata or {}
-    found = facts.get(b"format", b"none").decode()
-    if found != str(FORMAT):
-        raise UnreadableExamples(f"examples: expected format {FORMAT}, found {found}")
+    version = facts.get(b"format", b"none").decode()
+    if version != str(FORMAT):
+        raise UnreadableExamples(f"examples: expected format {FORMAT}, got {version}")
     fingerprint = facts[b"fingerprint"].decode()
     if fingerprint != fields.fingerprint:
         raise UnreadableExamples(
             f"examples: expected fields with fingerprint {fields.fingerprint} (of the model spec "
-            f"in use), found {fingerprint} (of the spec they were joined with)"
+            f"in use), got {fingerprint} (of the spec they were joined with)"
         )
     return Examples(
         fingerprint=fingerprint,
@@ -160,7 +160,7 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
 
 
 def concatenate(batches: list[Examples]) -> Examples:
-    """Return one or more batches of one partition as one, in their order."""
+    """Return one or more batches of one partition as one batch, in their order."""
     if len(batches) == 1:
         return batches[0]
     last, parts = batches[-1], [batch.features for batch in batches]
@@ -197,7 +197,7 @@ def _weights(batches: list[Examples]) -> npt.NDArray[np.float32] | None:
 
 
 def _rows(values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
-    """Return `values` as `shape[0]` lists of `shape[1]` each, which may be none."""
+    """Return `values` as `shape[0]` lists of `shape[1]` values each; the width may be 0."""
     count, width = shape
     kind = pa.list_(values.type, width)
     if width:

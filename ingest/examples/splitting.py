@@ -1,8 +1,8 @@
-"""How examples are cut into messages: some thousand, or a minute of event time, at most.
+"""Splits examples into messages of some thousand, or a minute of event time, at most.
 
-Learners read the partitions in the order of event time, message by message, so a message that spans
-much of it puts them out of order. But a message costs the same whether it holds seven examples or
-seven hundred, and what sparse traffic puts out of order is few examples: hence a least size.
+Learners read the partitions in the order of event time, message by message. A message that spans a
+long time puts them out of order. But a message costs the same with seven examples as with seven
+hundred, and sparse traffic puts only few examples out of order. Hence the least size.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a message of examples ends."""
+    """The limits of one message of examples."""
 
     most: int = 4096
-    """Examples: a few hundred kilobytes, some milliseconds of a learner's time."""
+    """Most examples: a few hundred kilobytes, some milliseconds of a learner's time."""
     span_ms: int = 60_000
-    """Event time: what learners may be out of order by, over partitions."""
+    """Longest event time: how far learners may be out of order between partitions."""
     least: int = 128
-    """Examples before the span counts: at a few an hour, each would be a message of its own."""
+    """Examples before the time span counts; else sparse traffic sends a message for each."""
 
 
 def cut(examples: Examples, rule: Cut) -> Iterator[Examples]:

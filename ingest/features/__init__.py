@@ -1,4 +1,8 @@
-"""TODO."""
+"""Features: the fields of a model, and the encoder that turns events into ids and numbers.
+
+`fields` parses the part of the model spec that joiner, learner and server must agree on. `encoder`
+applies it to events with the hashes of `hashing`. `weights` decides how much an example counts.
+"""
 
 import lazy_loader
 

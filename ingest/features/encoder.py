@@ -1,13 +1,12 @@
-"""Events to ids and numbers, column by column.
+"""Encodes events as ids and numbers, column by column.
 
-Every field is taken out of all events of a batch at once, written as canonical text by Arrow, and
-hashed by one compiled loop. The same encoder serves the joiner (whole batches of events) and the
-server (one context, many candidates), so that what is asked for is what was learned.
+Every field is extracted from all events of a batch at once, written as canonical text by Arrow, and
+hashed by one compiled loop. The joiner (whole batches of events) and the server (one context, many
+candidates) use the same encoder, so served features are the learned ones.
 
-An event whose value has not the shape its field wants is data, not an error: where a single value
-is wanted, an array or object is absent, and so is what is no number where a logarithm is wanted;
-where a plain number is wanted it is 0.0; where a bag is wanted a scalar is a bag of one, and null
-items of an array count as absent ones.
+A value of an unexpected shape is data, not an error. For a single-valued field an array or object
+is absent. For a logarithm a value that is not a number is absent. For a plain number it is 0.0. For
+a bag a scalar is a bag of one, and null items of an array count as absent ones.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ Event: TypeAlias = "Mapping[str, object]"
 
 _HOUR_MS = 3_600_000
 _FEW = 32
-"""Values that are read one by one sooner than Arrow has begun."""
+"""Values that are read faster one by one than by Arrow."""
 _REMEMBERED = 1 << 12
-"""Numbers whose bucket is remembered."""
+"""Numbers whose bucket is cached."""
 _PLAIN_NUMBER = 2.0**52
-"""Below it a float and its whole part are exact, and so is what is made of them here."""
+"""Below it a float, its whole part and the bucket are exact."""
 _NO_IDS, _NO_OFFSETS = np.zeros(0, np.uint64), np.zeros(1, np.int32)
 _NO_NUMBERS = np.zeros((1, 0), np.float32)
 _NO_IDS.flags.writeable = _NO_OFFSETS.flags.writeable = _NO_NUMBERS.flags.writeable = False
 
 
 class RawColumns(Protocol):
-    """The raw fields of n events. A column of one value stands for n times that value."""
+    """The raw fields of n events. A column with one value has that value n times."""
 
     def hashes(self, source: str) -> Ids:
         """Return the hash of each value's canonical text, ABSENT if it has none; (n,) or (1,)."""
 
     def reals(self, source: str) -> npt.NDArray[np.float64]:
-        """Return each value as a number, NaN if it is none; (n,) or (1,)."""
+        """Return each value as a number, NaN if it is not one; (n,) or (1,)."""
 
     def items(self, source: str) -> tuple[Ids, npt.NDArray[np.int64]]:
-        """Return the hashes of the items of all values, in order, and how many each has."""
+        """Return the hashes of the items of all values, in order, and the number of each value."""
 
 
 class Encoder:
@@ -75,48 +74,49 @@ class Encoder:
 
     def __init__(self, fields: FieldSet) -> None:
         self.fields = fields
-        self._valued = [each for each in fields.singles if each.transform is not Transform.CROSS]
+        self._valued = [field for field in fields.singles if field.transform is not Transform.CROSS]
         self._numbering = _numbering(fields.singles, self._valued)
         self._sources = [
-            (each.source, None if each.transform is Transform.ID else each) for each in self._valued
+            (field.source, None if field.transform is Transform.ID else field)
+            for field in self._valued
         ]
 
     def encode(self, events: Sequence[Event]) -> Encoded:
-        """Return the fields of `events`, n rows. Never fails on what an event holds."""
+        """Return the fields of `events`, n rows. Never fails on the content of an event."""
         return self.encode_columns(len(events), _Values(_column_of(events)))
 
     def encode_candidates(self, context: Event, candidates: Sequence[Event]) -> Encoded:
-        """Return the fields of candidates shown in one context, a row each.
+        """Return the fields of candidates shown in one context, one row each.
 
-        A field that no candidate has comes from the context and is encoded once; a candidate's own
-        value goes before the context's.
+        A field that no candidate has comes from the context and is encoded once. The value of a
+        candidate takes precedence over the context's.
         """
         count = len(candidates)
         if count == 1:
             return self.encode_few([{**context, **candidates[0]}])
-        of_candidates = {name for each in candidates for name in each}
-        whole = _column_of(candidates)
+        of_candidates = {name for candidate in candidates for name in candidate}
+        own = _column_of(candidates)
 
         def column(source: str) -> list[object]:
             if source not in of_candidates:
                 return [context.get(source)]
             if source in context:
                 common = context[source]
-                return [each.get(source, common) for each in candidates]
-            return whole(source)
+                return [candidate.get(source, common) for candidate in candidates]
+            return own(source)
 
         return self.encode_columns(count, _Values(column))
 
     def encode_columns(self, count: int, columns: RawColumns) -> Encoded:
         """Return the fields of `count` events given by their columns."""
         hashes = np.empty((len(self._valued), count), np.uint64)
-        known: dict[str, Ids] = {}  # by raw field: several fields may take the same
+        known: dict[str, Ids] = {}  # by raw field: several fields may have the same one
         for row, field in enumerate(self._valued):
             hashes[row] = _hashes(field, columns, known)
         return self._encoded(hashes, columns)
 
     def encode_few(self, events: Sequence[Event]) -> Encoded:
-        """Return what `encode` does of one event or more, sooner of a few: no array a field."""
+        """Return what `encode` returns; faster for a few events: it makes no array for a field."""
         hashes = [
             [
                 hash_value(event.get(source)) if field is None else _hash(field, event.get(source))
@@ -149,13 +149,13 @@ class Encoder:
         for j, bag in enumerate(bags):
             hashes, lengths[:, j] = columns.items(bag.source)
             if hashes.shape[0] != lengths[:, j].sum():
-                hashes = np.tile(hashes, count)  # one value, which stands for all
+                hashes = np.tile(hashes, count)  # one value, for all events
             flat.append(field_ids(hashes, bag.number))
         offsets = np.zeros(count * len(bags) + 1, np.int32)
         np.cumsum(lengths.reshape(-1), out=offsets[1:])
         if len(bags) == 1:
             return flat[0], offsets
-        # from bag by bag to event by event: each run of items goes where its event begins
+        # from bag by bag to event by event: each run of items moves to where its event begins
         ids = np.empty(int(offsets[-1]), np.uint64)
         for j, made in enumerate(flat):
             begins = offsets[j : -1 : len(bags)].astype(np.int64)
@@ -165,7 +165,7 @@ class Encoder:
 
 
 class _Values:
-    """RawColumns of Python values."""
+    """Raw columns of Python values."""
 
     def __init__(self, column: Callable[[str], list[object]]) -> None:
         self._column = column
@@ -183,7 +183,7 @@ class _Values:
 
 
 def _hash(field: Field, value: object) -> int:
-    """Return what `_hashes` does of one value, of a field that is made of numbers."""
+    """Return what `_hashes` returns for one value of a field that is made of numbers."""
     whole = _whole(field, real(value))
     if whole is None:
         [hashed] = _hashes(field, _Values(lambda _: [value]), {}).tolist()
@@ -192,7 +192,7 @@ def _hash(field: Field, value: object) -> int:
 
 
 def _hashes(field: Field, columns: RawColumns, known: dict[str, Ids]) -> Ids:
-    """Return the hash of what each event has in a field that is no cross; (n,) or (1,)."""
+    """Return the hash of each event's value in a field other than a cross; (n,) or (1,)."""
     if field.transform is Transform.ID:
         found = known.get(field.source)
         if found is None:
@@ -203,7 +203,7 @@ def _hashes(field: Field, columns: RawColumns, known: dict[str, Ids]) -> Ids:
         whole = _whole(field, float(values[0]))
         if whole is not None:
             return np.array([hash_value(whole)], np.uint64)
-    # of infinity, which JSON has not but Python's reader of it lets in, comes none: absent
+    # infinity, which JSON lacks but Python's reader accepts, gives NaN here: absent
     with np.errstate(over="ignore", invalid="ignore"):
         if field.transform is Transform.LOG_BUCKET:
             buckets = np.floor(field.per_doubling * np.log2(1.0 + np.abs(values)))
@@ -217,9 +217,9 @@ def _hashes(field: Field, columns: RawColumns, known: dict[str, Ids]) -> Ids:
 
 
 def _whole(field: Field, value: float) -> int | None:
-    """Return what `_hashes` hashes of one value, sooner than arrays do; None: let them."""
+    """Return the number that `_hashes` hashes for one value; None if only arrays handle it."""
     if not abs(value) < _PLAIN_NUMBER:
-        return None  # no number, or one that needs care
+        return None  # not a number, or one beyond the exact range
     if field.transform is Transform.LOG_BUCKET:
         return _log_bucket(field.per_doubling, value)
     if field.transform is Transform.PERIOD:
@@ -229,13 +229,13 @@ def _whole(field: Field, value: float) -> int | None:
 
 @lru_cache(_REMEMBERED)
 def _log_bucket(per_doubling: float, value: float) -> int:
-    """Return the bucket of one value; remembered, since contexts have the same again and again."""
+    """Return the bucket of one value; cached, because contexts repeat their values."""
     bucket = math.floor(per_doubling * float(np.log2(1.0 + abs(value))))
     return -1 - bucket if value < 0 else bucket
 
 
 def _hash_whole(values: npt.NDArray[np.float64]) -> Ids:
-    """Hash whole numbers as their canonical texts; what is not finite is absent."""
+    """Hash whole numbers as their canonical texts; values that are not finite are absent."""
     finite = np.isfinite(values)
     if finite.all():
         return hash_whole_numbers(values.astype(np.int64))
@@ -253,13 +253,13 @@ def _plain(field: Field, values: npt.NDArray[np.float64]) -> npt.NDArray[np.floa
 
 
 def _reals(values: list[object]) -> npt.NDArray[np.float64]:
-    """Return the numbers of a column, NaN where there is none. The text of a number is one."""
+    """Return the numbers of a column, NaN where missing. The text of a number is a number."""
     if len(values) > _FEW and not set(map(type, values)) - {int, float, type(None)}:
         try:
             column = pa.array(values, pa.float64())
             return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
         except pa.ArrowInvalid:
-            pass  # a whole number above 2^53, which Arrow won't round
+            pass  # a whole number above 2^53, which Arrow does not round
     return np.fromiter(map(real, values), np.float64, len(values))
 
 
@@ -277,30 +277,31 @@ def _column_of(events: Sequence[Event]) -> Callable[[str], list[object]]:
 
 
 def _numbering(fields: Sequence[Field], valued: Sequence[Field]) -> Numbering:
-    place = {each.name: i for i, each in enumerate(fields)}
-    row = {each.name: i for i, each in enumerate(valued)}
+    place = {field.name: i for i, field in enumerate(fields)}
+    row = {field.name: i for i, field in enumerate(valued)}
     return numbering(
         [
             Numbered(
-                each.number,
-                place[each.name],
-                row.get(each.name, -1),
-                [place[name] for name in each.of],
+                field.number,
+                place[field.name],
+                row.get(field.name, -1),
+                [place[name] for name in field.of],
             )
-            for each in _parts_first(fields)
+            for field in _parts_first(fields)
         ]
     )
 
 
 def _parts_first(fields: Sequence[Field]) -> list[Field]:
-    """Return `fields` such that every cross comes after what it combines."""
+    """Return `fields` so that every cross comes after the fields it combines."""
     ordered: list[Field] = []
     done: set[str] = set()
     waiting = list(fields)
     while waiting:
         ready = [field for field in waiting if done.issuperset(field.of)]
         if not ready:
-            raise ValueError(f"crosses that contain each other: {[each.name for each in waiting]}")
+            names = [field.name for field in waiting]
+            raise ValueError(f"expected crosses without cycles, got {names}, which form one")
         ordered += ready
         done.update(field.name for field in ready)
         waiting = [field for field in waiting if field.name not in done]
@@ -309,7 +310,7 @@ def _parts_first(fields: Sequence[Field]) -> list[Field]:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Fields of n events as ids and numbers. RawColumns in the order of the spec's `FieldSet`."""
+    """Fields of n events as ids and numbers, with columns in the order of the `FieldSet`."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
     bag_ids: npt.NDArray[np.uint64]  # (total,) all bags' items, event by event, bag by bag

@@ -1,10 +1,10 @@
-"""One value, one hash: the canonical text of a value and the ids made of it.
+"""Hashes values: the canonical text of a value, and the ids made of its hash.
 
-An id must come out the same in a joiner that saw JSON, in a server that saw another JSON, and in
-ten years. So a value is first written as canonical text (2, 2.0 and "2" are one value), the text
-is hashed with XXH64 (Yann Collet, the XXH64 algorithm, seed 0), and the hash is mixed with the
-field's number, so that one value in two fields falls in two buckets. The hash is compiled and runs
-over a whole column of strings as Arrow lays them out: one buffer of bytes, and offsets into it.
+An id must come out the same in a joiner that saw one JSON, in a server that saw another, and in ten
+years. So a value is first written as canonical text (2, 2.0 and "2" are one value). The text is
+hashed with XXH64 (Yann Collet, the XXH64 algorithm, seed 0). The hash is mixed with the number of
+the field, so that one value in two fields gets two ids. The compiled hash runs over a whole column
+of strings in Arrow's layout: one buffer of bytes, and offsets into it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     Hashes = npt.NDArray[np.uint64]
 
 FIELD_BITS = 10
-"""Lower bits of an id that number its field."""
+"""Lower bits of an id that hold the number of its field."""
 ABSENT = np.uint64(0x9AE16A3B2F90404F)
-"""The hash of no value. Not the hash of any short text, so null and "absent" stay two values."""
+"""The hash of a missing value; no short text has it, so null and "absent" stay two values."""
 NUMBER_ROW = np.uint64(0xC949D7C7509E6557)
-"""The hash that every plain number has: its field has one row, whatever the value."""
+"""The hash of every plain number: its field has one row, whatever the value."""
 
 _SHORT = 64
-"""Characters of a text, or bits of a number, that is remembered with its hash: the longest cannot
-fill memory."""
+"""Longest text in characters, or number in bits, whose hash is cached; this bounds the cache."""
 _REMEMBERED = 1 << 16
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
@@ -47,7 +46,7 @@ _LOW = np.uint64((1 << FIELD_BITS) - 1)
 
 
 def canonical(value: object) -> str | None:
-    """Return the text that stands for a scalar; None for null and for what is not a scalar."""
+    """Return the canonical text of a scalar; None for null and for other values."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[return-value]
@@ -62,7 +61,7 @@ def canonical(value: object) -> str | None:
 
 
 def real(value: object) -> float:
-    """Return the number that a scalar is, or that its text says; NaN if it is none."""
+    """Return the number of a scalar, or of its text; NaN if there is none."""
     if type(value) is float or type(value) is int or type(value) is str:
         try:
             return float(value)
@@ -72,19 +71,19 @@ def real(value: object) -> float:
 
 
 def texts(values: list[object]) -> pa.StringArray:
-    """Return the canonical texts of a column; what `canonical` gives None for is null."""
+    """Return the canonical texts of a column; null where `canonical` returns None."""
     if _are_texts(values):
         try:
             return pa.array(values, pa.string())
         except (pa.ArrowException, UnicodeError):
-            pass  # other types among them, or text that is no Unicode
+            pass  # other types among them, or text that is not Unicode
     return _mixed(values)
 
 
 def hash_values(values: list[object]) -> Hashes:
-    """Return the hash of each value's canonical text, ABSENT where there is none; shape (n,).
+    """Return the hash of each value's canonical text, ABSENT where it has none; shape (n,).
 
-    Columns of one type, which nearly all are, are read by Arrow and hashed without a Python string.
+    Nearly all columns have one type: Arrow reads these, and they are hashed without Python strings.
     """
     if len(values) == 1:
         return np.array([hash_value(values[0])], np.uint64)
@@ -113,7 +112,7 @@ def string_buffers(
     else:
         offsets = np.frombuffer(starts, np.int32)[strings.offset : strings.offset + count + 1]
     flat = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    # Arrow's own buffers are now writable, now not: one type, so that kernels are compiled once
+    # Arrow's buffers may be writable or not: read-only arrays give kernels one type to compile for
     offsets.flags.writeable = flat.flags.writeable = False
     return offsets, flat
 
@@ -148,7 +147,7 @@ def hash_whole_numbers(numbers: npt.NDArray[np.int64]) -> Hashes:
 
 
 def hash_text(text: str | None) -> np.uint64:
-    """Return what `hash_strings` gives for this one string."""
+    """Return the hash that `hash_strings` gives for this string."""
     if text is None:
         return ABSENT
     data = np.frombuffer(text.encode(), np.uint8)
@@ -156,46 +155,46 @@ def hash_text(text: str | None) -> np.uint64:
 
 
 def field_id(value_hash: np.uint64, number: int) -> int:
-    """Return the id that a value of this hash has in the field of this number."""
+    """Return the id of a value with this hash in the field of this number."""
     return int(field_ids(np.array([value_hash], np.uint64), number)[0])
 
 
 def field_ids(hashes: Hashes, number: int) -> Hashes:
-    """Return the ids that values of these hashes have in the field of this number; shape (n,)."""
+    """Return the ids of values with these hashes in the field of this number; shape (n,)."""
     ids = np.empty(hashes.shape[0], np.uint64)
     _number_many(hashes, np.uint64(number), ids)
     return ids
 
 
 Numbering: TypeAlias = "npt.NDArray[np.int64]"
-"""How the ids of single-valued fields come from the hashes of values; made by `numbering`."""
+"""Instructions for making the ids of single-valued fields from hashes; made by `numbering`."""
 
 
 class Numbered(NamedTuple):
-    """How the id of one single-valued field is made."""
+    """Instructions for making the id of one single-valued field."""
 
     number: int
     place: int
-    """Its column among the ids."""
+    """Its column in the ids."""
     row: int
-    """Its row among the hashes; -1 for a cross."""
+    """Its row in the hashes; -1 for a cross."""
     parts: Sequence[int]
-    """Columns of what a cross combines."""
+    """Columns of the fields that a cross combines."""
 
 
 def numbering(fields: Sequence[Numbered]) -> Numbering:
-    """Return how the ids of `fields` are made, every cross after its parts.
+    """Return instructions for making the ids of `fields`, every cross after its parts.
 
-    One array, since to hand arrays to a kernel takes longer than to number one event: how many
-    fields; for each its number, column, row and where its parts begin; where the last one's end;
-    the parts of all.
+    They are one array, because passing arrays to a kernel takes longer than numbering one event:
+    the number of fields; for each its number, column, row and begin of its parts; the end of the
+    last one's parts; the parts of all fields.
     """
     heads: list[int] = [len(fields)]
     parts: list[int] = []
     begin = 1 + 4 * len(fields) + 4
-    for each in fields:
-        heads += [each.number, each.place, each.row, begin + len(parts)]
-        parts += each.parts
+    for field in fields:
+        heads += [field.number, field.place, field.row, begin + len(parts)]
+        parts += field.parts
     return np.array([*heads, 0, 0, 0, begin + len(parts), *parts], np.int64)
 
 
@@ -209,7 +208,7 @@ def number_fields(hashes: Hashes, numbering: Numbering) -> Hashes:
 def hash_value(value: object) -> int:
     """Return the hash of one value's canonical text, ABSENT if it has none.
 
-    What is short is remembered: the values of contexts come again and again.
+    Short values are cached, because the values of contexts repeat.
     """
     if type(value) is str:
         short = len(value) <= _SHORT
@@ -229,7 +228,7 @@ _hash_known = lru_cache(_REMEMBERED, typed=True)(_hash_afresh)
 
 
 def _are_texts(values: list[object]) -> bool:
-    """Whether the first value that is not null is a text: then all are, nearly always."""
+    """Whether the first value that is not null is a text; then nearly always all are."""
     return type(next((value for value in values if value is not None), None)) is str
 
 
@@ -239,7 +238,7 @@ def _mixed(values: list[object]) -> pa.StringArray:
     for value in values:
         kind = type(value)
         if kind is str:
-            # a lone half of a surrogate pair is no UTF-8; what Python reads may still hold one
+            # a lone surrogate is not UTF-8, but strings that Python parsed may contain one
             text = value if value.isascii() else _sound(value)  # type: ignore[attr-defined,arg-type]
         elif kind is bool or kind is int or kind is float:
             key = (kind, value)
@@ -282,7 +281,7 @@ def _word(data, at, size):  # type: ignore[no-untyped-def]
 
 @kernel
 def fmix64(word):  # type: ignore[no-untyped-def]
-    """Return the 64-bit finalizer of MurmurHash3: a bijection in which every bit reaches all."""
+    """Return the 64-bit finalizer of MurmurHash3: a bijection; every bit affects all bits."""
     word = np.uint64(word)
     word ^= word >> np.uint64(33)
     word *= np.uint64(0xFF51AFD7ED558CCD)
@@ -293,7 +292,7 @@ def fmix64(word):  # type: ignore[no-untyped-def]
 
 @inlined
 def xxh64(data, at, end):  # type: ignore[no-untyped-def]
-    """Return XXH64, seed 0, of `data[at:end]`. Compiled; for use inside kernels."""
+    """Return XXH64, seed 0, of `data[at:end]`. Inlined into kernels."""
     length = np.uint64(end - at)
     if end - at >= 32:
         one, two, three, four = _P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1

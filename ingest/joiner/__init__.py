@@ -1,4 +1,9 @@
-"""TODO."""
+"""The joiner: reads impressions and clicks from Kafka and writes labelled examples back.
+
+`core` is pure: it pairs impressions with clicks and knows no Kafka. `partition` adds offsets and
+checkpoints to one core, `loop` drives all partitions in transactions, and `joiner_process` adds
+clients, clock and metrics. `committed_state` reads the progress of a joiner from any process.
+"""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""What a joiner has done, as Kafka knows it: the metadata of its committed offsets.
+"""The committed state of a joiner: the metadata of its committed offsets in Kafka.
 
-The joiner stores with the offset of impressions, partition by partition, all it needs to go on
-(`SavedCheckpoint`). Whoever wants to know how far it is reads the same, from any process.
+With the offset of each partition of impressions, the joiner stores all it needs to continue
+(`SavedCheckpoint`). Any process reads the same metadata to report the progress of a joiner.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 
 class JoinerModel(Protocol):
-    """What is asked of a model here: its name and its fields."""
+    """The model of a joiner, as far as this file needs it."""
 
     @property
     def name(self) -> str:
-        """The name in topics and groups."""
+        """The name in topics and consumer groups."""
 
     @property
     def fields(self) -> FieldSet:
-        """The fields its examples are made of."""
+        """The fields of its examples."""
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
-    """The metadata of an offset of impressions."""
+    """The metadata of a committed offset of impressions."""
 
     fingerprint: str
-    """Of the fields and label policy the checkpoint was reached with."""
+    """The fingerprint of the fields and label policy that led to the checkpoint."""
     topic_ids: tuple[str, str]
-    """Of impressions and clicks: offsets mean nothing in topics that were made again."""
+    """Ids of the topics of impressions and clicks; in a recreated topic offsets are meaningless."""
     checkpoint: JoinerCheckpoint
 
     def to_json(self) -> str:
@@ -56,43 +56,43 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
 
 
 def load_checkpoint(text: str, fingerprint: str, where: str) -> SavedCheckpoint:
-    """Return what a joiner of the same fields saved. Raises BadCheckpoint."""
+    """Return the checkpoint that a joiner of the same fields saved. Raises BadCheckpoint."""
     try:
         saved = msgspec.json.decode(text, type=SavedCheckpoint)
     except msgspec.MsgspecError as error:
         raise BadCheckpoint(
             f"{where}: expected the checkpoint of a joiner in the metadata of its committed "
-            f"offset, found {text[:80]!r}: {error}"
+            f"offset, got {text[:80]!r}: {error}"
         ) from error
     if saved.fingerprint != fingerprint:
         raise BadCheckpoint(
             f"{where}: expected fields with fingerprint {fingerprint} (of the model spec in use), "
-            f"found {saved.fingerprint} (of the spec joined with so far): a changed model needs "
-            "another name"
+            f"got {saved.fingerprint} (of the spec used so far): give a changed model another "
+            "name"
         )
     return saved
 
 
 @dataclass(frozen=True, slots=True)
 class JoinerState:
-    """What was joined so far, over all partitions and restarts."""
+    """Totals over all partitions and restarts."""
 
     impressions: int
-    """Each once, however often it was sent."""
+    """Each counted once, even if it was sent several times."""
     clicks: int
     late_clicks: int
     duplicates: int
-    """Impressions and clicks again."""
+    """Repeated impressions and clicks."""
     examples: int
     dead_letters: int
     lag: int
-    """Events of any kind that were not yet taken, those of open transactions included."""
+    """Events not yet joined, including those of open transactions."""
     dropped_negatives: int = 0
-    """Examples that down-sampling left out."""
+    """Examples dropped by down-sampling."""
 
 
 class StateReader:
-    """Reads the state of one model's joiner, again and again over one connection."""
+    """Reads the state of one model's joiner, repeatedly over one connection."""
 
     def __init__(
         self, kafka: KafkaSettings, model: JoinerModel, topics: EventTopics | None = None
@@ -114,19 +114,19 @@ class StateReader:
         try:
             return self._ask()
         except KafkaUnreachable:
-            # after an outage the client may go on waiting for a coordinator that is no more
+            # after an outage the client may keep waiting for a coordinator that has moved
             self._connect()
             raise
 
     def _connect(self) -> None:
-        """Make the clients: one that asks for ends, and a consumer that never joins its group.
+        """Create two clients: an admin client for ends, and a consumer that never joins its group.
 
-        An AdminClient would answer for the group's offsets too. But if the group's coordinator is
-        just moving, librdkafka 2.16 then brings down the process (librdkafka's pull request 5318).
+        An AdminClient could list the group's offsets too. But if the group's coordinator is moving
+        at that time, librdkafka 2.16 aborts the process (librdkafka's pull request 5318).
         """
         group = joiner_group(self._model.name)
         own = {"group.id": group, "enable.auto.commit": False}
-        # else it would wait for the end of transactions on the offsets: the last ones will do
+        # without this it waits for the end of open transactions; the last committed offsets do
         own["isolation.level"] = "read_uncommitted"
         self._admin = AdminClient(self._kafka.connection())
         self._consumer = Consumer({**self._kafka.connection(), **own})
@@ -134,10 +134,11 @@ class StateReader:
     def _ask(self) -> JoinerState:
         committed = self._committed()
         counters = JoinerCounters()
-        for (topic, partition), found in committed.items():
+        for (topic, partition), commit in committed.items():
             if topic == self._topics.impressions:
                 where = f"{topic}/{partition}"
-                saved = load_checkpoint(found.metadata or "", self._model.fields.fingerprint, where)
+                text = commit.metadata or ""
+                saved = load_checkpoint(text, self._model.fields.fingerprint, where)
                 counters += saved.checkpoint.counters
         ends = self._offsets(At.latest())  # type: ignore[no-untyped-call]
         begins = self._offsets(At.earliest())  # type: ignore[no-untyped-call]
@@ -169,7 +170,7 @@ class StateReader:
             answer = self._consumer.committed(
                 self._sources(), timeout=self._kafka.connect_timeout_s
             )
-        return {(found.topic, found.partition): found for found in answer if found.offset >= 0}
+        return {(tp.topic, tp.partition): tp for tp in answer if tp.offset >= 0}
 
     def _offsets(self, at: At) -> dict[tuple[str, int], int]:
         with translated("reading the ends of the events", self._kafka.bootstrap):
@@ -187,8 +188,8 @@ class StateReader:
 def read_state(
     kafka: KafkaSettings, model: JoinerModel, topics: EventTopics | None = None
 ) -> JoinerState:
-    """Return what the model's joiner has done and how much it has to do.
+    """Return the progress and the lag of the model's joiner.
 
-    Who asks often keeps a `StateReader`. Raises KafkaUnreachable, MissingTopic, BadCheckpoint.
+    To read repeatedly, keep a `StateReader`. Raises KafkaUnreachable, MissingTopic, BadCheckpoint.
     """
     return StateReader(kafka, model, topics).read()

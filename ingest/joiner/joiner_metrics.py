@@ -1,7 +1,7 @@
-"""What a joiner tells Prometheus.
+"""Prometheus metrics of the joiner.
 
-The loop keeps plain totals of what it committed; this collector reads them, and what is held now,
-when Prometheus asks, so that nothing of it is on the hot path.
+The loop keeps plain totals of what it committed. This collector reads them, and the current window
+state, when Prometheus scrapes, so metrics cost nothing on the hot path.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COUNTED = {
-    "impressions": "Impressions joined, each once.",
-    "clicks": "Clicks taken: learned, late, repeated, or still without their impression.",
+    "impressions": "Impressions joined, without repeated ones.",
+    "clicks": "Clicks accepted: learned, late, repeated, or still without their impression.",
     "late_clicks": "Clicks more than the label window after their impression, or without one.",
-    "duplicates": "Impressions and clicks that came again.",
+    "duplicates": "Repeated impressions and clicks.",
     "examples": "Examples written.",
-    "dropped_negatives": "Negative examples left out by down-sampling.",
+    "dropped_negatives": "Negative examples dropped by down-sampling.",
 }
 
 
 class JoinerCollector(Collector):
-    """Figures of one joiner process, labelled with its model."""
+    """Metrics of one joiner process, labelled with its model."""
 
     def __init__(self, model: str, joiner: Joiner, reader: Reader) -> None:
         self._model, self._joiner, self._reader = model, joiner, reader
 
     def describe(self) -> list[Metric]:
-        """Return nothing: to register it need not ask Kafka."""
+        """Return nothing, so that registration does not ask Kafka."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand now."""
+        """Yield the current metrics."""
         figures = self._joiner.figures
         for name, text in _COUNTED.items():
             yield self._counter(name, text, getattr(figures.counted, name))
         letters = CounterMetricFamily(
             "headrace_joiner_dead_letters",
-            "Events that could not be used, by reason.",
+            "Unusable events, by reason.",
             labels=["model", "reason"],
         )
         for reason, count in list(figures.dead_letters.items()):
             letters.add_metric([self._model, reason.name.lower()], count)
         yield letters
         yield self._counter("transactions", "Transactions committed.", figures.transactions)
-        yield self._counter("aborts", "Transactions aborted and done again.", figures.aborts)
+        yield self._counter("aborts", "Transactions aborted and repeated.", figures.aborts)
         yield self._counter(
             "restores", "Partitions read again from their rewind offsets.", figures.restores
         )
         rate = self._joiner.fields.weights.negative_rate
-        yield self._gauge("negative_rate", "Part of the negative examples that is kept.", rate)
+        yield self._gauge("negative_rate", "Share of the negative examples that is kept.", rate)
         yield from self._held_now()
         yield self._durations()
 
@@ -76,35 +76,35 @@ class JoinerCollector(Collector):
         partitions = dict(self._joiner.partitions)
         watermarks = GaugeMetricFamily(
             "headrace_joiner_watermark_seconds",
-            "Event time reached in a partition, Unix time.",
+            "Event time that a partition has reached, Unix time.",
             labels=["model", "partition"],
         )
         for number, part in sorted(partitions.items()):
             if part.core.watermark_ms >= EARLIEST_MS:
                 watermarks.add_metric([self._model, str(number)], part.core.watermark_ms / 1000)
         yield watermarks
-        held = [part.core.held for part in partitions.values()]
+        states = [part.core.held for part in partitions.values()]
         yield self._gauge(
             "pending_impressions",
             "Impressions whose label window is open.",
-            sum(each.pending for each in held),
+            sum(state.pending for state in states),
         )
         yield self._gauge(
             "waiting_clicks",
             "Clicks whose impression has not come.",
-            sum(each.waiting_clicks for each in held),
+            sum(state.waiting_clicks for state in states),
         )
         yield self._gauge(
             "held_bytes",
-            "Memory for what is held between events.",
-            sum(each.held_bytes for each in held),
+            "Memory of the window state: impressions, clicks and indexes.",
+            sum(state.held_bytes for state in states),
         )
         try:
             lag = self._lag()
         except StreamError as error:
             log.warning("lag is unknown: %s", error)
         else:
-            yield self._gauge("lag", "Events in our partitions not yet taken.", lag)
+            yield self._gauge("lag", "Events in this process's partitions not yet joined.", lag)
 
     def _lag(self) -> int:
         lag = 0
@@ -116,7 +116,7 @@ class JoinerCollector(Collector):
     def _durations(self) -> HistogramMetricFamily:
         family = HistogramMetricFamily(
             "headrace_joiner_transaction_seconds",
-            "Time that one transaction took, from its beginning to its commit.",
+            "Duration of one transaction, from its beginning to its commit.",
             labels=["model"],
         )
         [metric] = self._joiner.durations.collect()

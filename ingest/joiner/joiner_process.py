@@ -1,6 +1,7 @@
-"""The joiner as a process: the loop with its clients, clock and metrics.
+"""The joiner process: the loop with its clients, clock and metrics.
 
-`run_joiner` joins until it is told to stop; `read_state` tells from anywhere what was joined.
+`run_joiner` joins until it is stopped. `read_state` reports the progress of a joiner from any
+process.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.01
-"""A step waits no longer for events: wall time passes in cores that wait for it."""
+"""How long a step waits for events; cores that wait for wall time advance in every step."""
 
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""More than a poll makes, which are gone before the next: Python's own 700 had it look for cycles
-in five thousand messages seven times while they were read, for half of the time of reading."""
+"""More than the objects of one poll, which all die before the next poll. With Python's default of
+700, reading five thousand messages ran seven collections, which took half of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinerSettings:
-    """What may differ between two joiners of the same model."""
+    """Settings that may differ between two joiners of the same model."""
 
     instance: str = ""
-    """Name that stays over restarts: the process gets its partitions back at once, and what its
-    predecessor left half done is undone. "" is a name too; two joiners need two names."""
+    """A name that stays the same over restarts: the process gets its partitions back at once, and
+    fences the open transaction of its predecessor. Two joiners need two names, "" among them."""
     metrics_port: int = 0
     """0: serve no metrics."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
@@ -74,10 +75,10 @@ def run_joiner(
     fields: FieldSet,
     stop: threading.Event,
 ) -> None:
-    """Join until `stop` is set; then write what was made and leave.
+    """Join until `stop` is set, then commit and close.
 
-    Raises the errors of `ingest.errors`, all of which an operator has to look at; Fenced if another
-    process of the same instance took over.
+    Raises the errors of `ingest.errors`, all of which need an operator; Fenced if another process
+    of the same instance took over.
     """
     topics, group = settings.topics, joiner_group(model)
     check_co_partitioned(kafka, [topics.impressions, topics.clicks, examples_topic(model)])
@@ -117,7 +118,7 @@ def run_joiner(
     except KafkaUnreachable:
         if not stop.is_set():
             raise
-        log.warning("stopped while Kafka was unreachable: the next joiner reads again")
+        log.warning("stopped while Kafka was unreachable: the next joiner reads these events again")
     finally:
         transactions.close()
         reader.close()

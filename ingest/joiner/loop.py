@@ -1,12 +1,13 @@
-"""The running joiner: events from Kafka through the pure cores, examples back to Kafka, once.
+"""The loop of the joiner: events from Kafka through the pure cores, examples back to Kafka.
 
-`Joiner.step` is its whole life; everything else here is one of its numbered steps. What makes it
-exactly once is that examples, dead letters and the offsets they came from are one transaction, with
-all that is needed to go on in the metadata of the offsets. Nothing else is kept: the process can be
-killed at any line, and the next one reads again what the cores need, in silence, and goes on.
+`Joiner.step` is the whole loop; every other method here is one of its numbered steps. Processing is
+exactly once, because examples, dead letters and the offsets they came from are one transaction. The
+metadata of the offsets has all that is needed to continue, and nothing else is stored. The process
+can be killed at any line. The next one reads again what the cores need, without output, and
+continues.
 
-Partitions take turns in the order of event time, within `order_slice_ms`: a learner that reads the
-examples of all partitions should find them of about the same age.
+Partitions take turns in the order of event time, within `order_slice_ms`, so that a learner that
+reads the examples of all partitions finds them at about the same event time.
 """
 
 from __future__ import annotations
@@ -49,28 +50,28 @@ _DURATIONS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10
 
 @dataclass(frozen=True, slots=True)
 class JoinerPacing:
-    """How the joiner shares its time."""
+    """Batch sizes and waiting times of the joiner."""
 
     lazy_commit_ms: int = 250
-    """Before progress that made no example is committed: ticks, clicks that wait."""
+    """Before progress without an example is committed: ticks, clicks that wait."""
     backlog_events: int = 2_000
-    """In one poll: then more is waiting, and messages may grow before they are written."""
+    """Events in one poll that mean a backlog: messages may then grow before they are written."""
     backlog_commit_ms: int = 200
-    """Between commits while there is a backlog: a commit takes some 10 ms whatever is in it."""
+    """Between commits during a backlog: a commit takes some 10 ms whatever its size."""
     most_examples: int = 50_000
-    """In one transaction: some megabytes that Kafka and readers take in at once."""
+    """In one transaction: some megabytes that Kafka and readers receive at once."""
     turn_events: int = 4096
-    """Taken of one partition before it is another's turn."""
+    """Taken from one partition before the next partition's turn."""
     step_events: int = 32_768
     """Taken before Kafka is polled again: a few 100 ms, far below the session timeout."""
     order_slice_ms: int = 600_000
-    """Event time that a partition may go ahead of another that has something to be taken."""
+    """Event time that a partition may be ahead of another that has events to take."""
     order_wait_ms: int = 200
-    """Wall time that a partition whose records are still on their way holds up the others."""
+    """Wall time that a partition whose records are on their way holds up the others."""
     ahead_limit: int = 50_000
-    """Events of one source held in memory; beyond it the source is paused."""
+    """Events of one source in memory; beyond it the source is paused."""
     longest_abort_wait_s: float = 5.0
-    """Between attempts while transactions keep failing."""
+    """Longest wait between attempts while transactions keep failing."""
     cut: Cut = field(default_factory=Cut)
 
 
@@ -86,7 +87,7 @@ class JoinerTotals:
 
 
 class Joiner:
-    """Joins the partitions that fall to its reader. Not safe for use from several threads."""
+    """Joins the partitions that its reader is assigned. Not thread-safe."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Joiner:
         self.figures = JoinerTotals()
         self.durations = Histogram(
             "headrace_joiner_transaction_seconds",
-            "Time that one transaction took, from its beginning to its commit.",
+            "Duration of one transaction, from its beginning to its commit.",
             registry=None,
             buckets=_DURATIONS_S,
         )
@@ -128,13 +129,13 @@ class Joiner:
     # ---------------------------------------------------------------- the order of effects
 
     def step(self, timeout_s: float) -> bool:
-        """Do everything once; return whether an event was taken.
+        """Run every step once; return whether an event was taken.
 
-        1. poll    what came from Kafka, decoded, encoded and offered to the cores
-        2. place   a gained partition goes back to its last checkpoint
+        1. poll    read blocks from Kafka; decode, encode and offer them to the cores
+        2. place   restore newly assigned partitions from their last checkpoint
         3. advance the cores, in the order of event time over all partitions
         4. commit  if due: examples, dead letters, offsets with checkpoints, in one transaction
-        5. pace    pause sources that ran ahead, resume those that no longer do
+        5. pace    pause sources that are far ahead, resume those that no longer are
         """
         self._poll(0.0 if self._backlog else timeout_s)
         self._place(self._unplaced)
@@ -145,7 +146,7 @@ class Joiner:
         return moved
 
     def finish(self) -> None:
-        """Write what the cores made of what they took."""
+        """Commit everything that the cores produced."""
         if any(part.dirty_since_ms is not None for part in self.partitions.values()):
             self._commit()
 
@@ -154,10 +155,10 @@ class Joiner:
     def _poll(self, timeout_s: float) -> None:
         blocks: dict[Source, list[MessageBlock]] = {}
         ends: dict[Source, int] = {}
-        for happening in self._reader.poll_blocks(timeout_s):
-            match happening:
+        for event in self._reader.poll_blocks(timeout_s):
+            match event:
                 case MessageBlock(source=source):
-                    blocks.setdefault(source, []).append(happening)
+                    blocks.setdefault(source, []).append(event)
                     ends.pop(source, None)
                 case AtEnd(source, offset):
                     ends[source] = offset
@@ -167,7 +168,7 @@ class Joiner:
                     self._lose(source)
                     blocks.pop(source, None)
                     ends.pop(source, None)
-        count = sum(block.size for each in blocks.values() for block in each)
+        count = sum(block.size for taken in blocks.values() for block in taken)
         self._backlog = count >= self._pace.backlog_events
         for source, taken in blocks.items():
             if (part := self.partitions.get(source.partition)) is not None:
@@ -194,7 +195,7 @@ class Joiner:
     # ---------------------------------------------------------------- 2. place
 
     def _place(self, numbers: set[int]) -> None:
-        """Bring partitions back to what was committed of them; begin reading there."""
+        """Restore partitions from their committed checkpoints, and start reading there."""
         if not numbers:
             return
         self._restoring(self._place_once, sorted(numbers))
@@ -217,19 +218,19 @@ class Joiner:
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             self.partitions[number] = part
-        self._reader.resume(starts)  # nothing is paused of a partition that begins
+        self._reader.resume(starts)  # a partition that begins has no paused source
         self._reader.start(starts)
         self.figures.restores += len(numbers)
 
     # ---------------------------------------------------------------- 3. advance
 
     def _advance(self) -> bool:
-        """Let the cores take events, always the one with the earliest, up to `step_events`."""
+        """Advance the cores, always the one with the earliest event, up to `step_events`."""
         now, pace = self._now_ms(), self._pace
         going = dict(self.partitions)
         for number, part in self.partitions.items():
             if part.core.restoring or (not part.queued and not part.waits):
-                # nothing to put in order: read again in silence, or let wall time close windows
+                # no event to order: read again without output, or let wall time close windows
                 part.advance(now, pace.turn_events, FOREVER)
                 del going[number]
         moved, left = False, pace.step_events
@@ -239,20 +240,20 @@ class Joiner:
             ready = [number for number in times if not going[number].waits]
             if not ready:
                 break
-            number = min(ready, key=lambda each: (times[each], each))
-            others = [time_ms for each, time_ms in times.items() if each != number]
+            number = min(ready, key=lambda n: (times[n], n))
+            others = [time_ms for n, time_ms in times.items() if n != number]
             until = min(others, default=FOREVER) + pace.order_slice_ms
             before = going[number].queued
             if going[number].advance(now, pace.turn_events, until):
                 moved = True
                 left -= max(1, before - going[number].queued)
             else:
-                del going[number]  # it waits for wall time, or for others
+                del going[number]  # it waits for wall time, or for another partition
         self._backlog = self._backlog or left <= 0
         return moved
 
     def _reached(self, part: JoinerPartition, now: int) -> int | None:
-        """Return the event time of what comes next, or that nothing earlier will come than.
+        """Return the event time before which this partition has nothing more to take.
 
         None if the others need not wait for it.
         """
@@ -281,7 +282,7 @@ class Joiner:
         return not self._backlog or age_ms >= pace.backlog_commit_ms or made >= pace.most_examples
 
     def _commit(self) -> None:
-        """Write all that was made, and where it came from; on an abort go back instead."""
+        """Write all output with the offsets it came from; on an abort, go back instead."""
         parts = {
             number: part
             for number, part in self.partitions.items()
@@ -311,13 +312,13 @@ class Joiner:
                 self.figures.dead_letters[reason] = before + count
 
     def _abort(self, parts: Iterable[int], error: TransactionAborted | KafkaUnreachable) -> None:
-        """Forget what was made, which is not written or perhaps is; go back to what is for sure.
+        """Discard output that was not, or perhaps was, written; go back to the last commit.
 
-        Raises `error` if nothing could be written for `give_up_s`.
+        Raises `error` if no transaction succeeded for `give_up_s`.
         """
         self.figures.aborts += 1
         self._aborts.bear(error)
-        log.warning("not committed, going back to the last commit: %s", error)
+        log.warning("transaction aborted, going back to the last commit: %s", error)
         self._aborts.rest()
         self._place(set(parts))
 

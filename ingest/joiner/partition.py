@@ -1,7 +1,7 @@
-"""One partition as the running joiner has it: the core, its two sources, what is not yet written.
+"""One partition of the running joiner: its core, its two sources, and its uncommitted output.
 
-What the core made is kept here until it is committed together with the checkpoint; on an abort both
-are thrown away and the core goes back to the last checkpoint that was committed.
+The output of the core stays here until it is committed together with the checkpoint. On an abort
+both are discarded, and the core goes back to the last committed checkpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka import MessageBlock, Source
 
 Held = dict[EventSide, tuple[int, int]]
-"""First offset that Kafka holds of each side, and first it does not yet hold."""
+"""By side: the first offset that Kafka has, and the first that it does not have yet."""
 
 
 class JoinerPartition:
-    """JoinerPartition p of impressions and of clicks."""
+    """The same partition number of impressions and of clicks."""
 
     def __init__(
         self, fields: FieldSet, sources: Mapping[EventSide, Source], topic_ids: tuple[str, str]
@@ -43,9 +43,9 @@ class JoinerPartition:
         self.dirty_since_ms: int | None = None
         """Since when there is something to commit."""
         self.written = JoinerCounters()
-        """As of the last commit."""
+        """The counters as of the last commit."""
         self.made = 0
-        """Examples not yet written."""
+        """Examples not yet committed."""
         self.dead: list[DeadEvents] = []
         self._fields, self._topic_ids = fields, topic_ids
         self._examples: list[Examples] = []
@@ -55,7 +55,7 @@ class JoinerPartition:
     # ---------------------------------------------------------------- where to begin
 
     def restore(self, saved: SavedCheckpoint | None, held: Held) -> dict[Source, int]:
-        """Go back to what was saved; return the offsets to read from. Raises OffsetGone."""
+        """Go back to a checkpoint; return the offsets to read from. Raises OffsetGone."""
         self._examples, self.dead, self.made = [], [], 0
         self.dirty_since_ms = self.waiting_since_ms = None
         self._ends.clear()
@@ -66,8 +66,8 @@ class JoinerPartition:
             return {self.sources[side]: first for side, first in self._begins.items()}
         if saved.topic_ids != self._topic_ids:
             raise OffsetGone(
-                f"{self._where()}: expected the topics that were joined so far, with identities "
-                f"{' and '.join(saved.topic_ids)}, found topics made again, with "
+                f"{self._where()}: expected the topics joined so far, with ids "
+                f"{' and '.join(saved.topic_ids)}, got recreated topics with "
                 f"{' and '.join(self._topic_ids)}"
             )
         checkpoint = saved.checkpoint
@@ -78,7 +78,7 @@ class JoinerPartition:
             if not first <= begin <= end or reading.position > end:
                 raise OffsetGone(
                     f"{self.sources[side].topic}/{self.sources[side].partition}: expected offsets "
-                    f"{begin} (to read again from) to {reading.position} (joined so far), found "
+                    f"{begin} (to read again from) to {reading.position} (joined so far), got "
                     f"{first} to {end}: retention overtook the joiner"
                 )
             self._begins[side] = begin
@@ -89,19 +89,19 @@ class JoinerPartition:
     # ---------------------------------------------------------------- taking
 
     def offer(self, side: EventSide, block: MessageBlock, reader: ChunkReader) -> None:
-        """Give the core more of a source."""
+        """Offer more messages of a source to the core."""
         self._ends.pop(side, None)
         self.core.offer(reader.read(side, block))
 
     def ended(self, side: EventSide, offset: int, now_ms: int) -> None:
-        """All of a source up to `offset` was offered."""
+        """Note that all of a source up to `offset` was offered."""
         self._ends[side] = offset
         self.core.ended(side)
-        self._touch(now_ms)  # the offset may lie past a marker, with nothing else to commit
+        self._touch(now_ms)  # the end may be past a transaction marker: commit it without events
 
     @property
     def waits(self) -> bool:
-        """Whether the core can take nothing before more of some source comes."""
+        """Whether the core needs more of some source before it can take an event."""
         return any(side not in self._ends and not self.core.queued(side) for side in self.sources)
 
     @property
@@ -110,7 +110,7 @@ class JoinerPartition:
         return sum(self.core.queued(side) for side in self.sources)
 
     def advance(self, now_ms: int, limit: int, until_ms: int) -> bool:
-        """Let the core take events; return whether it took any or made anything."""
+        """Advance the core; return whether it took an event or made an example."""
         joined = self.core.advance(now_ms, limit, until_ms)
         if len(joined.examples):
             self._examples.append(joined.examples)
@@ -128,7 +128,7 @@ class JoinerPartition:
     # ---------------------------------------------------------------- writing
 
     def messages(self, examples: Source, dead_letters: Source, rule: Cut) -> Iterator[Outgoing]:
-        """Yield what is to be written: batches of examples, then dead letters."""
+        """Yield the messages to write: batches of examples, then dead letters."""
         if self._examples:
             for batch in cut(concatenate(self._examples), rule):
                 yield Outgoing(examples, pack_examples(batch))
@@ -136,7 +136,7 @@ class JoinerPartition:
             yield Outgoing(dead_letters, pack_dead_letter(record, reason))
 
     def offsets(self) -> dict[Source, Committed]:
-        """Return how far both sources were taken, with what brings the core back here."""
+        """Return the offsets to commit for both sources, with the checkpoint of the core."""
         checkpoint = self.core.checkpoint()
         saved = SavedCheckpoint(self._fields.fingerprint, self._topic_ids, checkpoint)
         shown, clicked = self.sources[EventSide.IMPRESSIONS], self.sources[EventSide.CLICKS]
@@ -148,7 +148,7 @@ class JoinerPartition:
         }
 
     def committed(self) -> tuple[JoinerCounters, dict[Reason, int]]:
-        """All of it is written: return what was counted since the last time."""
+        """Note that all output is committed; return the counts since the last commit."""
         counted = _less(self.core.counters, self.written)
         reasons: dict[Reason, int] = {}
         for _, reason in self.dead:
@@ -160,7 +160,7 @@ class JoinerPartition:
 
     def _offset(self, side: EventSide, position: int) -> int:
         if side in self._ends and not self.core.queued(side) and not self.core.restoring:
-            return max(position, self._ends[side])  # past markers: nothing is left to be taken
+            return max(position, self._ends[side])  # past markers: every event is taken
         return max(position, self._begins[side])
 
     def _where(self) -> str:

@@ -1,4 +1,4 @@
-"""The two clocks of a process: the wall's, which events are dated by, and one that only goes on."""
+"""The two clocks of a process: wall time, which dates events, and monotonic time for waiting."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 
 
 def wall_ms() -> int:
-    """Return the milliseconds since 1970, as the machine has them."""
+    """Return wall time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def steady_ms() -> int:
-    """Return the milliseconds of a clock that never goes back, for what is waited for."""
+    """Return monotonic time in milliseconds, for timeouts and pauses."""
     return time.monotonic_ns() // 1_000_000

@@ -1,15 +1,18 @@
-"""How kernels are compiled: what numba makes by default, less what nobody uses.
+"""Compiles kernels with numba, without the parts of its default output that headrace never uses.
 
-numba counts references to every array that passes through a call. A kernel that is handed its
-arrays, makes none and keeps none has no use for that, and with some forty arrays in a tuple the
-counting took nine tenths of the joiner's time. numba's own sorting kernels go without it by the
-same option. What it may not do in return: allocate, or assign a whole array to a inlined of
-another.
-
-And it makes every function callable from Python and from C, by wrappers that take such tuples
-apart. A kernel is called from Python alone, and a inlined of one from kernels alone: without the
-rest, and with nothing on disk for parts, which are in their kernels, a fresh clone compiles in half
+Why: numba counts references to every array that passes through a call. A kernel that takes its
+arrays from the caller, allocates none and keeps none does not need that. With some forty arrays in
+a tuple, the counting took nine tenths of the joiner's time. In return a kernel must not allocate,
+nor assign a whole array to a part of another. numba also wraps every function for calls from Python
+and from C. Kernels are called from Python only, and inlined functions from kernels only. Without
+the other wrappers, and without cache files for inlined functions, a fresh clone compiles in half
 the time.
+
+What it reaches into: the undocumented option `_nrt` (numba's own sorting kernels use it), the
+options `no_cfunc_wrapper`, `no_cpython_wrapper` and `forceinline`, the class `CPUDispatcher` and
+its methods `compile` and `typeof_pyval`. So pyproject.toml pins the minor versions of numba and
+llvmlite, and `tests/ingest/test_numba_canary.py` fails if one of them changes. The plain
+fallback is `njit(cache=True, nogil=True)`: the same results, slower.
 """
 
 from __future__ import annotations
@@ -32,41 +35,41 @@ _BARE: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 
 
 class _InlinedDispatcher(CPUDispatcher):
-    """Without its wrapper a compiled function cannot be called from Python: it would crash."""
+    """A function without a wrapper for Python; calling it from there would crash the process."""
 
     def __call__(self, *_arguments: object, **_more: object) -> NoReturn:
         name = self.py_func.__qualname__
-        raise TypeError(f"{name} is part of a kernel: expected a call from one, not from Python")
+        raise TypeError(f"expected {name} to be called from a kernel, got a call from Python")
 
 
 def kernel(function: Function) -> Any:
-    """Compile a function that only reads and writes the arrays it is given."""
+    """Compile a function that only reads and writes the arrays passed to it."""
     return njit(cache=True, **_BARE)(function)
 
 
 def inlined(function: Function) -> Any:
-    """Compile a inlined of a kernel, to be put in its place: a call would copy its arguments, and
-    an array is seven words of them. Kernels alone can call it.
+    """Compile a function that is inlined into kernels; only kernels can call it.
+
+    A call would copy the arguments, and an array is seven words.
     """
-    return _part(function)
+    return _inlined(function)
 
 
 def inlined_ieee_division(function: Function) -> Any:
-    """Compile a inlined that divides as arrays do: by zero gives infinity, and nobody checks."""
-    return _part(function, error_model="numpy")
+    """Compile an inlined function that divides as arrays do: by zero gives infinity, unchecked."""
+    return _inlined(function, error_model="numpy")
 
 
-def _part(function: Function, **options: object) -> Any:
+def _inlined(function: Function, **options: object) -> Any:
     compiled = njit(forceinline=True, no_cpython_wrapper=True, **_BARE, **options)(function)  # type: ignore[call-overload]
     compiled.__class__ = _InlinedDispatcher
     return compiled
 
 
 def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
-    """Return the array in the one type that kernels are compiled for.
+    """Return the array with the one type that kernels are compiled for.
 
-    What comes from a message is read-only and perhaps unaligned, what a test or a server made is
-    not.
+    Arrays over messages are read-only and perhaps unaligned, arrays of tests or servers are not.
     """
     flags = array.flags
     if array.dtype is np.dtype(dtype) and flags.c_contiguous and flags.aligned:
@@ -80,11 +83,11 @@ def read_only(array: npt.NDArray, dtype: type) -> npt.NDArray:
 
 
 class CachedDispatch:
-    """A kernel that is called again and again with arguments of the same types.
+    """A kernel that is called repeatedly with arguments of the same types.
 
-    Before each call numba looks at the type of every array that it is handed: of a short call with
-    some forty arrays that is nine tenths. What comes the second time with the same array (of those
-    that last, one that is replaced whenever their types could change) is called past that.
+    Before each call numba examines the type of every array. For a short call with some forty arrays
+    that is nine tenths of its time. From the second call on with the same lasting object (one that
+    the caller replaces whenever the types could change), this class skips the examination.
     """
 
     def __init__(self, compiled: Any) -> None:
@@ -93,7 +96,7 @@ class CachedDispatch:
         self._known: tuple[weakref.ref[Any], Function] | None = None
 
     def __call__(self, lasting: Any, *arguments: Any) -> Any:
-        """Call the kernel. The caller answers for the types: those of all calls with `lasting`."""
+        """Call the kernel. All calls with the same `lasting` must have the same argument types."""
         known = self._known
         if known is not None and known[0]() is lasting:
             return known[1](*arguments)

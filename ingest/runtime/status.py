@@ -1,9 +1,9 @@
-"""What every process tells of itself: its figures, to the compacted topic `status`.
+"""Publishes the status of a process: its metrics, to the compacted topic `status`.
 
-One message is one process at one moment, as JSON, under the key `process/instance`; the topic keeps
-the last of each, so whoever reads it from its beginning knows who is there. The figures are those
-that Prometheus would have read: nothing is measured twice. This is for the page of a server and for
-whoever has no Prometheus; a process goes on without a word where Kafka takes no status.
+One message is one process at one moment, as JSON, under the key `process/instance`. The topic keeps
+the last message of each key, so a reader from its beginning finds every process. The figures are
+the samples that Prometheus would scrape; nothing is measured twice. The status serves the page of a
+prediction server, and operators without Prometheus. A process goes on if Kafka refuses its status.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 EVERY_S = 2.0
 _LOST_S = 5.0
 _GOODBYE_S = 1.0
-"""Nobody waits longer for a process that leaves."""
+"""The longest time that a stopping process waits for its last status."""
 
 
 class MetricSample(msgspec.Struct, frozen=True, array_like=True):
-    """One sample of Prometheus: its name, what it is of, and its value."""
+    """One Prometheus sample: its name, labels and value."""
 
     name: str
     labels: dict[str, str]
@@ -50,39 +50,39 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     """A process at one moment."""
 
     process: str
-    """What it is: joiner, learner, keeper, server, ..."""
+    """The role: joiner, learner, keeper, server, ..."""
     instance: str
-    """Which of them: a host and a process id, or whatever name it was given."""
+    """Which process of this role: host and process id, or a configured name."""
     time_ms: int
     figures: list[MetricSample]
     ended: bool = False
-    """It was told to stop, and says goodbye."""
+    """Whether this is the last status of a process that was stopped."""
 
 
 class UnreadableStatus(ValueError):
-    """A message of the status topic is none of ours."""
+    """A message of the status topic is not the status of a process."""
 
 
 def pack(status: ProcessStatus) -> bytes:
-    """Return the message."""
+    """Return the message of a status."""
     return msgspec.json.encode(status)
 
 
 def unpack(blob: bytes) -> ProcessStatus:
-    """Return what `pack` was given. Raises UnreadableStatus."""
+    """Return the status of `pack`. Raises UnreadableStatus."""
     try:
         return msgspec.json.decode(blob, type=ProcessStatus)
     except msgspec.MsgspecError as error:
-        raise UnreadableStatus(f"expected the status of a process, found {error}") from error
+        raise UnreadableStatus(f"expected the status of a process, got {error}") from error
 
 
 def instance_name() -> str:
-    """Return what tells this process from others of its kind: its host and its number there."""
+    """Return a name of this process that is unique within its role: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def samples_of(registry: CollectorRegistry) -> list[MetricSample]:
-    """Return every sample of headrace's own that a registry has; times of creation are none."""
+    """Return all samples of headrace's own metrics in a registry, without creation times."""
     return [
         MetricSample(sample.name, dict(sample.labels), float(sample.value))
         for metric in registry.collect()
@@ -101,7 +101,7 @@ def publish_once(
     *,
     ended: bool = False,
 ) -> None:
-    """Write one message. Raises StreamError's kinds."""
+    """Write one status. Raises StreamError."""
     status = ProcessStatus(process, instance, now_ms, samples_of(registry), ended)
     key = f"{process}/{instance}".encode()
     writer.send(Source(STATUS_TOPIC, BY_KEY), pack(status), key)
@@ -116,29 +116,32 @@ def publish_status(
     registry: CollectorRegistry,
     every_s: float = EVERY_S,
 ) -> Iterator[None]:
-    """Tell how this process is, now and then, from a thread of its own; without Kafka, nothing."""
+    """Publish the status every `every_s` seconds from a thread, until the block ends.
+
+    Without `kafka` nothing is published.
+    """
     if kafka is None:
         yield
         return
     done = threading.Event()
-    impatient = replace(kafka, lost_timeout_s=_LOST_S)
+    settings = replace(kafka, lost_timeout_s=_LOST_S)
 
-    def go_on() -> None:
+    def publish_repeatedly() -> None:
         writer: KafkaWriter | None = None
         while True:
             last = done.wait(every_s)
             try:
-                writer = writer or KafkaWriter(impatient)
+                writer = writer or KafkaWriter(settings)
                 publish_once(writer, process, instance, wall_ms(), registry, ended=last)
             except StreamError as error:
-                log.debug("no status was written: %s", error)
+                log.debug("status not written: %s", error)
                 _drop(writer)
                 writer = None
             if last:
                 break
         _drop(writer)
 
-    thread = threading.Thread(target=go_on, name="status", daemon=True)
+    thread = threading.Thread(target=publish_repeatedly, name="status", daemon=True)
     thread.start()
     try:
         yield
@@ -152,4 +155,4 @@ def _drop(writer: KafkaWriter | None) -> None:
         try:
             writer.close()
         except StreamError as error:
-            log.debug("the last status was not written: %s", error)
+            log.debug("last status not written: %s", error)

@@ -333,7 +333,7 @@ def test_metadata_that_is_no_checkpoint_is_refused(text: str) -> None:
 
 def test_a_checkpoint_of_another_format_is_refused() -> None:
     text = Partition().joiner.checkpoint().to_json().replace('"format":1', '"format":9')
-    with pytest.raises(ValueError, match="expected format 1, found 9"):
+    with pytest.raises(ValueError, match="expected format 1, got 9"):
         JoinerCheckpoint.from_json(text)
 
 

@@ -264,7 +264,7 @@ def test_metadata_of_somebody_else_is_refused() -> None:
         Life(records, transactions).joiner.step(0.0)
 
 
-def test_a_topic_made_again_or_overtaken_by_retention_is_refused() -> None:
+def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> None:
     records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
     Life(records, transactions).run()
@@ -273,7 +273,7 @@ def test_a_topic_made_again_or_overtaken_by_retention_is_refused() -> None:
         Life(emptied, transactions).joiner.step(0.0)
     again = Life(records, transactions)
     again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
-    with pytest.raises(OffsetGone, match="made again"):
+    with pytest.raises(OffsetGone, match="recreated"):
         again.joiner.step(0.0)
 
 

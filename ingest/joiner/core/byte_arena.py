@@ -1,9 +1,9 @@
-"""What varies in length of an impression, as one run of bytes: strings and bags.
+"""The variable-length part of an impression as one run of bytes: strings and bags.
 
-First the lengths, each as a LEB128 number: of the strings, one more than their bytes and 0 for
-null; of the bags, their items. Then the bytes of the strings, then the ids of the bags, in order. A
-run is written as an impression is taken, and read when an example is made of it, by the same
-process: the format is nobody else's.
+A run has first the lengths, each as a LEB128 number: for a string its bytes plus one, 0 for null;
+for a bag its items. Then follow the bytes of the strings and the ids of the bags, in order. A run
+is written when an impression is accepted and read when an example is made, by the same process: the
+format is never stored.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headrace.ingest.runtime import inlined, kernel
 
 ID_BYTES = 8
 LONGEST_LENGTH_BYTES = 5
-"""Of a length below 2^31."""
+"""LEB128 bytes of a length below 2^31."""
 
 
 @inlined
 def write_run(arena, at, rows, i):  # type: ignore[no-untyped-def]
-    """Write the strings and bags of event `i` of `rows`; return where the run ends."""
+    """Write the strings and bags of event `i` of `rows`; return the end of the run."""
     strings = rows.lengths.shape[1]
     bags = (rows.bag_offsets.shape[0] - 1) // rows.lengths.shape[0]
     for j in range(strings):
@@ -42,7 +42,7 @@ def write_run(arena, at, rows, i):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_lengths(arena, starts, lengths):  # type: ignore[no-untyped-def]
-    """Read the lengths of each run, as they were written; move `starts` past them."""
+    """Read the lengths of each run; move `starts` past them."""
     for i in range(starts.shape[0]):
         at = starts[i] & (arena.shape[0] - 1)
         for j in range(lengths.shape[1]):
@@ -58,7 +58,7 @@ def read_lengths(arena, starts, lengths):  # type: ignore[no-untyped-def]
 
 @kernel
 def read_bytes(arena, starts, offsets, data):  # type: ignore[no-untyped-def]
-    """Copy of each run as many bytes as `offsets` are apart; move `starts` past them."""
+    """Copy the next `offsets[i + 1] - offsets[i]` bytes of each run; move `starts` past them."""
     for i in range(starts.shape[0]):
         size = offsets[i + 1] - offsets[i]
         for k in range(size):

@@ -1,7 +1,8 @@
-"""How far a joiner has come in one partition, small enough for the metadata of an offset.
+"""The checkpoint of one partition, small enough for the metadata of a committed offset.
 
-A joiner's memory is a function of what it read of late, so it is never stored. What is stored is
-where to begin reading again, how far to read in silence, the clocks to set then, and the counters.
+The state of a joiner is a function of its recent input, so it is never stored. The checkpoint has
+the offsets to read again from, the offsets up to which to read without output, the clocks to set
+then, and the counters.
 """
 
 from __future__ import annotations
@@ -12,35 +13,35 @@ FORMAT = 1
 
 
 class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was counted since the first event of the partition.
+    """Counts since the first event of the partition.
 
-    Every message of the impressions is one of: an accepted impression, a duplicate, a dead letter,
-    a tick. Every message of the clicks is one of: a click, a dead letter, a tick; and every click
-    becomes one of: learned, late, a duplicate; or it waits. So without duplicates, and with nothing
-    waiting, clicks = learned + late_clicks.
+    Each message of impressions is an accepted impression, a duplicate, a dead letter or a tick.
+    Each message of clicks is a click, a dead letter or a tick. Each click becomes learned, late or
+    a duplicate, or it waits. So without duplicates and waiting clicks,
+    clicks = learned + late_clicks.
     """
 
     impressions: int = 0
-    """Accepted, each once."""
+    """Accepted, without repeated ones."""
     clicks: int = 0
     """Accepted messages: learned, late, duplicate and waiting ones."""
     late_clicks: int = 0
     """More than the window from their impression, or without one."""
     duplicate_impressions: int = 0
-    """An impression again within two windows."""
+    """Impressions repeated within two windows."""
     duplicate_clicks: int = 0
-    """A second click of an impression whose first is learned."""
+    """Further clicks of an impression whose first click is learned."""
     examples: int = 0
     """`immediate`: impressions and learned clicks; `window`: impressions whose window closed.
-    Either without the dropped negatives."""
+    Both without the dropped negatives."""
     dead_letters: int = 0
     ticks: int = 0
     dropped_negatives: int = 0
-    """Examples that down-sampling left out."""
+    """Examples dropped by down-sampling."""
 
     @property
     def duplicates(self) -> int:
-        """Messages that said what another had said."""
+        """Repeated messages of both topics."""
         return self.duplicate_impressions + self.duplicate_clicks
 
     def __add__(self, other: JoinerCounters) -> JoinerCounters:
@@ -52,21 +53,21 @@ class InputPosition(msgspec.Struct, frozen=True, array_like=True):
     """How far one source was read."""
 
     position: int
-    """First offset not yet taken; -1 if none ever was."""
+    """First offset not yet taken; -1 before the first."""
     rewind: int
-    """First offset to read again; at most `position`, and equal to it if nothing is held."""
+    """First offset to read again; at most `position`, and equal to it if nothing must be read."""
     clock_ms: int
     """Greatest event time taken."""
     rewind_clock_ms: int
-    """The same when `rewind` was reached."""
+    """Greatest event time taken when `rewind` was reached."""
 
 
 class JoinerCheckpoint(msgspec.Struct, frozen=True):
-    """All that a joiner needs to go on as if it had never stopped."""
+    """All that a joiner needs to continue as if it had never stopped."""
 
     watermark_ms: int
     least_delay_ms: int
-    """Least time from an event to its append, of all that were taken."""
+    """Least time from an event to its append, of all events taken."""
     shown: InputPosition
     clicked: InputPosition
     counters: JoinerCounters
@@ -78,14 +79,14 @@ class JoinerCheckpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: str) -> JoinerCheckpoint:
-        """Return what `to_json` was called on. Raises ValueError if it is nothing of the kind."""
+        """Return the checkpoint of `to_json`. Raises ValueError for any other text."""
         try:
             found = msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
             raise ValueError(
                 f"expected the checkpoint of a joiner in the metadata of an offset, "
-                f"found {text[:80]!r}: {error}"
+                f"got {text[:80]!r}: {error}"
             ) from error
         if found.format != FORMAT:
-            raise ValueError(f"joiner checkpoint: expected format {FORMAT}, found {found.format}")
+            raise ValueError(f"joiner checkpoint: expected format {FORMAT}, got {found.format}")
         return found

@@ -1,4 +1,4 @@
-"""What the joiner core forgets as time goes on: compiled, by the rules of `join_rules`."""
+"""Eviction from the window state as event time advances; compiled. The rules are in `rules`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headrace.ingest.runtime import inlined
 
 @inlined
 def forget(rings, state, rule):  # type: ignore[no-untyped-def]
-    """Drop what no longer lives, and clicks that waited in vain."""
+    """Evict impressions that no longer live, and clicks that waited too long."""
     _forget_entries(rings, state, rule)
     forget_clicks(rings, state, rule)
 
 
 @inlined
 def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
-    """Drop clicks that waited in vain: to be called whenever a clock has moved.
+    """Evict clicks that waited too long; call this whenever a clock has moved.
 
-    A restart reads again what waits as the clocks stand, and counts nothing: a click that nobody
-    had dropped by then would be missing from those that came late.
+    A restart reads again the clicks that wait at the checkpoint's clocks, without counting. An
+    expired click that was not evicted before the checkpoint would never be counted as late.
     """
     waiting, ends = rings.waiting, rings.ends
     mask = waiting.hashes.shape[0] - 1
@@ -59,7 +59,7 @@ def _forget_entries(rings, state, rule):  # type: ignore[no-untyped-def]
         if whole_clock(entries.clocks[place], now_ms) >= before:
             break
         slot = find_slot(entries.slots, entries.hashes, entries.hashes[place])
-        if place_in(entries.slots, entries.hashes, slot) == place:  # else its id was used again
+        if place_in(entries.slots, entries.hashes, slot) == place:  # else its id was reused
             clear_slot(entries.slots, entries.hashes, slot)
         if entries.lasts[place] != entries.clocks[place]:
             ends.repeated[0] -= 1
@@ -94,7 +94,7 @@ def _put_repeat(rings, state, wanted, last):  # type: ignore[no-untyped-def]
 
 @inlined
 def forget_everything(rings):  # type: ignore[no-untyped-def]
-    """Drop all impressions: the clock jumped so far that none is open, or lives."""
+    """Evict all impressions: after so large a jump of the clock none is open or lives."""
     ends = rings.ends
     clear_all(rings.entries.slots)
     clear_all(rings.repeats.slots)

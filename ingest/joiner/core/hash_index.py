@@ -1,10 +1,11 @@
-"""A hash index over a ring: which place holds this hash.
+"""A hash index over a ring: finds the place that holds a hash.
 
-Linear probing over slots of 32 bits. A slot has the place of an element in its lower bits, as many
-as the ring's capacity needs, and in the others bits of the element's hash: of ten slots that a
-search walks past, hardly one makes it look at an element itself, which lies anywhere in gigabytes.
-That lets the slots be three quarters full. Their number is any: growing by a quarter at a time, and
-made anew from the ring's hashes alone, the index takes 5 to 7 bytes an element, growth included.
+It probes linearly over slots of 32 bits. The lower bits of a slot, as many as the ring's capacity
+needs, are the place of an element. The other bits are bits of the element's hash. Of ten slots that
+a search passes, hardly one needs a look at the element itself, which is somewhere in gigabytes. So
+the slots may be three quarters full. Their number need not be a power of two: the index grows by a
+quarter at a time and is rebuilt from the ring's hashes alone. It takes 5 to 7 bytes an element,
+growth included.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _SMALLEST = 16
 
 
 def slots_for(elements: int) -> Slots:
-    """Return empty slots for so many elements, and for some more."""
+    """Return empty slots for this many elements, with room for a quarter more."""
     count = max(_SMALLEST, int(elements * _GROWTH / _FULLEST) + 1)
     return np.full(count, _EMPTY, np.uint32)
 
 
 def too_full(slots: Slots, elements: int) -> bool:
-    """Whether so many elements should have more slots."""
+    """Whether this many elements need more slots."""
     return bool(elements > slots.shape[0] * _FULLEST)
 
 
 @inlined
 def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
-    """Return the slot that holds a place with this hash, or the empty one where it would go."""
+    """Return the slot that holds a place with this hash, or the empty slot for it."""
     mask = np.uint64(hashes.shape[0] - 1)
     tag = _tag(wanted, mask)
     slot = _home(slots, wanted)
@@ -54,7 +55,7 @@ def find_slot(slots, hashes, wanted):  # type: ignore[no-untyped-def]
 
 @inlined
 def place_in(slots, hashes, slot):  # type: ignore[no-untyped-def]
-    """Return the place that a slot holds, or NOWHERE."""
+    """Return the place in a slot, or NOWHERE."""
     held = np.uint64(slots[slot])
     return np.int64(NOWHERE) if held == _EMPTY else np.int64(held & np.uint64(hashes.shape[0] - 1))
 
@@ -67,7 +68,7 @@ def find_place(slots, hashes, wanted):  # type: ignore[no-untyped-def]
 
 @inlined
 def put_in(slots, hashes, slot, place):  # type: ignore[no-untyped-def]
-    """Let a slot hold a place, whose hash is there already."""
+    """Store a place, whose hash is already in `hashes`, in a slot."""
     mask = np.uint64(hashes.shape[0] - 1)
     slots[slot] = np.uint32(_tag(hashes[place], mask) | np.uint64(place))
 
@@ -86,7 +87,7 @@ def clear_slot(slots, hashes, slot):  # type: ignore[no-untyped-def]
                 return
             from_home = probe - _home(slots, hashes[place])
             from_hole = probe - slot
-            # stays where its home lies cyclically after the hole
+            # it stays if its home is cyclically after the hole
             if from_home + (count if from_home < 0 else 0) >= from_hole + (
                 count if from_hole < 0 else 0
             ):
@@ -109,8 +110,9 @@ def _home(slots, wanted):  # type: ignore[no-untyped-def]
 
 @inlined
 def _tag(wanted, mask):  # type: ignore[no-untyped-def]
-    """Return the lower half of a hash without the bits of a place; never such that a slot would
-    look empty.
+    """Return the lower half of a hash without the bits of a place.
+
+    The result never makes a slot look empty.
     """
     tag = wanted & _LOWER & ~mask
     return tag if tag | mask != _LOWER else tag ^ (mask + np.uint64(1))

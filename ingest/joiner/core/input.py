@@ -1,8 +1,8 @@
-"""Messages of one partition in columns: what the joiner core takes in.
+"""Messages of one partition in columns: the input of the joiner core.
 
-A chunk is some consecutive messages of one source, decoded, with the fields of impressions already
-encoded. What an example will need of an impression beside that (its own id, its request, the fields
-to slice by) is not taken out of the messages here: the core copies it from where it lies.
+A chunk is a run of consecutive messages of one source, decoded, with the fields of impressions
+already encoded. The strings that an example also needs (impression id, request id, the fields to
+slice by) are not extracted here: the core copies them from the messages.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class EventSide(IntEnum):
-    """Which of the two topics."""
+    """One of the two topics."""
 
     IMPRESSIONS = 0
     CLICKS = 1
 
 
 class EventRole(IntEnum):
-    """What a message turned out to be."""
+    """The kind of a message, once decoded."""
 
     EVENT = 0
     TICK = 1
@@ -41,23 +41,23 @@ class EventRole(IntEnum):
 
 
 class EventColumns(NamedTuple):
-    """What examples need of each event, in columns a compiled kernel can copy from."""
+    """The part of each event that examples need, in columns that a compiled kernel copies from."""
 
     ids: npt.NDArray[np.uint64]  # (n, singles)
-    numbers: npt.NDArray[np.float32]  # (n, numbers), and a column more for a declared weight
+    numbers: npt.NDArray[np.float32]  # (n, numbers), and one more column for a declared weight
     begins: npt.NDArray[np.int64]  # (n, strings) in `data`
     lengths: npt.NDArray[np.int32]  # (n, strings) bytes, -1 for null
     data: npt.NDArray[np.uint8]
     bag_offsets: npt.NDArray[np.int32]  # (n * bags + 1,)
     bag_bytes: npt.NDArray[np.uint8]  # the ids of the bags
-    room: npt.NDArray[np.int64]  # (n + 1,) cumulative: bytes that strings and bags may take, held
+    room: npt.NDArray[np.int64]  # (n + 1,) cumulative: most bytes of strings and bags in the arena
 
 
 class EventBuffers(NamedTuple):
-    """The columns of a chunk."""
+    """The columns of a chunk that every message has."""
 
     roles: npt.NDArray[np.uint8]  # (n,) EventRole
-    event_ms: npt.NDArray[np.int64]  # (n,) as the producer said; 0 if refused
+    event_ms: npt.NDArray[np.int64]  # (n,) timestamp of the producer; 0 if refused
     append_ms: npt.NDArray[np.int64]  # (n,)
     hashes: npt.NDArray[np.uint64]  # (n,) of the impression id
 
@@ -74,11 +74,11 @@ class EventChunk(NamedTuple):
     offsets: npt.NDArray[np.int64]  # (n,)
     arrays: EventBuffers
     rows: EventColumns
-    """Of no columns for clicks, which have the fields of their impression."""
+    """Without columns for clicks: a click has the fields of its impression."""
     block: MessageBlock | None
-    """The messages as they came: a dead letter quotes them. None if there are none."""
+    """The messages as read, quoted by dead letters; None in an empty chunk."""
     refused: dict[int, Reason]
-    """Why, by place in the chunk."""
+    """Reason by place in the chunk."""
 
     def __len__(self) -> int:
         return int(self.offsets.shape[0])
@@ -123,7 +123,7 @@ class ChunkReader:
     def _weighed(
         self, rows: EventColumns, decoded: Decoded
     ) -> tuple[EventColumns, dict[int, Reason]]:
-        """Lay the weights behind the numbers; return which events have one that is none."""
+        """Append the weights to the numbers; return the events with an invalid weight."""
         absent = decoded.absent(self._weight)
         weights, bad = weights_of(absent, decoded.reals(self._weight))
         refused = dict.fromkeys(np.flatnonzero(bad).tolist(), Reason.BAD_WEIGHT)
@@ -148,16 +148,16 @@ class ChunkReader:
 
 
 def only_read(columns: ColumnsT) -> ColumnsT:
-    """Return arrays of the same content that cannot be written.
+    """Return read-only arrays of the same content.
 
-    Some of those decoded are views of messages and cannot be anyway, which ones depends on the
-    fields. To a compiler that is another type: it would take ten seconds again for each such mix.
+    Some decoded arrays are views of messages and thus read-only; which ones depends on the fields.
+    numba compiles for each mix of read-only and writable arrays anew, ten seconds each time.
     """
     return type(columns)._make(read_only(column, column.dtype.type) for column in columns)
 
 
 def no_rows() -> EventColumns:
-    """Return rows of no columns."""
+    """Return rows without columns."""
     return only_read(
         EventColumns(
             np.zeros((0, 0), np.uint64),

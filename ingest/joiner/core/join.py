@@ -1,15 +1,15 @@
-"""The joiner core of one partition: impressions and clicks in, labelled examples out.
+"""Joins one partition of impressions and clicks into labelled examples.
 
-Pure: it is given messages (as chunks), is told when a source has no more for now, and what time it
-is on some clock that only goes forward. It takes the event with the lesser event time of the two
-heads, waits for a source that may still have an earlier one, and lets a source that is at its end
-hold up the other no longer than wall time says: by the time that passed since, or that passed at
-Kafka between the appends of two events. It is never taken to be "now", so history is replayed as it
-happened, at any speed. The rules are in `join_rules`, the loop over events in `join_kernel`.
+The core is pure: its caller offers messages (as chunks), marks a source that has no more for now,
+and passes the time of a clock that only goes forward. The core takes the event with the lesser
+event time of the two heads, and waits for a source that may still have an earlier one. A source at
+its end holds up the other only as long as wall time says: the time that passed since, or that
+passed at Kafka between the appends of two events. Event time is never taken to be "now", so history
+is joined as it happened, at any speed. The rules are in `rules`, the loop over events in `kernel`.
 
-After each `advance`, `checkpoint` says in a few hundred bytes how to get here again: read from the
-rewind offsets to the positions in silence. `restore` does that, and what comes out afterwards is
-what would have come out had nothing happened.
+After each `advance`, `checkpoint` returns in a few hundred bytes how to get back here: read from
+the rewind offsets to the positions without output. `restore` does that. The output afterwards is
+the same as without the restart.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka import Record
 
 _MARK_ROWS = 1024
-"""Events between two places to rewind to: fewer places, and a little more read again."""
+"""Events between two rewind marks: fewer marks mean a little more to read again."""
 _SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 _CLOCKS = (rules.SHOWN_CLOCK, rules.CLICKED_CLOCK)
 _COUNTERS = {
@@ -58,14 +58,14 @@ _COUNTERS = {
 
 
 class DeadEvents(NamedTuple):
-    """A message that cannot be used."""
+    """An unusable message."""
 
     record: Record
     reason: Reason
 
 
 class Joined(NamedTuple):
-    """What one `advance` made."""
+    """The output of one `advance`."""
 
     examples: Examples
     dead: list[DeadEvents]
@@ -74,7 +74,7 @@ class Joined(NamedTuple):
 
 
 class _ReadMark(NamedTuple):
-    """A place to read again from: what was so just before `offset` was taken."""
+    """A place to read again from: the state just before `offset` was taken."""
 
     sequence: int
     offset: int
@@ -82,7 +82,7 @@ class _ReadMark(NamedTuple):
 
 
 class _Source:
-    """One of the two inputs: chunks offered and not yet taken, and how far it was read."""
+    """One of the two inputs: chunks offered and not yet taken, and its position."""
 
     def __init__(self, empty: EventChunk) -> None:
         self.chunk, self.next = empty, 0
@@ -99,15 +99,15 @@ class _Source:
         return len(self.chunk) - self.next + sum(map(len, self.queue))
 
     def moved(self, place: int) -> None:
-        """Take note that the chunk was taken up to `place`."""
+        """Note that the chunk was taken up to `place`."""
         if place > self.next:
             self.unmarked += place - self.next
             self.next = place
-            whole = place == len(self.chunk)
-            self.position = self.chunk.stop if whole else int(self.chunk.offsets[place - 1]) + 1
+            complete = place == len(self.chunk)
+            self.position = self.chunk.stop if complete else int(self.chunk.offsets[place - 1]) + 1
 
     def turn(self, sequence: int, clock_ms: int) -> None:
-        """Go to the next chunk, if there is one and this one is done."""
+        """Go to the next chunk, if this one is done and another is queued."""
         if self.next < len(self.chunk) or not self.queue:
             return
         self.chunk, self.next = self.queue.popleft(), 0
@@ -128,25 +128,25 @@ class PartitionJoiner:
         self._forget()
 
     def offer(self, chunk: EventChunk) -> None:
-        """Queue messages that follow, in their source, those offered before."""
+        """Queue messages that follow the messages offered before from the same source."""
         source = self._sources[chunk.side]
         if len(chunk):
             source.queue.append(chunk)
             source.ended, source.base = False, None
 
     def ended(self, side: EventSide) -> None:
-        """Say that all a source has for now was offered. The next offer takes it back."""
+        """Note that the source has no more messages for now. The next offer revokes it."""
         self._sources[side].ended = True
 
     def queued(self, side: EventSide) -> int:
-        """Return how many messages were offered and not yet taken."""
+        """Return the number of messages offered and not yet taken."""
         return self._sources[side].queued
 
     @property
     def head_ms(self) -> int | None:
-        """Event time of what `advance` would take next; None if it would take nothing yet.
+        """Event time of the next event for `advance`; None if it must wait for a source.
 
-        It may then still have to wait for wall time to pass.
+        `advance` may still have to wait for wall time to take it.
         """
         times = []
         for source in self._sources:
@@ -167,26 +167,26 @@ class PartitionJoiner:
 
     @property
     def counters(self) -> JoinerCounters:
-        """What was counted, over all restarts."""
+        """The counts over all restarts."""
         if self._restoring is not None:
             return self._restoring.counters
         return JoinerCounters(**{name: int(self._state[at]) for name, at in _COUNTERS.items()})
 
     @property
     def held(self) -> WindowState:
-        """What is held: pending impressions, waiting clicks, their memory. To look at."""
+        """The window state: pending impressions, waiting clicks, their memory. Read-only."""
         return self._held
 
     @property
     def restoring(self) -> bool:
-        """Whether the input is still being read again: nothing is made until that is done."""
+        """Whether input is still being read again; there is no output until that is done."""
         return self._restoring is not None
 
     def advance(self, now_ms: int, limit: int = 4096, until_ms: int = FOREVER) -> Joined:
-        """Take events, and return what they make.
+        """Take events; return the examples and dead letters they make.
 
         Stops after about `limit` events or examples, before an event later than `until_ms`, or
-        where it must wait. `now_ms` is read off a clock that never goes back.
+        when it must wait. `now_ms` comes from a clock that never goes back.
         """
         parts: list[Examples] = []
         dead: list[DeadEvents] = []
@@ -199,24 +199,24 @@ class PartitionJoiner:
             shown, clicked = (self._floor(source, now_ms) for source in self._sources)
             bounds = shown, clicked, until_ms, left
             rule = JoinRule(self._window_ms, self._closing, False, *bounds, self._keep_below)
-            made = _make(max(room, left))
-            answer = self._run(made, rule, [len(source.chunk) for source in self._sources], dead)
-            if made.counts[0]:
-                parts.append(gather(self.fields, self._held.rings, made, self.watermark_ms))
-            taken, examples = taken + int(made.counts[2]), examples + int(made.counts[0])
+            joined = _room_for(max(room, left))
+            answer = self._run(joined, rule, [len(source.chunk) for source in self._sources], dead)
+            if joined.counts[0]:
+                parts.append(gather(self.fields, self._held.rings, joined, self.watermark_ms))
+            taken, examples = taken + int(joined.counts[2]), examples + int(joined.counts[0])
             if answer == rules.GROW:
                 room = int(self._state[rules.NEEDED]) + rules.MARGIN
-            elif answer == rules.BLOCKED and not made.counts.any():
+            elif answer == rules.BLOCKED and not joined.counts.any():
                 break
         for source in self._sources:
-            self._floor(source, now_ms)  # if it is at its end, its silence begins here
+            self._floor(source, now_ms)  # records since when a source is at its end
         self._held.release()
         if not parts:
             parts.append(Examples.empty(self.fields, self.watermark_ms))
         return Joined(concatenate(parts), dead, taken)
 
     def checkpoint(self) -> JoinerCheckpoint:
-        """Return how to get here again."""
+        """Return how to get back to this state."""
         if self._restoring is not None:
             return self._restoring
         return JoinerCheckpoint(
@@ -228,10 +228,9 @@ class PartitionJoiner:
         )
 
     def restore(self, checkpoint: JoinerCheckpoint) -> None:
-        """Forget everything, and get back to `checkpoint`.
+        """Forget everything and get back to `checkpoint`.
 
-        The caller then offers both sources from their rewind offsets on (from the beginning where
-        that is -1).
+        The caller then offers both sources from their rewind offsets (-1: from the beginning).
         """
         self._forget()
         self._restoring = checkpoint
@@ -258,7 +257,7 @@ class PartitionJoiner:
         return list(zip(self._sources, _CLOCKS, readings, strict=True))
 
     def _read_again(self) -> None:
-        """Take, making nothing, what lies before the positions of the checkpoint."""
+        """Take the events before the positions of the checkpoint, without output."""
         checkpoint = self._restoring
         assert checkpoint is not None
         forever = (FOREVER, FOREVER, FOREVER, FOREVER)
@@ -269,10 +268,10 @@ class PartitionJoiner:
                 int(np.searchsorted(source.chunk.offsets, reading.position))
                 for source, _, reading in self._readings(checkpoint)
             ]
-            made = _make(0)
-            self._run(made, rule, stops, [])
+            joined = _room_for(0)
+            self._run(joined, rule, stops, [])
             self._held.release()
-            if not made.counts[2]:
+            if not joined.counts[2]:
                 break
         for source, _, reading in self._readings(checkpoint):
             reached = source.position >= reading.position or source.next < len(source.chunk)
@@ -286,17 +285,17 @@ class PartitionJoiner:
         self._restoring = None
 
     def _run(
-        self, made: JoinedRows, rule: JoinRule, stops: list[int], dead: list[DeadEvents]
+        self, joined: JoinedRows, rule: JoinRule, stops: list[int], dead: list[DeadEvents]
     ) -> int:
         shown, clicked = self._sources
         cursor = np.array([shown.next, stops[0], clicked.next, stops[1]], np.int64)
         held = self._held
         held.reserve(shown.chunk.rows, shown.next, max(shown.next, stops[0]), len(clicked.chunk))
         arrays = shown.chunk.arrays, shown.chunk.rows, clicked.chunk.arrays
-        answer = int(run(held.rings, self._state, *arrays, cursor, made, rule))
-        for i in range(int(made.counts[1])):
-            chunk = self._sources[made.dead_sides[i]].chunk
-            place = int(made.dead_places[i])
+        answer = int(run(held.rings, self._state, *arrays, cursor, joined, rule))
+        for i in range(int(joined.counts[1])):
+            chunk = self._sources[joined.dead_sides[i]].chunk
+            place = int(joined.dead_places[i])
             assert chunk.block is not None
             reason = chunk.refused.get(place, Reason.TOO_LATE)
             dead.append(DeadEvents(chunk.block.record(place), reason))
@@ -322,11 +321,11 @@ class PartitionJoiner:
         return floor
 
     def _shown_mark(self) -> _ReadMark | None:
-        """Return where reading again brings back all entries and repeats; None if there are none.
+        """Return the mark from which to restore all entries and repeats; None without any.
 
-        Entries need the events from the first of them on. A repeat's first event may lie any time
-        back; but two windows of events that tell duplicates from first events, and two windows of
-        the duplicates themselves, tell as much.
+        Entries need the events from the first entry on. The first event of a repeat may be any time
+        back. But two windows of events, which tell duplicates from first events, and two windows of
+        the duplicates themselves contain the same information.
         """
         ends, marks = self._held.ends, self._sources[EventSide.IMPRESSIONS].marks
         head = int(ends.entry_head[0])
@@ -340,7 +339,7 @@ class PartitionJoiner:
         return next(mark for mark in reversed(marks) if mark.sequence <= head)
 
     def _clicked_mark(self) -> _ReadMark | None:
-        """Return where reading again brings back all clicks that wait or that open entries had."""
+        """Return the mark from which to restore the clicks that wait or that open entries met."""
         horizon = self.watermark_ms - 2 * self._window_ms
         marks = self._sources[EventSide.CLICKS].marks
         while len(marks) > 1 and marks[1].clock_ms < horizon:
@@ -356,7 +355,7 @@ class PartitionJoiner:
         return InputPosition(position, mark.offset, clock_ms, mark.clock_ms)
 
 
-def _make(limit: int) -> JoinedRows:
+def _room_for(limit: int) -> JoinedRows:
     size = limit + rules.MARGIN
     return JoinedRows(
         np.empty(size, np.uint8),

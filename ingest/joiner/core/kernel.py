@@ -1,6 +1,6 @@
-"""The compiled half of the joiner core: takes events in the order of event time, makes examples.
+"""The compiled loop of the joiner core: takes events in the order of event time, makes examples.
 
-What it goes by, and why, is told in `join_rules`.
+The rules, and the reasons for them, are in `rules`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from headrace.ingest.joiner.core.window_state import CLOCK_MS, hold_click, hold_
 from headrace.ingest.runtime import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
-"""An arbitrary constant: draws have nothing to do with what else the hash decides."""
+"""An arbitrary constant, so that draws are independent of all other uses of the hash."""
 
 
 @kernel
-def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: ignore[no-untyped-def]
     """Take events until blocked or full. `cursor`: next and end of both chunks."""
     while True:
-        if max(made.counts[0], made.counts[1], made.counts[2]) >= rule.limit:
+        if max(joined.counts[0], joined.counts[1], joined.counts[2]) >= rule.limit:
             return FULL
-        if _take_refused(state, shown, clicked, cursor, made, rule):
+        if _take_refused(state, shown, clicked, cursor, joined, rule):
             continue
         i, c = cursor[0], cursor[2]
         has_shown, has_clicked = i < cursor[1], c < cursor[3]
@@ -66,20 +66,20 @@ def run(rings, state, shown, rows, clicked, cursor, made, rule):  # type: ignore
             if not has_shown:
                 next_shown = _floor(state, rule.floor_shown, clicked.append_ms[c])
         first = min(next_shown, next_clicked)
-        answer = _sweep(rings, state, min(first, rule.until_ms), made, rule)
+        answer = _sweep(rings, state, min(first, rule.until_ms), joined, rule)
         if answer != BLOCKED:
             return answer
         if first > rule.until_ms:
             return BLOCKED
         if has_shown and next_shown <= next_clicked:
-            _take_shown(rings, state, shown, rows, i, made, rule)
+            _take_shown(rings, state, shown, rows, i, joined, rule)
             cursor[0] += 1
         elif has_clicked and next_clicked <= next_shown:
-            _take_clicked(rings, state, clicked, c, made, rule)
+            _take_clicked(rings, state, clicked, c, joined, rule)
             cursor[2] += 1
         else:
             return BLOCKED
-        made.counts[2] += 1
+        joined.counts[2] += 1
 
 
 @inlined
@@ -96,35 +96,35 @@ def time_of(arrays, i):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _take_refused(state, shown, clicked, cursor, made, rule):  # type: ignore[no-untyped-def]
+def _take_refused(state, shown, clicked, cursor, joined, rule):  # type: ignore[no-untyped-def]
     for side in range(2):
         arrays = shown if side == 0 else clicked
         place = cursor[2 * side]
         if place < cursor[2 * side + 1] and arrays.roles[place] == REFUSED:
-            _bury(state, side, place, made, rule)
+            _bury(state, side, place, joined, rule)
             cursor[2 * side] += 1
-            made.counts[2] += 1
+            joined.counts[2] += 1
             return True
     return False
 
 
 @inlined
-def _bury(state, side, place, made, rule):  # type: ignore[no-untyped-def]
+def _bury(state, side, place, joined, rule):  # type: ignore[no-untyped-def]
     if rule.silent:
         return
-    made.dead_sides[made.counts[1]] = side
-    made.dead_places[made.counts[1]] = place
-    made.counts[1] += 1
+    joined.dead_sides[joined.counts[1]] = side
+    joined.dead_places[joined.counts[1]] = place
+    joined.counts[1] += 1
     state[DEAD_LETTERS] += 1
 
 
 @inlined
 def _floor(state, floor, append_ms):  # type: ignore[no-untyped-def]
-    """Return how far the other source may go: as far as wall time has, here or at Kafka."""
+    """Return how far event time may go without the other source, by wall time here or at Kafka."""
     if floor == WAIT:
         return WAIT
     if state[WATERMARK] == NEVER:
-        return FOREVER  # somebody has to set the clock
+        return FOREVER  # the first event sets the clock
     return max(floor, state[WATERMARK], append_ms - state[LEAST_DELAY])
 
 
@@ -136,22 +136,22 @@ def _reach(state, arrays, i, time_ms):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _emit(state, made, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
+def _emit(state, joined, kind, label, sequence, times, rule):  # type: ignore[no-untyped-def]
     """Make an example. `times`: of its event, its impression, its append."""
     if rule.silent:
         return
-    at = made.counts[0]
-    made.kinds[at] = kind
-    made.labels[at] = label
-    made.sequences[at] = sequence
-    made.event_ms[at], made.shown_ms[at], made.append_ms[at] = times
-    made.counts[0] += 1
+    at = joined.counts[0]
+    joined.kinds[at] = kind
+    joined.labels[at] = label
+    joined.sequences[at] = sequence
+    joined.event_ms[at], joined.shown_ms[at], joined.append_ms[at] = times
+    joined.counts[0] += 1
     state[EXAMPLES] += 1
 
 
 @inlined
 def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
-    """Whether the negative of an impression is left out: drawn from the hash of its id alone."""
+    """Whether down-sampling drops this negative: decided by the hash of the impression id alone."""
     if rule.silent or fmix64(wanted ^ _DRAWN_FROM) <= rule.keep_below:
         return False
     state[DROPPED_NEGATIVES] += 1
@@ -159,7 +159,7 @@ def _drops(state, wanted, rule):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
+def _sweep(rings, state, until_ms, joined, rule):  # type: ignore[no-untyped-def]
     """Close the windows that end before `until_ms`, moving the watermark past each."""
     entries, ends = rings.entries, rings.ends
     mask = entries.hashes.shape[0] - 1
@@ -174,44 +174,44 @@ def _sweep(rings, state, until_ms, made, rule):  # type: ignore[no-untyped-def]
         if not makes:
             ends.open_head[0] += 1
             continue
-        # all of one clock or none: the watermark alone must tell which are closed
+        # close all windows of one clock or none: the watermark alone tells which are closed
         stop = ends.open_head[0]
         while stop < ends.entry_tail[0] and entries.clocks[stop & mask] == lower:
             stop += 1
         count = stop - ends.open_head[0]
-        if made.counts[0] + count + MARGIN > made.kinds.shape[0]:
+        if joined.counts[0] + count + MARGIN > joined.kinds.shape[0]:
             state[NEEDED] = count
-            return FULL if made.counts[0] > 0 else GROW
+            return FULL if joined.counts[0] > 0 else GROW
         state[WATERMARK] = max(state[WATERMARK], clock + rule.window_ms + 1)
         while ends.open_head[0] < stop:
-            _close(rings, state, made, rule)
+            _close(rings, state, joined, rule)
         forget_clicks(rings, state, rule)
-        if made.counts[0] >= rule.limit:
+        if joined.counts[0] >= rule.limit:
             return FULL
     return BLOCKED
 
 
 @inlined
-def _close(rings, state, made, rule):  # type: ignore[no-untyped-def]
+def _close(rings, state, joined, rule):  # type: ignore[no-untyped-def]
     held, sequence = rings.open, rings.ends.open_head[0]
     row = sequence & (held.starts.shape[0] - 1)
     shown_ms = _shown_ms(rings, sequence, state)
     times = shown_ms, shown_ms, held.append_ms[row]
     wanted = rings.entries.hashes[sequence & (rings.entries.hashes.shape[0] - 1)]
     if held.clicked[row] or not _drops(state, wanted, rule):
-        _emit(state, made, CLOSED, held.clicked[row], sequence, times, rule)
+        _emit(state, joined, CLOSED, held.clicked[row], sequence, times, rule)
     rings.ends.open_head[0] += 1
 
 
 @inlined
-def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-untyped-def]
+def _take_shown(rings, state, shown, rows, i, joined, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(shown, i)
     _reach(state, shown, i, time_ms)
     if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
-        _bury(state, 0, i, made, rule)
+        _bury(state, 0, i, joined, rule)
         return
     if time_ms - state[SHOWN_CLOCK] >= CLOCK_MS // 2:
-        forget_everything(rings)  # before the halves of its clocks mean others
+        forget_everything(rings)  # the lower halves of its clocks would become ambiguous
     state[SHOWN_CLOCK] = max(state[SHOWN_CLOCK], time_ms)
     forget(rings, state, rule)
     if shown.roles[i] == TICK:
@@ -227,23 +227,23 @@ def _take_shown(rings, state, shown, rows, i, made, rule):  # type: ignore[no-un
         if entries.lasts[place] == entries.clocks[place] and clock < now_ms:
             ends.repeated[0] += 1
         entries.lasts[place] = np.uint32(now_ms & (CLOCK_MS - 1))
-        _settle(rings, state, wanted, _sequence(rings, place), now_ms, made, rule)
+        _settle(rings, state, wanted, _sequence(rings, place), now_ms, joined, rule)
         return
     repeat = _repeat(rings, wanted, state, rule)
     if repeat != NOWHERE:
         state[DUPLICATE_IMPRESSIONS] += 1
         rings.repeats.lasts[repeat] = now_ms
-        _settle(rings, state, wanted, np.int64(-1), now_ms, made, rule)
+        _settle(rings, state, wanted, np.int64(-1), now_ms, joined, rule)
         return
     if place != NOWHERE and entries.lasts[place] != entries.clocks[place]:
-        ends.repeated[0] -= 1  # it is dead, and its slot goes to the new one
+        ends.repeated[0] -= 1  # it is dead; the new impression takes its slot
         entries.lasts[place] = entries.clocks[place]
-    _accept(rings, state, shown, rows, i, slot, made, rule)
+    _accept(rings, state, shown, rows, i, slot, joined, rule)
 
 
 @inlined
-def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-untyped-def]
-    """Make event `i` the newest entry, held by `slot`."""
+def _accept(rings, state, shown, rows, i, slot, joined, rule):  # type: ignore[no-untyped-def]
+    """Make event `i` the newest entry and store it in `slot`."""
     entries, ends, now_ms = rings.entries, rings.ends, state[SHOWN_CLOCK]
     wanted, sequence = shown.hashes[i], ends.entry_tail[0]
     place = sequence & (entries.hashes.shape[0] - 1)
@@ -256,10 +256,10 @@ def _accept(rings, state, shown, rows, i, slot, made, rule):  # type: ignore[no-
     ends.entry_tail[0] += 1
     state[IMPRESSIONS] += 1
     if not (rule.closing or _drops(state, wanted, rule)):
-        _emit(state, made, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
-    _settle(rings, state, wanted, sequence, now_ms, made, rule)
+        _emit(state, joined, SHOWN, 0, sequence, (event_ms, event_ms, append_ms), rule)
+    _settle(rings, state, wanted, sequence, now_ms, joined, rule)
     if rule.closing and not _is_open(entries, place, state, rule):
-        _close(rings, state, made, rule)  # all before it are closed already
+        _close(rings, state, joined, rule)  # all earlier entries are closed already
 
 
 @inlined
@@ -279,7 +279,7 @@ def _sequence(rings, place):  # type: ignore[no-untyped-def]
 
 @inlined
 def _repeat(rings, wanted, state, rule):  # type: ignore[no-untyped-def]
-    """Return the place among repeats of a hash that lives there, or NOWHERE."""
+    """Return the place of a living repeat with this hash, or NOWHERE."""
     repeats = rings.repeats
     if rings.ends.repeat_head[0] == rings.ends.repeat_tail[0]:
         return np.int64(NOWHERE)
@@ -301,7 +301,7 @@ def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-untyped-def]
+def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-untyped-def]
     time_ms = time_of(clicked, c)
     _reach(state, clicked, c, time_ms)
     state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
@@ -324,7 +324,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
         if met:
             last = rings.repeats.lasts[repeat]
     if met and clock <= last + rule.window_ms:
-        _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+        _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
     elif waits(state, clock, rule):
         hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms)
     else:
@@ -332,7 +332,7 @@ def _take_clicked(rings, state, clicked, c, made, rule):  # type: ignore[no-unty
 
 
 @inlined
-def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # type: ignore[no-untyped-def]
+def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # type: ignore[no-untyped-def]
     """Count a click of the entry `sequence`: learned, a duplicate, or late; -1 is a repeat."""
     entries, held = rings.entries, rings.open
     if sequence < 0:
@@ -353,12 +353,12 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule):  # ty
     else:
         held.clicked[row] = 1
         if not rule.closing:
-            _emit(state, made, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
+            _emit(state, joined, CLICKED, 1, sequence, (event_ms, shown_ms, append_ms), rule)
 
 
 @inlined
-def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[no-untyped-def]
-    """Let the entry `sequence`, last seen now, meet the clicks that waited, oldest first."""
+def _settle(rings, state, wanted, sequence, last, joined, rule):  # type: ignore[no-untyped-def]
+    """Match the entry `sequence`, last seen now, with the clicks that wait, oldest first."""
     waiting = rings.waiting
     if rings.ends.waiting_head[0] == rings.ends.waiting_tail[0]:
         return
@@ -370,6 +370,6 @@ def _settle(rings, state, wanted, sequence, last, made, rule):  # type: ignore[n
             waiting.settled[click] = 1
             clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
             append_ms = waiting.append_ms[click]
-            _meet(rings, state, sequence, clock, event_ms, append_ms, made, rule)
+            _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
         following = waiting.following[click]
         click = following & mask if following >= 0 else np.int64(NOWHERE)

@@ -1,4 +1,4 @@
-"""From entries of the joiner back to columns: the examples of one run."""
+"""Builds examples in columns from entries of the window state."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     Lengths = npt.NDArray[np.int32]
 
 
-def gather(fields: FieldSet, rings: WindowRings, made: JoinedRows, watermark_ms: int) -> Examples:
-    """Return the examples in `made`, whose entries' rows nothing has overwritten yet."""
-    count = int(made.counts[0])
+def gather(fields: FieldSet, rings: WindowRings, joined: JoinedRows, watermark_ms: int) -> Examples:
+    """Return the examples of `joined`; call this before `reserve` or `release` moves their rows."""
+    count = int(joined.counts[0])
     if count == 0:
         return Examples.empty(fields, watermark_ms)
     held, arena = rings.open, rings.arena
-    places = made.sequences[:count] & (held.starts.shape[0] - 1)
+    places = joined.sequences[:count] & (held.starts.shape[0] - 1)
     strings = 2 + len(fields.slice_by)
     lengths = np.empty((count, strings + len(fields.bags)), np.int32)
     starts = held.starts[places]
@@ -42,16 +42,16 @@ def gather(fields: FieldSet, rings: WindowRings, made: JoinedRows, watermark_ms:
     numbers, weights = held.numbers[places], None
     if fields.weights.declared:
         own = numbers[:, -1] if fields.weights.source else np.ones(count, np.float32)
-        weights = fields.weights.of_kept(made.labels[:count], own)
+        weights = fields.weights.of_kept(joined.labels[:count], own)
         numbers = np.ascontiguousarray(numbers[:, : len(fields.numbers)])
     return Examples(
         fingerprint=fields.fingerprint,
         watermark_ms=watermark_ms,
-        kinds=made.kinds[:count].copy(),
-        labels=made.labels[:count].copy(),
-        event_ms=made.event_ms[:count].copy(),
-        shown_ms=made.shown_ms[:count].copy(),
-        append_ms=made.append_ms[:count].copy(),
+        kinds=joined.kinds[:count].copy(),
+        labels=joined.labels[:count].copy(),
+        event_ms=joined.event_ms[:count].copy(),
+        shown_ms=joined.shown_ms[:count].copy(),
+        append_ms=joined.append_ms[:count].copy(),
         impression_ids=columns[0],
         request_ids=columns[1],
         features=Encoded(held.ids[places], bag_bytes.view(np.uint64), bag_offsets, numbers),
@@ -72,7 +72,10 @@ def _strings(arena: Bytes, starts: Longs, lengths: Lengths) -> pa.StringArray:
 
 
 def _bytes(arena: Bytes, starts: Longs, sizes: Lengths) -> tuple[Bytes, Lengths]:
-    """Return so many bytes of each run as one array, and their offsets; move `starts` past them."""
+    """Return the next `sizes` bytes of each run in one array, and their offsets.
+
+    Moves `starts` past them.
+    """
     offsets = np.zeros(sizes.shape[0] + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)

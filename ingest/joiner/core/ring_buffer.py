@@ -1,11 +1,11 @@
-"""Columns that are rings: what is taken in at one end and forgotten at the other, in little memory.
+"""Ring buffers in columns: elements enter at one end and leave at the other, in little memory.
 
-An element has a sequence number that only grows, and lies in every column at that number modulo the
-capacity, a power of two. The capacity is of addresses. Memory is what lies between the two ends: a
-page that nothing was written to is not there, and those behind the head are given back. Growing
-moves the elements piece by piece, giving the old pages back on the way. So a ring takes what its
-elements take and a few pages more, at any time: a queue of some gigabytes that doubles its arrays
-takes three times that for a moment, and is killed in it.
+An element has a sequence number that only grows. In every column it is at that number modulo the
+capacity, a power of two. The capacity reserves addresses only. Memory is used between the two ends:
+a page that was never written takes none, and pages behind the head are given back. Growing moves
+the elements piece by piece and gives the old pages back on the way. So a ring needs the memory of
+its elements and a few pages, at any time. Refused: arrays that double. A queue of some gigabytes
+would take three times its size for a moment, and the kernel would kill the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 _PIECE_BYTES = 1 << 20
-"""Moved at a time while growing, and least worth giving back behind the head."""
+"""Bytes moved at a time while growing, and the least worth giving back behind the head."""
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
     kind: type[np.generic]
     width: int | None = None
-    """Of a row; None: elements are scalars."""
+    """Items of a row; None: elements are scalars."""
 
     @property
     def element_bytes(self) -> int:
@@ -39,13 +39,13 @@ class Column(NamedTuple):
 
 
 class _Pages:
-    """One column, in memory of its own."""
+    """One column in its own memory mapping."""
 
     def __init__(self, column: Column, capacity: int, head: int) -> None:
         self._element_bytes = column.element_bytes
         self._size = capacity * self._element_bytes
         self._kept = self._page_of(head)
-        """What lies before it, as if bytes too had numbers that only grow, was given back."""
+        """Byte number, growing like sequence numbers, before which pages were given back."""
         self._map: mmap.mmap | None = None
         shape = (capacity,) if column.width is None else (capacity, column.width)
         if self._size == 0:
@@ -55,7 +55,7 @@ class _Pages:
             self.array = np.frombuffer(self._map, column.kind).reshape(shape)
 
     def move(self, other: _Pages, head: int, tail: int) -> None:
-        """Copy elements to other, larger pages; these are of no use afterwards."""
+        """Copy elements to other, larger pages, and give these back."""
         old, new = self.array.shape[0], other.array.shape[0]
         most = max(1, _PIECE_BYTES // max(1, self._element_bytes))
         for begin, end in _runs(head, tail, old, most):
@@ -64,9 +64,9 @@ class _Pages:
             self.release(end, tail)
 
     def release(self, head: int, tail: int) -> None:
-        """Give back whole pages of elements before `head`, unless used again up to `tail`."""
+        """Give back whole pages before `head`, unless elements up to `tail` reuse them."""
         end = self._page_of(head)
-        # a page of the smallest rings has elements of both ends
+        # in the smallest rings one page has elements of both ends
         if self._map is not None and self._size % mmap.PAGESIZE == 0:
             used_again = -self._page_of(self.array.shape[0] - tail)
             for begin, stop in _runs(max(self._kept, used_again), end, self._size, self._size):
@@ -92,7 +92,7 @@ class Ring:
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """The columns, until `grow` makes others."""
+        """The columns; `grow` replaces them."""
         return tuple(pages.array for pages in self._pages)
 
     def held_bytes(self, tail: int) -> int:
@@ -100,8 +100,9 @@ class Ring:
         return sum(pages.held_bytes(tail) for pages in self._pages)
 
     def grow(self, needed: int, head: int, tail: int) -> bool:
-        """Make room for `needed` elements; those from `head` to `tail` stay. Return whether the
-        columns are others now.
+        """Make room for `needed` elements; those from `head` to `tail` stay.
+
+        Returns whether the columns were replaced.
         """
         if needed <= self.capacity:
             return False
@@ -109,12 +110,12 @@ class Ring:
         for column, pages in zip(self._columns, self._pages, strict=True):
             grown.append(_Pages(column, capacity, head))
             pages.move(grown[-1], head, tail)
-        # all at once, for whoever looks on from another thread
+        # all at once: another thread may read the metrics
         self._pages, self.capacity, self._released = grown, capacity, head
         return True
 
     def release(self, head: int, tail: int) -> None:
-        """Give back the memory of elements before `head`, now and then; the last is at `tail`."""
+        """Give back the memory of elements before `head`, in large pieces; `tail` ends them."""
         if (head - self._released) * self._element_bytes >= _PIECE_BYTES:
             for pages in self._pages:
                 pages.release(head, tail)
@@ -122,7 +123,7 @@ class Ring:
 
 
 def _runs(head: int, tail: int, capacity: int, most: int) -> list[tuple[int, int]]:
-    """Cut a range of sequence numbers where its places wrap, and into runs of at most `most`."""
+    """Split a range of sequence numbers where its places wrap, and into runs of at most `most`."""
     runs = []
     while head < tail:
         end = min(tail, head + most, (head // capacity + 1) * capacity)

@@ -1,26 +1,25 @@
-"""What the joiner holds of one partition: impressions of the last while, and clicks without one.
+"""The window state of one partition: recent impressions, and clicks that wait for theirs.
 
-Everything is first in, first out, so everything is a `Ring`, and an entry is named by its sequence
-number, which only grows. Five rings:
+Everything leaves in the order it came, so everything is a `Ring`. A sequence number, which only
+grows, identifies an entry. There are five rings:
 
 - entries: every impression accepted within the last two windows, as hash and clocks, with a hash
-  index: it answers "is this click's impression known" and "was this impression there before".
+  index. It answers whether a click's impression is known, and whether an impression is repeated.
 - open rows: the features of the entries whose window is open, under the same sequence numbers.
-- the arena: of the same, what varies in length (ids as strings, slices, bags), as one run of bytes
-  each, which never wraps.
+- the arena: their variable-length parts (ids as strings, slices, bags), as one run of bytes each; a
+  run never wraps.
 - waiting: clicks that came before their impression, chained by hash.
-- repeats: impressions older than that whose id still comes again and again (a producer that sends
-  "undefined" for an id). They must be known as duplicates, yet not hold up the ring of entries.
+- repeats: older impressions whose id still comes again and again (a producer that sends "undefined"
+  as an id). They must be recognized as duplicates, yet not hold up the ring of entries.
 
-An impression is known by the XXH64 of its id: among the millions pending at once, two that share
-one are not met in practice (for a hundred million, once in some four thousand times).
+The XXH64 of its id identifies an impression. Among the millions pending at once two equal hashes
+are not met in practice (for a hundred million, once in some four thousand times).
 
-Of 36 million impressions pending at once every byte is 36 MB. So entries keep the lower half of a
-clock alone (`whole_clock`), rows keep times as what they differ by from it, and lengths take a byte
-where they can.
+With 36 million impressions pending at once, every byte of an entry is 36 MB. So entries keep only
+the lower half of a clock (`whole_clock`), rows keep times as differences from it, and lengths take
+one byte where possible.
 
-The rings grow (`WindowState.reserve`) before a kernel runs, which then cannot fail for lack of
-room.
+The rings grow (`WindowState.reserve`) before a kernel runs, so a kernel cannot run out of room.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 _SMALLEST = 1024
 _SMALLEST_ARENA = 1 << 16
 CLOCK_MS = 1 << 32
-"""What lower halves of clocks tell apart: 49 days. Nothing lives for more than two windows, of at
+"""The range of the lower half of a clock: 49 days. Nothing lives for more than two windows, of at
 most a week each."""
 
 
@@ -70,12 +69,12 @@ class OpenImpressions(NamedTuple):
 
 
 class OpenRowColumns(NamedTuple):
-    """What examples need of entries whose window is open."""
+    """The part of open entries that examples need."""
 
     later_ms: npt.NDArray[np.int32]  # (capacity,) event time, less the clock of the entry
     append_ms: Longs  # (capacity,)
     clicked: npt.NDArray[np.uint8]  # (capacity,)
-    starts: Longs  # (capacity,) in the arena, counted on and on
+    starts: Longs  # (capacity,) in the arena; growing like sequence numbers
     ids: npt.NDArray[np.uint64]  # (capacity, singles)
     numbers: npt.NDArray[np.float32]  # (capacity, numbers)
 
@@ -90,7 +89,7 @@ class RepeatedImpressions(NamedTuple):
 
 
 class WaitingClicks(NamedTuple):
-    """Clicks without an impression, as yet. A slot holds the oldest of its hash."""
+    """Clicks without an impression so far. A slot holds the oldest of its hash."""
 
     slots: Slots
     hashes: npt.NDArray[np.uint64]  # (capacity,)
@@ -103,23 +102,23 @@ class WaitingClicks(NamedTuple):
 
 
 class RingEnds(NamedTuple):
-    """Where the rings begin and end, as arrays of one: kernels write them."""
+    """Heads and tails of the rings, as arrays of one element that kernels write."""
 
     entry_head: Longs
     entry_tail: Longs
     open_head: Longs
-    """Open rows end where entries do."""
+    """The tail of open rows is that of entries."""
     arena_tail: Longs
     waiting_head: Longs
     waiting_tail: Longs
     repeat_head: Longs
     repeat_tail: Longs
     repeated: Longs
-    """How many of the entries were seen again: so many may yet become repeats."""
+    """Entries that were seen again: each may become a repeat."""
 
 
 class WindowRings(NamedTuple):
-    """All that is held of one partition, as kernels take it."""
+    """The state of one partition, as kernels take it."""
 
     entries: OpenImpressions
     open: OpenRowColumns
@@ -149,7 +148,7 @@ class WindowState:
 
     @property
     def rings(self) -> WindowRings:
-        """The arrays as they are now; `reserve` may replace them."""
+        """The current arrays; `reserve` may replace them."""
         return WindowRings(
             OpenImpressions(*self._entries.arrays),
             OpenRowColumns(*self._open.arrays),
@@ -166,7 +165,7 @@ class WindowState:
 
     @property
     def known(self) -> int:
-        """Impressions that a click or a duplicate would still be recognized by."""
+        """Impressions that a click or a duplicate still finds."""
         return int(self.ends.entry_tail[0] - self.ends.entry_head[0])
 
     @property
@@ -179,7 +178,7 @@ class WindowState:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of all that is held."""
+        """Memory of the state."""
         ends = self.ends
         return (
             self._entries.held_bytes(int(ends.entry_tail[0]))
@@ -197,7 +196,7 @@ class WindowState:
         self._open.grow(self.pending + more, int(ends.open_head[0]), tail)
         size = int(rows.room[end] - rows.room[begin])
         largest = int(np.diff(rows.room[begin : end + 1]).max()) if more else 0
-        # a run never wraps: what it would leave unused at the end is less than the largest run
+        # a run never wraps, so it leaves less than the largest run unused at the end of the arena
         arena_tail = int(ends.arena_tail[0])
         needed = arena_tail - self._arena_head() + size + largest
         self._arena.grow(needed, self._arena_head(), arena_tail)
@@ -206,8 +205,7 @@ class WindowState:
         self._repeats.reserve(most, ends.repeat_head, ends.repeat_tail, _index_newest)
 
     def release(self) -> None:
-        """Give back the memory of what is no longer held. EventColumns that were made are then
-        gone."""
+        """Give back the memory of evicted elements. Rows of examples already made are then gone."""
         ends = self.ends
         entry_tail = int(ends.entry_tail[0])
         self._entries.release(int(ends.entry_head[0]), entry_tail)
@@ -238,7 +236,7 @@ class _Indexed:
         needed = int(tail[0] - head[0]) + more
         grown = self._ring.grow(needed, int(head[0]), int(tail[0]))
         if grown or too_full(self._slots, needed):
-            self._slots = slots_for(0)  # before the new ones are made, the old ones are gone
+            self._slots = slots_for(0)  # frees the old slots before the new ones are allocated
             self._slots = slots_for(needed)
             index(self._slots, self._ring.arrays[0], int(head[0]), int(tail[0]))
 
@@ -251,7 +249,7 @@ class _Indexed:
 
 @inlined
 def whole_clock(lower, now_ms):  # type: ignore[no-untyped-def]
-    """Return the clock of which `lower` is the lower half: the last such up to `now_ms`."""
+    """Return the clock with this lower half: the last such clock up to `now_ms`."""
     return now_ms - ((now_ms - np.int64(lower)) & (CLOCK_MS - 1))
 
 
@@ -279,7 +277,7 @@ def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-unt
 
 @inlined
 def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
-    """Add a click to those waiting, after the others of its hash."""
+    """Append a click to those that wait, after the others of its hash."""
     mask = waiting.hashes.shape[0] - 1
     sequence = ends.waiting_tail[0]
     place = sequence & mask
@@ -317,14 +315,14 @@ def drop_oldest_click(waiting, ends):  # type: ignore[no-untyped-def]
 
 @kernel
 def _index_newest(slots, hashes, head, tail):  # type: ignore[no-untyped-def]
-    for sequence in range(head, tail):  # of two with one hash (an id used again) the newer is meant
+    for sequence in range(head, tail):  # of equal hashes (an id used again) the newest wins
         place = sequence & (hashes.shape[0] - 1)
         put_in(slots, hashes, find_slot(slots, hashes, hashes[place]), place)
 
 
 @kernel
 def _index_oldest(slots, hashes, head, tail):  # type: ignore[no-untyped-def]
-    for sequence in range(head, tail):  # of a chain the oldest, which comes first
+    for sequence in range(head, tail):  # of equal hashes the oldest, which comes first, wins
         place = sequence & (hashes.shape[0] - 1)
         slot = find_slot(slots, hashes, hashes[place])
         if place_in(slots, hashes, slot) == NOWHERE:
