@@ -1,23 +1,23 @@
-"""A small client of the collector, for producers in Python.
+"""A client of the collector, for producers in Python.
 
     with CollectorClient("http://collector:8090", token) as client:
         client.impression({"impression_id": shown, "timestamp_ms": now_ms, "article_id": "a1"})
         client.click({"impression_id": shown, "timestamp_ms": now_ms})
 
-Events wait in a bounded queue, and one thread sends them in batches. What the collector cannot take
-just now is sent again, after as long as it says (Retry-After) and ever longer; what it refuses for
-good goes to `refused`. `close` returns when every event is acknowledged or refused, or says how
-many are not. Sending again is harmless: the joiner drops a second impression of the same id, and a
-second click.
+Events wait in a bounded queue, and one thread sends them in batches. If the collector is overloaded
+or unreachable, the client sends again, after the time in Retry-After and ever longer. Events that
+the collector refuses for good go to `refused`. `close` returns when every event is acknowledged or
+refused, or raises with the number of the others. Sending again is safe: the joiner drops a second
+impression of the same id, and a second click.
 
-A producer with a Kafka client needs no collector. It has to choose partitions as all others do, or
-a click does not meet its impression: `ingest.kafka.KafkaWriter` does (`send(Source("impressions",
-BY_KEY), event, impression_id)`), and so does any librdkafka with `partitioner=murmur2_random`,
-`acks=all`, `enable.idempotence=true`, and any Java client as it is. Events are JSON: who has them
-in Avro or Protobuf with a schema registry decodes them on the way, with a Kafka Connect sink or a
-loop over confluent-kafka's `AvroDeserializer` that writes with `KafkaWriter`. The joiner does not:
-a registry that is down would stop it, and what it reads must be readable again, years later,
-without one.
+A producer with a Kafka client needs no collector. It must choose partitions as all others do, or a
+click does not meet its impression. `ingest.kafka.KafkaWriter` does so (`send(Source("impressions",
+BY_KEY), event, impression_id)`). So does any librdkafka with `partitioner=murmur2_random`,
+`acks=all`, `enable.idempotence=true`, and any Java client with its defaults. Events are JSON. To
+send events in Avro or Protobuf with a schema registry, decode them on the way: with a Kafka Connect
+sink, or a loop over confluent-kafka's `AvroDeserializer` that writes with `KafkaWriter`. The joiner
+does not decode them, because a registry that is down would stop it, and its input must stay
+readable for years without one.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ log = logging.getLogger(__name__)
 IMPRESSIONS, CLICKS = "/v1/impressions", "/v1/clicks"
 
 _BATCH_BYTES = 2 << 20
-"""Of a body before it is packed: well within what a collector takes."""
+"""Most bytes of a body before compression: well within the collector's limit."""
 _AGAIN = "not_acknowledged"
-"""The one reason of a refused event after which it is right to send it again."""
+"""The only reason of a refused event after which it should be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How a client sends."""
+    """Batch sizes and timeouts of a client."""
 
     batch_events: int = 500
-    """Events sent together at most."""
+    """Most events in one request."""
     linger_ms: int = 20
-    """How long an event waits for others to travel with."""
+    """How long an event waits for others to share a request."""
     queue_events: int = 50_000
     """Events that may wait for their acknowledgement; `impression` and `click` block beyond."""
     timeout_s: float = 30.0
-    """For an answer: longer than the collector's deadline, so that it is known what became of the
-    events."""
+    """For an answer: longer than the collector's deadline, so that the answer tells what became of
+    the events."""
     first_wait_s: float = 0.1
-    """Before a request is sent again; it doubles, with jitter."""
+    """Before a request is sent again; it doubles each time, with jitter."""
     longest_wait_s: float = 10.0
 
 
 class UndeliverableEvent(NamedTuple):
-    """An event that the collector will never take, and why."""
+    """An event that the collector refuses for good, and why."""
 
     event: bytes
-    """As it was sent."""
+    """The bytes that were sent."""
     reason: str
     field: str
     expected: str
@@ -82,19 +82,19 @@ class UndeliverableEvent(NamedTuple):
 
 
 class NotDelivered(Exception):
-    """The client was closed before so many events were acknowledged."""
+    """The client was closed before all events were acknowledged."""
 
     def __init__(self, events: int, why: str) -> None:
-        super().__init__(f"expected every event to be acknowledged, found {events} not: {why}")
+        super().__init__(f"expected every event to be acknowledged, got {events} not: {why}")
         self.events = events
 
 
 class CollectorClient:
-    """Sends events to a collector; safe for use from several threads.
+    """Sends events to a collector; thread-safe.
 
-    `refused` is called, from the sending thread, with each event that the collector will never
-    take; without it they are logged. Impressions keep their order, and so do clicks. One request is
-    under way at a time: a process that sends more than that has several clients.
+    The sending thread calls `refused` with each event that the collector refuses for good; without
+    `refused` it logs them. Impressions keep their order, and so do clicks. One request is under way
+    at a time; a process that needs more throughput uses several clients.
     """
 
     def __init__(
@@ -122,16 +122,16 @@ class CollectorClient:
         self._put(CLICKS, event)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every event so far is acknowledged or refused. None: however long it takes.
+        """Wait until every event so far is acknowledged or refused; None: without a limit.
 
-        Raises NotDelivered if it takes longer; the events go on waiting.
+        Raises NotDelivered if it takes longer; the events keep waiting.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: not self._unacknowledged, timeout_s):
                 raise NotDelivered(self._unacknowledged, self._requests.trouble)
 
     def close(self, timeout_s: float | None = 30.0) -> None:
-        """Send what waits, then disconnect.
+        """Send the waiting events, then disconnect.
 
         Raises NotDelivered if that takes longer; those events may have arrived, or not.
         """
@@ -165,7 +165,7 @@ class CollectorClient:
                 lambda: self._closed or self._unacknowledged < self._settings.queue_events
             )
             if self._closed:
-                raise RuntimeError("expected an open client, found one that was closed")
+                raise RuntimeError("expected an open client, got a closed one")
             self._waiting.append((path, value))
             self._unacknowledged += 1
             if len(self._waiting) in (1, self._settings.batch_events):
@@ -176,13 +176,13 @@ class CollectorClient:
             for path in (IMPRESSIONS, CLICKS):
                 events = [value for at, value in batch if at == path]
                 if events and not self._requests.deliver(path, events):
-                    return  # given up
+                    return  # the client was closed meanwhile
                 with self._changed:
                     self._unacknowledged -= len(events)
                     self._changed.notify_all()
 
     def _next_batch(self) -> list[tuple[str, bytes]]:
-        """Return events to send together; none once the client is closed and all are sent."""
+        """Return events to send together; empty once the client is closed and all are sent."""
         settings = self._settings
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._waiting)
@@ -201,7 +201,7 @@ class CollectorClient:
 
 
 class _Requests:
-    """Batches to the collector, each again and again until nothing of it is left."""
+    """Sends batches to the collector, repeating each until all its events are settled."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Requests:
         self.trouble = "no answer yet"
 
     def deliver(self, path: str, events: list[bytes]) -> bool:
-        """Send events until each is acknowledged or refused; False if given up before that."""
+        """Send events until each is acknowledged or refused; False if closed before."""
         left = events
 
         def once() -> None:
@@ -258,42 +258,44 @@ class _Requests:
         except urllib3.exceptions.HTTPError as error:
             self._note(f"{type(error).__name__}: {error}")
             return events
-        named = response.headers.get("Retry-After", "")
-        if named.isdigit():
-            self._retry_after_s = float(named)
+        retry_after = response.headers.get("Retry-After", "")
+        if retry_after.isdigit():
+            self._retry_after_s = float(retry_after)
         try:
             answer = _decode(response.data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            answer = _Answer()  # something between us and the collector
+            answer = _Answer()  # from a proxy before the collector
         if response.status == 200 or answer.refused:
             return self._left(events, answer.refused)
         self._note(f"{response.status} after {time.monotonic() - began_s:.1f} s: {answer.error}")
         if response.status not in (400, 413):
-            return events  # not now; or a token or an address that somebody will put right
+            return events  # try again: overloaded, or an operator must correct token or address
         if len(events) == 1:
-            self._tell(_whole(events[0], response.status, answer.error))
+            self._report(_refused_request(events[0], response.status, answer.error))
             return []
         half = len(events) // 2
         return self._send(path, events[:half]) + self._send(path, events[half:])
 
     def _left(self, events: list[bytes], refused: list[_Refused]) -> list[bytes]:
         left = []
-        for each in refused:
-            event = events[each.index]
-            if each.reason == _AGAIN:
+        for refusal in refused:
+            event = events[refusal.index]
+            if refusal.reason == _AGAIN:
                 left.append(event)
-                self.trouble = each.found
+                self.trouble = refusal.found
             else:
-                self._tell(
-                    UndeliverableEvent(event, each.reason, each.field, each.expected, each.found)
+                self._report(
+                    UndeliverableEvent(
+                        event, refusal.reason, refusal.field, refusal.expected, refusal.found
+                    )
                 )
         return left
 
-    def _tell(self, refused: UndeliverableEvent) -> None:
+    def _report(self, refused: UndeliverableEvent) -> None:
         try:
             self._refused(refused)
         except Exception:
-            log.exception("what is told of refused events failed")  # the others are to be sent
+            log.exception("the callback for refused events failed")  # the others must be sent
 
     def _note(self, trouble: str) -> None:
         self.trouble = f"{self._url}: {trouble}"
@@ -304,7 +306,7 @@ class _Requests:
 
 
 class _Again(Exception):
-    """Something of a batch is left."""
+    """Some events of a batch must be sent again."""
 
 
 class _Refused(msgspec.Struct):
@@ -329,7 +331,7 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-def _whole(event: bytes, status: int, error: _Error | None) -> UndeliverableEvent:
+def _refused_request(event: bytes, status: int, error: _Error | None) -> UndeliverableEvent:
     if error is None:
         return UndeliverableEvent(event, str(status), "", "", "")
     return UndeliverableEvent(event, str(status), error.field, error.expected, error.found)
@@ -337,7 +339,7 @@ def _whole(event: bytes, status: int, error: _Error | None) -> UndeliverableEven
 
 def _log_refused(event: UndeliverableEvent) -> None:
     log.error(
-        "refused, %s: expected %s, found %s: %.200r",
+        "refused, %s: expected %s, got %s: %.200r",
         event.field or "the event",
         event.expected,
         event.found,

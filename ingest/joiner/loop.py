@@ -302,7 +302,7 @@ class Joiner:
         except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(parts, error)
             return
-        self._aborts.over()
+        self._aborts.reset()
         self.figures.transactions += 1
         for part in parts.values():
             counted, reasons = part.committed()
@@ -317,9 +317,9 @@ class Joiner:
         Raises `error` if no transaction succeeded for `give_up_s`.
         """
         self.figures.aborts += 1
-        self._aborts.bear(error)
+        self._aborts.record(error)
         log.warning("transaction aborted, going back to the last commit: %s", error)
-        self._aborts.rest()
+        self._aborts.sleep()
         self._place(set(parts))
 
     # ---------------------------------------------------------------- 5. pace

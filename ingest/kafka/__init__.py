@@ -1,6 +1,9 @@
-"""Kafka as the rest of headrace sees it: reader, writer, transactions, topics, and their fakes.
+"""Kafka as the rest of headrace uses it: readers, writers, transactions, topics, and their fakes.
 
-Other packages import these names from here and no Kafka client at all.
+`protocols` has what joiner, learner and scorer need; `consumer`, `producer` and `transactions` are
+the real ones, `fakes` the lists of tests. `consumer_group` explains fencing and seeking, `retry`
+the waiting, `error_translation` the errors. Other folders import these names from here and never
+import a Kafka client.
 """
 
 import lazy_loader

@@ -37,68 +37,66 @@ from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace.ingest.kafka.protocols import Happening, Reader
+    from headrace.ingest.kafka.protocols import Reader, ReaderEvent
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
 _ABORT_INTERVAL_S = 10.0
-"""Kafka's transaction.abort.timed.out.transaction.cleanup.interval.ms, unless set otherwise."""
+"""Kafka's default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
 
 LONGEST_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 + _ABORT_INTERVAL_S
-"""Within this, Kafka has aborted a transaction of a headrace process that died in it."""
+"""The time in which Kafka aborts the transaction of a headrace process that died in it."""
 
 
 class BoundedReader:
     """Wraps a reader, and ends each source at its bound."""
 
     def __init__(self, reader: Reader, stops: Mapping[Source, int]) -> None:
-        """`stops`: of each source, the first offset that is not read."""
+        """`stops`: for each source, the first offset that is not read."""
         self._reader, self._stops = reader, dict(stops)
         self._ended: set[Source] = set()
 
-    def poll(self, timeout_s: float) -> list[Happening]:
-        """Return what happened before the bounds; beyond one, that it was reached."""
-        happened: list[Happening] = []
-        for happening in self._reader.poll(timeout_s):
-            source = happening.source
-            if isinstance(happening, PartitionRevoked):
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:
+        """Return the events before the bounds, and one AtEnd for each bound reached."""
+        events: list[ReaderEvent] = []
+        for event in self._reader.poll(timeout_s):
+            source = event.source
+            if isinstance(event, PartitionRevoked):
                 self._ended.discard(source)
-            reached = (
-                isinstance(happening, Record | AtEnd) and happening.offset >= self._stops[source]
-            )
+            reached = isinstance(event, Record | AtEnd) and event.offset >= self._stops[source]
             if not reached:
-                happened.append(happening)
+                events.append(event)
             elif source not in self._ended:
                 self._ended.add(source)
                 self._reader.pause([source])
-                happened.append(AtEnd(source, self._stops[source]))
-        return happened
+                events.append(AtEnd(source, self._stops[source]))
+        return events
 
     def start(self, offsets: Mapping[Source, int]) -> None:
-        """Read these sources from these offsets on."""
+        """Read these sources from these offsets."""
         again = self._ended & offsets.keys()
         self._ended -= again
         self._reader.resume(again)
         self._reader.start(offsets)
 
     def pause(self, sources: Iterable[Source]) -> None:
-        """Deliver nothing of these until `resume`."""
+        """Deliver nothing from these sources until `resume`."""
         self._reader.pause(sources)
 
     def resume(self, sources: Iterable[Source]) -> None:
-        """Take `pause` back."""
+        """Undo `pause`."""
         self._reader.resume([source for source in sources if source not in self._ended])
 
     def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset the source still holds, and its bound."""
+        """Return the first offset that Kafka still has of the source, and its bound."""
         return self._reader.held(source)[0], self._stops[source]
 
     def topic_id(self, topic: str) -> str:
-        """Return the identity of the topic."""
+        """Return the id of the topic."""
         return self._reader.topic_id(topic)
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        """Do nothing: history read again is no progress."""
+        """Do nothing: history read again is not progress."""
 
     def close(self) -> None:
         """Close the reader."""
@@ -106,11 +104,11 @@ class BoundedReader:
 
 
 def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, int]:
-    """Return, of each partition, the first offset that was appended at that time or later.
+    """Return, for each partition, the first offset appended at that time or later.
 
-    The present end, where nothing was. Waits for transactions that hide records below these
-    offsets from a reader of committed records: it could not read up to them before they end.
-    Raises KafkaUnreachable, also if one stays open; MissingTopic.
+    A partition without such an offset has its present end. Waits for transactions that hide records
+    below these offsets: a reader of committed records cannot read up to them before they end.
+    Raises KafkaUnreachable, also if a transaction stays open; MissingTopic.
     """
     count = check_co_partitioned(settings, [topic])
     partitions = [TopicPartition(topic, partition) for partition in range(count)]
@@ -124,8 +122,8 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
                 request_timeout=settings.connect_timeout_s,
             )
             return {
-                Source(topic, each.partition): future.result().offset
-                for each, future in asked.items()
+                Source(topic, partition.partition): future.result().offset
+                for partition, future in asked.items()
             }
 
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -170,14 +168,14 @@ def read_until(settings: KafkaSettings, topic: str, ends: Mapping[Source, int]) 
         heard_s = time.monotonic()
         while reading:
             heard = False
-            for happening in reader.poll(0.5):
-                if not isinstance(happening, Record | AtEnd) or happening.source not in reading:
+            for event in reader.poll(0.5):
+                if not isinstance(event, Record | AtEnd) or event.source not in reading:
                     continue
                 heard = True
-                if happening.offset >= ends[happening.source]:
-                    reading.discard(happening.source)
-                elif isinstance(happening, Record):
-                    yield happening
+                if event.offset >= ends[event.source]:
+                    reading.discard(event.source)
+                elif isinstance(event, Record):
+                    yield event
             if heard:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > patience_s(settings):
@@ -193,7 +191,7 @@ def still_open(settings: KafkaSettings, ends: Mapping[Source, int]) -> KafkaUnre
     """Return the error that says in which partitions a transaction does not end."""
     where = ", ".join(f"{source.topic}/{source.partition} to {end}" for source, end in ends.items())
     return KafkaUnreachable(
-        f"expected committed records of {where}, found none for {patience_s(settings):.0f} s: a "
+        f"expected committed records of {where}, got none for {patience_s(settings):.0f} s: a "
         "transaction is still open there. Try again; `kafka-transactions.sh find-hanging` names "
         "one that never ends"
     )

@@ -1,10 +1,10 @@
-"""`Reader` on Kafka: a consumer whose partitions begin only where they are told to.
+"""`Reader` on Kafka: a consumer whose partitions begin only at the offsets passed to `start`.
 
-A partition that the group gives us is taken paused, and nothing of it is delivered before `start`
-says from which offset: neither the joiner nor a learner goes by Kafka's committed offset alone.
+A newly assigned partition is paused, and nothing of it is delivered before `start` names an offset.
+Neither the joiner nor a learner relies on Kafka's committed offset alone.
 
-How the group is joined, and when a member that Kafka calls fenced is not, is
-`ingest.kafka.consumer_group`'s.
+`ingest.kafka.consumer_group` explains how the group is joined, and why a member that Kafka calls
+fenced may still be the only one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from headrace.ingest.kafka.error_translation import translate, translated, unrea
 from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import (
     AtEnd,
-    Happening,
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
+    ReaderEvent,
     Source,
 )
 from headrace.ingest.kafka.retry import retry_for
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_POLL = 5_000
-"""Records a poll returns at most: some 10 ms of work, so that a stop or a rebalance is prompt."""
+"""Most records of one poll: some 10 ms of work, so that a stop or a rebalance is prompt."""
 
 _FETCH_WAIT_MS = 10
-"""A fetch is answered at once when there is something in any partition. Only after an empty answer
-is the end of a partition known that ends in a transaction marker, and only then a seek heeded."""
+"""A fetch returns at once if any partition has records. Only an empty fetch reveals the end of a
+partition that ends in a transaction marker, and only then does the client obey a seek."""
 
 _HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
-"""The client rejoins by itself; what we lost comes as `PartitionRevoked`."""
+"""The client rejoins by itself; lost partitions come as `PartitionRevoked`."""
 
 
 class KafkaReader:
-    """Records of the partitions that fall to this process.
+    """Records of the partitions assigned to this process.
 
-    With `group=None` every partition of the topics is ours and no group is joined. Raises
-    KafkaUnreachable when no broker answers, MissingTopic, NotAllowed.
+    With `group=None` the reader has every partition of the topics and joins no group. Raises
+    KafkaUnreachable if no broker answers, MissingTopic, NotAllowed.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class KafkaReader:
         self._settings = settings
         self._group, self._instance, self._topics = group, instance, list(topics)
         self._member: str | None = None
-        """As which Kafka knew us when it gave us our partitions."""
-        self._lapsed = False  # called fenced, though nobody took over
+        """The member id under which Kafka assigned the partitions."""
+        self._lapsed = False  # called fenced, but no other process took over
         self._asking = threading.Lock()
-        """Held to exchange the consumer, and to ask it what the thread of the metrics asks too."""
-        self._sources: dict[tuple[str | None, int | None], Source] = {}  # ours
+        """Held to replace the consumer, and for requests that the metrics thread makes too."""
+        self._sources: dict[tuple[str | None, int | None], Source] = {}  # assigned
         self._started: dict[Source, int] = {}
-        """Those that deliver, and the first offset not yet delivered."""
+        """The sources that deliver, and the first offset not yet delivered."""
         self._paused: set[Source] = set()
         self._changes: list[PartitionAssigned | PartitionRevoked] = []
-        self._told_ends: dict[Source, int] = {}
+        self._reported_ends: dict[Source, int] = {}
         self._down_since_s: float | None = None
         self._read_committed = read_committed
         self._consumer = self._connected()
@@ -106,76 +106,76 @@ class KafkaReader:
 
     # ---------------------------------------------------------------- the protocol
 
-    def poll(self, timeout_s: float) -> list[Happening]:
-        """Return what happened, waiting up to `timeout_s` only while there is nothing.
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:
+        """Return records and changes; wait up to `timeout_s` only while there are none.
 
-        Raises KafkaUnreachable when brokers were down for longer than `lost_timeout_s`, OffsetGone,
+        Raises KafkaUnreachable if brokers were down for longer than `lost_timeout_s`, OffsetGone,
         Fenced, NotAllowed, MissingTopic.
         """
-        happened: list[Happening] = []
-        for each in self.poll_blocks(timeout_s):
-            if isinstance(each, MessageBlock):
-                happened += each.records()
+        events: list[ReaderEvent] = []
+        for event in self.poll_blocks(timeout_s):
+            if isinstance(event, MessageBlock):
+                events += event.records()
             else:
-                happened.append(each)
-        return happened
+                events.append(event)
+        return events
 
     def poll_blocks(
         self, timeout_s: float
     ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
-        """Return what `poll` would, in blocks."""
+        """Return the result of `poll` in blocks."""
         with translated("reading", self._settings.bootstrap):
-            # consume() would wait for a full batch; poll() waits for the first message alone
+            # consume() would wait for a full batch; poll() waits only for the first message
             first = self._consumer.poll(0.0 if self._changes else timeout_s)
             messages = [] if first is None else [first]
             messages += self._consumer.consume(_LARGEST_POLL, 0.0)
-        happened = self._happenings(messages)
+        events = self._events(messages)
         if self._lapsed:
             self._join_again()
-            happened = []
+            events = []
         changes, self._changes = self._changes, []
         if self._down_since_s is not None:
-            self._check_down(bool(happened))
-        return [*changes, *happened]
+            self._check_down(bool(events))
+        return [*changes, *events]
 
     def start(self, offsets: Mapping[Source, int]) -> None:
-        """Read these sources from these offsets on, dropping what was fetched of them before."""
+        """Read these sources from these offsets, dropping records fetched before."""
         for source, offset in offsets.items():
             if source not in self._sources.values():
-                continue  # lost again in the meantime: `PartitionRevoked` is on its way
+                continue  # revoked in the meantime: `PartitionRevoked` is on its way
             self._started[source] = offset
             self._seek(source)
-            self._told_ends.pop(source, None)
+            self._reported_ends.pop(source, None)
         begun = [source for source in offsets if source in self._started]
-        self._consumer.resume([_partition(each) for each in begun if each not in self._paused])
+        self._consumer.resume([_partition(s) for s in begun if s not in self._paused])
 
     def pause(self, sources: Iterable[Source]) -> None:
-        """Deliver nothing of these until `resume`: they run ahead of the others."""
+        """Deliver nothing from these sources until `resume`."""
         ours = [source for source in sources if source in self._started]
         self._paused.update(ours)
         self._consumer.pause([_partition(source) for source in ours])
 
     def resume(self, sources: Iterable[Source]) -> None:
-        """Take `pause` back."""
+        """Undo `pause`."""
         ours = [source for source in sources if source in self._started]
         self._paused.difference_update(ours)
         self._consumer.resume([_partition(source) for source in ours])
 
     def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset the source still holds and the first it does not yet hold.
+        """Return the first offset that Kafka still has, and the first that it does not have yet.
 
-        To a reader of committed records a source ends at its last stable offset: where an open
-        transaction begins, or one committed a moment ago whose marker is not yet there.
+        For a reader of committed records a source ends at its last stable offset. That is where an
+        open transaction begins, or one committed a moment ago whose marker is not yet written.
         """
         return retry_for(self._settings.connect_timeout_s)(self._held, source)
 
     def topic_id(self, topic: str) -> str:
-        """Return the identity that Kafka gave the topic: another one after it was made again."""
-        # asked before every push: a restart of the broker is waited for
+        """Return the id of the topic, which changes when the topic is recreated."""
+        # called before every push: wait for a broker that restarts
         return retry_for(self._settings.lost_timeout_s)(self._topic_id, topic)
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        """Tell Kafka how far we are, without waiting: for lag dashboards alone."""
+        """Commit offsets without waiting, for lag dashboards only."""
         positions = [
             TopicPartition(source.topic, source.partition, offset)
             for source, offset in offsets.items()
@@ -191,13 +191,13 @@ class KafkaReader:
     # ---------------------------------------------------------------- for transactions
 
     def group_metadata(self) -> object:
-        """Return who we are in the group, so that a transaction of a member thrown out fails."""
+        """Return the membership, so that a transaction of a removed member fails."""
         return self._consumer.consumer_group_metadata()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
         """Return the group's committed offset and metadata of each source that has one.
 
-        Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
+        Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """
         return committed_offsets(self._consumer, self._settings, sources)
 
@@ -205,13 +205,13 @@ class KafkaReader:
 
     def _topic_id(self, topic: str) -> str:
         timeout_s = self._settings.connect_timeout_s
-        with translated(f"asking for the identity of topic {topic}", self._settings.bootstrap):
+        with translated(f"asking for the id of topic {topic}", self._settings.bootstrap):
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
             return str(asked[topic].result().topic_id)
 
     def _held(self, source: Source) -> tuple[int, int]:
         timeout_s = self._settings.connect_timeout_s
-        with self._asking, translated(f"asking what {source} holds", self._settings.bootstrap):
+        with self._asking, translated(f"asking for the ends of {source}", self._settings.bootstrap):
             low, high = self._consumer.get_watermark_offsets(_partition(source), timeout=timeout_s)
         return low, high
 
@@ -225,9 +225,9 @@ class KafkaReader:
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed" if self._read_committed else "read_uncommitted",
-            "auto.offset.reset": "error",  # a gap is never jumped over in silence
+            "auto.offset.reset": "error",  # a gap must raise, not be skipped
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
-            "fetch.queue.backoff.ms": 5,  # a full queue is looked at again at once
+            "fetch.queue.backoff.ms": 5,  # a full queue is checked again at once
             "fetch.message.max.bytes": 2 << 20,
             "receive.message.max.bytes": 100 << 20,
             "message.max.bytes": LARGEST_MESSAGE_BYTES,
@@ -235,7 +235,7 @@ class KafkaReader:
             "error_cb": self._on_error,
             **membership(self._group, self._instance),
         }
-        with translated("making a consumer", self._settings.bootstrap):
+        with translated("creating a consumer", self._settings.bootstrap):
             return Consumer(config)
 
     def _join(self) -> None:
@@ -247,7 +247,7 @@ class KafkaReader:
         )
 
     def _join_again(self) -> None:
-        """Exchange the consumer, which will do nothing more, for one that joins anew."""
+        """Replace the consumer, which is of no further use, by one that joins anew."""
         with self._asking:
             lapsed, self._consumer = self._consumer, self._connected()
             lapsed.close()
@@ -256,7 +256,7 @@ class KafkaReader:
         self._join()
 
     def _taken_over(self) -> bool:
-        """Whether somebody else is a member of the group under the name of our instance."""
+        """Whether another process is a member of the group under this instance's name."""
         if self._group is None or self._instance is None:
             return True
         asking = retry_for(self._settings.lost_timeout_s)
@@ -271,7 +271,7 @@ class KafkaReader:
         if missing:
             raise MissingTopic(
                 f"expected topics {', '.join(topics)} at {self._settings.bootstrap}, "
-                f"found no {', '.join(missing)}"
+                f"got no {', '.join(missing)}"
             )
         return [
             TopicPartition(topic, partition)
@@ -283,7 +283,7 @@ class KafkaReader:
         self._gain(partitions)
 
     def _gain(self, partitions: list[TopicPartition]) -> None:
-        # any offset does: nothing is fetched before `start` seeks and resumes
+        # any offset will do: nothing is fetched before `start` seeks and resumes
         placed = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
         if self._instance is not None:
             self._member = self._consumer.memberid()
@@ -302,14 +302,14 @@ class KafkaReader:
             if source is not None:
                 self._started.pop(source, None)
                 self._paused.discard(source)
-                self._told_ends.pop(source, None)
+                self._reported_ends.pop(source, None)
                 self._changes.append(PartitionRevoked(source))
 
-    def _happenings(self, messages: Sequence[Message]) -> list[MessageBlock | AtEnd]:
-        """Return messages as blocks and ends, less those of sources not ours or not started."""
+    def _events(self, messages: Sequence[Message]) -> list[MessageBlock | AtEnd]:
+        """Return messages as blocks and ends, without sources not assigned or not started."""
         grouped: dict[_Place, list[Message]] = {}
         ends: dict[_Place, int] = {}
-        # the hottest loop of every reader: attributes are taken by calls that stay in C
+        # the hottest loop of every reader: these calls read attributes without leaving C
         columns = zip(
             messages,
             map(Message.error, messages),
@@ -329,7 +329,7 @@ class KafkaReader:
                 grouped[place].append(message)
             else:
                 grouped[place] = [message]
-        happened: list[MessageBlock | AtEnd] = []
+        events: list[MessageBlock | AtEnd] = []
         for place, group in grouped.items():
             source = self._sources.get(place)
             if source is not None and source in self._started:
@@ -338,18 +338,18 @@ class KafkaReader:
                     ends.pop(place, None)
                     self._seek(source)
                     continue
-                happened.append(block)
+                events.append(block)
                 end = self._started[source] = int(block.offsets[-1]) + 1
-                # Kafka had no more when it answered; the client says so after another answer only
+                # Kafka had no more when it answered; the client reports that one answer later
                 held = self._consumer.get_watermark_offsets(_partition(source), cached=True)
                 if end == held[1]:
                     ends.setdefault(place, end)
         for place, offset in ends.items():
             source = self._sources[place]
-            if self._told_ends.get(source) != offset:
-                self._told_ends[source] = offset
-                happened.append(AtEnd(source, offset))
-        return happened
+            if self._reported_ends.get(source) != offset:
+                self._reported_ends[source] = offset
+                events.append(AtEnd(source, offset))
+        return events
 
     def _is_end(self, error: KafkaError, source: Source | None) -> bool:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
@@ -359,7 +359,7 @@ class KafkaReader:
             log.warning("%s", failure)
             return False
         if isinstance(failure, Fenced) and not self._taken_over():
-            log.warning("Kafka forgot us while it was away, joining again: %s", failure)
+            log.warning("Kafka dropped this member during an outage, joining again: %s", failure)
             self._lapsed = True
             return False
         raise failure
@@ -370,7 +370,7 @@ class KafkaReader:
         log.warning("Kafka client at %s: %s", self._settings.bootstrap, error.str())
 
     def _check_down(self, heard: bool) -> None:
-        """Brokers went away: has one come back, or is it too long?"""
+        """Check whether a broker came back after an outage, or it lasted too long."""
         assert self._down_since_s is not None
         down_s = time.monotonic() - self._down_since_s
         if heard:
@@ -379,7 +379,7 @@ class KafkaReader:
             try:
                 self._consumer.list_topics(timeout=self._settings.connect_timeout_s)
             except KafkaException as error:
-                doing = f"none for {down_s:.0f} s while reading"
+                doing = f"no answer for {down_s:.0f} s while reading"
                 raise unreachable(self._settings.bootstrap, doing) from error
             self._down_since_s = None
 

@@ -1,29 +1,27 @@
-"""How a consumer is a member of its group, and whether one that Kafka calls fenced is.
+"""Membership in a consumer group, and how a seek is made reliable.
 
 How the group is joined depends on whether the process has a name that stays over restarts:
 
     no instance   the consumer protocol of KIP-848: members come and go without stopping the others
     instance      a static member of a classic group: a process that was killed and comes back has
-                  its partitions again at once. KIP-848 refuses it until the session of the dead one
-                  is over: 45 seconds at the broker's defaults.
+                  its partitions again at once. KIP-848 refuses it until the session of the dead
+                  member ends: 45 seconds at the broker's defaults.
 
-All members of a group must be of one kind. Either way partitions fall by range, since other
-assignors do not keep impressions-p with clicks-p in one process.
+All members of a group must be of one kind. Both use the range assignor, because other assignors do
+not keep impressions-p with clicks-p in one process.
 
-Kafka fences a static member when another one joins under its name, and then it must stop. But the
-client brings this upon itself, too. When it heard nothing of Kafka for a session (a broker was
-away), it forgets which member it was and waits for its process to let go of the partitions; until
-that polls again, which it cannot while it waits for a transaction, the client goes on with
-heartbeats that name the instance and no member, and the broker that came back takes it for an
-impostor. So whoever is called fenced asks who the member is: itself as it was, or nobody, means
-that nobody took over.
+Kafka fences a static member when another one joins under its name, and then the member must stop.
+But the client also causes this by itself. If it hears nothing from Kafka for a session (a broker
+was away), it forgets its member id and waits for its process to release the partitions. The process
+releases them at its next poll, which it cannot reach while it waits for a transaction. Until then
+the client sends heartbeats with the instance and no member id, and the broker that came back takes
+it for an impostor. So a member that is called fenced asks Kafka for the current member. If that is
+itself, or there is none, no other process took over.
 
-A seek that is heeded: where a partition goes on, and whether it did.
-
-A partition just assigned may refuse to seek until the client has begun with it. And while the
-client still asks a slow broker for the partition's first offset, it takes a seek and forgets about
-it half a second after the answer: from then on it reads from the beginning, however much was
-delivered since. So whoever must not see a record twice compares offsets, and seeks again.
+Seeking: a newly assigned partition may refuse to seek until the client has started it. While the
+client still asks a slow broker for the partition's first offset, it accepts a seek and forgets it
+half a second after the answer. From then on it reads from the beginning, whatever was delivered
+since. So a reader that must not see a record twice compares offsets, and seeks again.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ if TYPE_CHECKING:
 
 
 def membership(group: str | None, instance: str | None) -> dict[str, object]:
-    """Return the part of a consumer's configuration that says what member it is of which group."""
+    """Return the configuration of a consumer's membership in a group."""
     config: dict[str, object] = {
-        "group.id": group or "headrace.reader",  # the client insists on one; it is not joined
+        "group.id": group or "headrace.reader",  # the client requires one; it is not joined
     }
     if group is None:
         return config
@@ -56,27 +54,27 @@ def membership(group: str | None, instance: str | None) -> dict[str, object]:
         "group.protocol": "classic",
         "group.instance.id": instance,
         "partition.assignment.strategy": "range",
-        "session.timeout.ms": 6_000,  # so long are the partitions of a dead machine unread
+        "session.timeout.ms": 6_000,  # how long the partitions of a dead machine stay unread
         "heartbeat.interval.ms": 1_500,
     }
 
 
 def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> str | None:
-    """Return which member of the group is `instance` now; None: none. Raises KafkaUnreachable."""
+    """Return the member id of `instance` in the group; None if missing. Raises KafkaUnreachable."""
     with translated(f"asking for the members of {group}", settings.bootstrap):
-        # a client that asked before may know the group's coordinator by a connection that is gone
+        # an older client may know the group's coordinator by a connection that is gone
         admin = AdminClient(settings.connection())
         asked = admin.describe_consumer_groups([group], request_timeout=settings.connect_timeout_s)
         described = asked[group].result()
-    named = (each for each in described.members if each.group_instance_id == instance)
-    return next((str(each.member_id) for each in named), None)
+    named = (member for member in described.members if member.group_instance_id == instance)
+    return next((str(member.member_id) for member in named), None)
 
 
 _TIMEOUT_S = 5.0
 
 
 def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
-    """Let what comes next of a source be from this offset on. Raises StreamError."""
+    """Make a source continue at this offset. Raises StreamError."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         try:
@@ -92,5 +90,5 @@ def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
 
 
 def resumes_at(block: MessageBlock, expected: int) -> bool:
-    """Whether nothing in a block was delivered before: `expected` is the first that was not."""
+    """Whether a block has no record delivered before; `expected` is the first new offset."""
     return bool(block.offsets[0] >= expected and (np.diff(block.offsets) > 0).all())

@@ -1,7 +1,7 @@
-"""The one place where errors of the Kafka client become ours.
+"""Translates errors of the Kafka client into headrace's own, in one place.
 
-`KIND_OF` names what every error code of the client means to headrace; a test holds that none is
-missing, so that a new version of the client cannot bring one that nobody has thought about.
+`KIND_OF` maps every error code of the client. A test fails if a code is missing, so a new version
+of the client cannot add one unnoticed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ KIND_OF: dict[int, type[StreamError]] = {
     for name in names.split()
     if hasattr(KafkaError, name)  # an older client of the supported range lacks some
 }
-"""Error code of the client -> class of ours."""
+"""Error code of the client -> class of headrace."""
 
 
 _DESCRIPTIONS = sorted(
@@ -101,21 +101,21 @@ _DESCRIPTIONS = sorted(
 )
 
 
-def _cause(said: KafkaError) -> int:
-    """Return the code of an error; of a fatal one, the code of what made it fatal.
+def _cause(error: KafkaError) -> int:
+    """Return the code of an error; for a fatal one, the code of its cause.
 
-    The client tells that one only in words, its own description of the code.
+    The client gives that cause only in words, as its own description of the code.
     """
-    if said.code() != KafkaError._FATAL:  # noqa: SLF001
-        return said.code()
-    text = said.str()
-    return next((code for words, code in _DESCRIPTIONS if words in text), said.code())
+    if error.code() != KafkaError._FATAL:  # noqa: SLF001
+        return error.code()
+    text = error.str()
+    return next((code for words, code in _DESCRIPTIONS if words in text), error.code())
 
 
 def translate(
     error: KafkaError | KafkaException, doing: str, address: str = "", *, committing: bool = False
 ) -> StreamError:
-    """Return our error for the client's: what was being done, where, and what Kafka said.
+    """Return headrace's error for the client's: the action, the address, and Kafka's message.
 
     While `committing` a transaction, an error that the client calls abortable is
     `TransactionAborted`, whatever its code.
@@ -133,7 +133,7 @@ def translate(
 
 
 def unreachable(address: str, doing: str) -> KafkaUnreachable:
-    """Return the error that says which address did not answer and where to set another."""
+    """Return the error for an address without an answer; it names the setting to change."""
     return KafkaUnreachable(
         f"no Kafka broker answers at {address} (set by --kafka or HEADRACE_KAFKA): {doing}"
     )
@@ -141,7 +141,7 @@ def unreachable(address: str, doing: str) -> KafkaUnreachable:
 
 @contextmanager
 def translated(doing: str, address: str, *, committing: bool = False) -> Iterator[None]:
-    """Raise ours for the client's errors inside the block."""
+    """Raise headrace's errors for the client's errors inside the block."""
     try:
         yield
     except KafkaException as error:

@@ -1,8 +1,8 @@
-"""Kafka in lists: the fakes of `Reader`, `Writer` and `Transactions`, shipped beside them.
+"""Kafka in memory: the fakes of `Reader`, `Writer` and `Transactions`, shipped beside them.
 
-What a broker would keep is in plain attributes that a test fills and looks at. A fake outlives the
-process it plays for: a second joiner or learner that is given the same lists goes on where the
-first one was when the test dropped it, which is how a crash is written down.
+A broker's content is in plain attributes, which a test fills and reads. A fake outlives the process
+that uses it. A second joiner or learner with the same lists continues where the test dropped the
+first one: that is how a test writes a crash.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headrace.ingest.kafka.protocols import (
     AtEnd,
-    Happening,
     MessageBlock,
     PartitionAssigned,
     PartitionRevoked,
+    ReaderEvent,
     Record,
     Source,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SentMessage(NamedTuple):
-    """One message given to a `ListWriter`."""
+    """One message sent to a `ListWriter`."""
 
     target: Source
     value: bytes
@@ -36,10 +36,10 @@ class SentMessage(NamedTuple):
 
 
 class ListReader:
-    """A reader of lists. Every source of `records` is gained in the first poll.
+    """A reader of lists. The first poll assigns every source of `records`.
 
-    Records lie at their own offsets, so that gaps (markers of transactions) can be written down.
-    `append` makes a source longer while it is read; `lose` and `gain` are what a rebalance does.
+    Records have their own offsets, so a test can write gaps (transaction markers). `append`
+    extends a source during reading; `lose` and `gain` simulate a rebalance.
     """
 
     def __init__(
@@ -48,34 +48,34 @@ class ListReader:
         self.records = {source: list(held) for source, held in records.items()}
         self.largest_poll = largest_poll
         self.committed: dict[Source, int] = {}
-        """By `commit`, the last of each source."""
+        """The last `commit` of each source."""
         self.paused: set[Source] = set()
         self.closed = False
-        self._news: list[Happening] = [PartitionAssigned(source) for source in self.records]
+        self._news: list[ReaderEvent] = [PartitionAssigned(source) for source in self.records]
         self._ours: set[Source] = set()
         self._positions: dict[Source, int] = {}
-        self._told_end: dict[Source, int] = {}
+        self._reported_end: dict[Source, int] = {}
 
     def append(self, source: Source, value: bytes, append_ms: int = 0) -> Record:
-        """Add a record at the end of a source and return it."""
+        """Append a record to a source and return it."""
         record = Record(source, self.held(source)[1], append_ms, value)
         self.records[source].append(record)
         return record
 
     def lose(self, source: Source) -> None:
-        """Take the source away; the next poll says so."""
+        """Revoke the source; the next poll reports it."""
         self._forget(source)
         self._news.append(PartitionRevoked(source))
 
     def gain(self, source: Source) -> None:
-        """Give the source; the next poll says so."""
+        """Assign the source; the next poll reports it."""
         self._forget(source)
         self._news.append(PartitionAssigned(source))
 
-    def poll(self, timeout_s: float) -> list[Happening]:  # noqa: ARG002
-        """Return news first, then records source by source, then the ends reached. Never waits."""
-        happened, self._news = self._news, []
-        for news in happened:
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:  # noqa: ARG002
+        """Return changes first, then records source by source, then ends reached. Never waits."""
+        events, self._news = self._news, []
+        for news in events:
             (self._ours.add if isinstance(news, PartitionAssigned) else self._ours.discard)(
                 news.source
             )
@@ -85,83 +85,83 @@ class ListReader:
                 continue
             records = [r for r in self.records[source] if r.offset >= position][:room]
             room -= len(records)
-            happened += records
+            events += records
             if records:
                 self._positions[source] = records[-1].offset + 1
-                self._told_end.pop(source, None)
+                self._reported_end.pop(source, None)
             end = self.held(source)[1]
-            if self._positions[source] >= end and self._told_end.get(source) != end:
-                self._told_end[source] = end
-                happened.append(AtEnd(source, end))
-        return happened
+            if self._positions[source] >= end and self._reported_end.get(source) != end:
+                self._reported_end[source] = end
+                events.append(AtEnd(source, end))
+        return events
 
     def poll_blocks(
         self, timeout_s: float
     ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
-        """Return what `poll` would, in blocks."""
-        happened: list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked] = []
+        """Return the result of `poll` in blocks."""
+        events: list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked] = []
         runs = itertools.groupby(self.poll(timeout_s), lambda h: (type(h), h.source))
         for (kind, _), run in runs:
             if kind is Record:
-                happened.append(MessageBlock.of(cast("list[Record]", list(run))))
+                events.append(MessageBlock.of(cast("list[Record]", list(run))))
             else:
-                happened += cast("list[AtEnd | PartitionAssigned | PartitionRevoked]", list(run))
-        return happened
+                events += cast("list[AtEnd | PartitionAssigned | PartitionRevoked]", list(run))
+        return events
 
     def start(self, offsets: Mapping[Source, int]) -> None:
-        """Read these sources from these offsets on."""
+        """Read these sources from these offsets."""
         for source, offset in offsets.items():
             if source in self._ours:
                 self._positions[source] = offset
-                self._told_end.pop(source, None)
+                self._reported_end.pop(source, None)
 
     def pause(self, sources: Iterable[Source]) -> None:
-        """Deliver nothing of these until `resume`."""
+        """Deliver nothing from these sources until `resume`."""
         self.paused.update(sources)
 
     def resume(self, sources: Iterable[Source]) -> None:
-        """Take `pause` back."""
+        """Undo `pause`."""
         self.paused.difference_update(sources)
 
     def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset held and the first not yet held."""
+        """Return the first offset of the source, and the first after its last record."""
         records = self.records[source]
         return (records[0].offset, records[-1].offset + 1) if records else (0, 0)
 
     def topic_id(self, topic: str) -> str:
-        """Return an identity made of the name."""
+        """Return an id derived from the name."""
         return f"id-of-{topic}"
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        """Keep the offsets in `committed`."""
+        """Store the offsets in `committed`."""
         self.committed.update(offsets)
 
     def close(self) -> None:
-        """Remember that we left."""
+        """Record the call."""
         self.closed = True
 
     def _forget(self, source: Source) -> None:
         self._positions.pop(source, None)
-        self._told_end.pop(source, None)
+        self._reported_end.pop(source, None)
         self.paused.discard(source)
         self._ours.discard(source)
 
 
 class ListWriter:
-    """A writer into a list."""
+    """A writer that appends to a list."""
 
     def __init__(self) -> None:
         self.sent: list[SentMessage] = []
         self.flushed = 0
-        """How many of `sent` were there at the last flush."""
+        """Length of `sent` at the last flush."""
         self.closed = False
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
-        """Keep the message."""
+        """Append the message."""
         self.sent.append(SentMessage(target, value, key))
 
     def flush(self) -> None:
-        """Remember that all of it is delivered."""
+        """Record that all messages are delivered."""
         self.flushed = len(self.sent)
 
     def close(self) -> None:
@@ -177,17 +177,17 @@ class ListTransactions:
         self.written: list[Outgoing] = []
         self.offsets: dict[Source, Committed] = {}
         self.count = 0
-        """Transactions that were committed."""
+        """Committed transactions."""
         self.failures: list[StreamError] = []
-        """Each makes one `write` fail before anything of it is written, the first first."""
+        """Each makes one `write` fail before it writes anything, in this order."""
         self.closed = False
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
-        """Return how far each source was read."""
+        """Return the committed offset of each source."""
         return {source: self.offsets[source] for source in sources if source in self.offsets}
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
-        """Keep all of it, or raise the next of `failures`."""
+        """Store everything, or raise the next of `failures`."""
         if self.failures:
             raise self.failures.pop(0)
         self.written += messages
@@ -195,5 +195,5 @@ class ListTransactions:
         self.count += 1
 
     def close(self) -> None:
-        """Remember it."""
+        """Record the call."""
         self.closed = True

@@ -1,9 +1,10 @@
-"""Committed offsets of a group that reads nothing: a place in Kafka to keep how far somebody came.
+"""Stores progress in Kafka: the committed offsets of a group that reads nothing.
 
-A transaction that commits them together with messages makes both true at once (see transactions).
+A transaction that commits them together with messages makes both take effect at once (see
+`transactions`).
 
-Kafka answers source by source, and an error of one stands beside an offset like that of a source
-never committed. Who did not look there would begin at the beginning, and do everything twice.
+Kafka answers for each source. For a source with an error the offset looks like one that was never
+committed. A process that ignored the error would start at the beginning and do everything twice.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 def committed_offsets(
     consumer: Consumer, settings: KafkaSettings, sources: Iterable[Source]
 ) -> dict[Source, tuple[int, str]]:
-    """Return committed offset and metadata of each source that has one.
+    """Return the committed offset and metadata of each source that has one.
 
-    Waits for a transaction that is still under way on them. Raises KafkaUnreachable if it takes
-    longer than `connect_timeout_s`: ask again.
+    Waits for a transaction that is still writing them. Raises KafkaUnreachable if that takes longer
+    than `connect_timeout_s`; the caller may retry.
     """
     doing, address = "reading committed offsets", settings.bootstrap
     partitions = [TopicPartition(source.topic, source.partition) for source in sources]
@@ -46,25 +47,25 @@ def committed_offsets(
 
 
 class KafkaOffsets:
-    """The offsets of one group, none of whose members is assigned anything."""
+    """The offsets of one group, whose members have no partitions."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         self._settings = settings
-        with translated("making a consumer", settings.bootstrap):
+        with translated("creating a consumer", settings.bootstrap):
             self._consumer = Consumer(
                 {**settings.connection(), "group.id": group, "enable.auto.commit": False}
             )
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
-        """Return committed offset and metadata of each source that has one.
+        """Return the committed offset and metadata of each source that has one.
 
-        Waits for a transaction that is still under way on them. Raises KafkaUnreachable.
+        Waits for a transaction that is still writing them. Raises KafkaUnreachable.
         """
         asking = retry_for(self._settings.lost_timeout_s)
         return asking(committed_offsets, self._consumer, self._settings, list(sources))
 
     def group_metadata(self) -> object:
-        """Return who commits."""
+        """Return the membership that commits."""
         return self._consumer.consumer_group_metadata()
 
     def close(self) -> None:

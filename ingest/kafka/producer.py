@@ -1,8 +1,8 @@
-"""`Writer` on Kafka: an idempotent producer that says when it could not deliver.
+"""`Writer` on Kafka: an idempotent producer that reports undelivered messages.
 
-A message that is not delivered within `lost_timeout_s` is an error of the whole writer: it is
-raised by the next `send` or `flush`, and again by each one after. Nothing is dropped in silence,
-and nobody goes on as if it had been written.
+A message that is not delivered within `lost_timeout_s` is an error of the whole writer. The next
+`send` or `flush` raises it, and so does each one after. So no message is dropped silently, and no
+caller continues as if it had been written.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 BY_KEY = -1
-"""As the partition of a target: Kafka's murmur2 of the key chooses, or chance without a key."""
+"""Partition of a target: Kafka's murmur2 of the key chooses it; without a key it is random."""
 
 _QUEUE_MESSAGES = 200_000
 _QUEUE_KBYTES = 64 << 10
-"""What may wait for Kafka in memory; `send` blocks beyond."""
+"""Most messages and kilobytes that wait in memory; `send` blocks beyond."""
 
 _LISTEN_S = 0.1
-"""How often `send` hears what the client has to tell, which of an outage alone is a lot to keep."""
+"""How often `send` polls the client, whose reports would pile up during an outage."""
 
 
 def producer_config(settings: KafkaSettings) -> dict[str, object]:
-    """Return what every producer of headrace has in common."""
+    """Return the configuration that every producer of headrace shares."""
     return {
         **settings.connection(),
         "enable.idempotence": True,
         "acks": "all",
         "compression.type": "lz4",
-        # as Kafka's Java clients do, so that a click meets its impression whoever produced it
+        # as Kafka's Java clients do, so that a click meets its impression whatever its producer
         "partitioner": "murmur2_random",
         "message.max.bytes": LARGEST_MESSAGE_BYTES,
         "queue.buffering.max.messages": _QUEUE_MESSAGES,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES,
-        "delivery.report.only.error": True,  # a call into Python for each message would cost more
+        "delivery.report.only.error": True,  # a call into Python for each message costs more
     }
 
 
 class KafkaWriter:
-    """Messages out, in order for each partition, each once.
+    """Writes messages in order within each partition, exactly once.
 
-    Not safe for use from several threads. Raises KafkaUnreachable when no broker answers.
+    Not thread-safe. Raises KafkaUnreachable if no broker answers.
     """
 
     def __init__(self, settings: KafkaSettings, linger_ms: int = 2) -> None:
         self._settings = settings
         self._failure: StreamError | None = None
         self._heard_s = 0.0
-        with translated("making a producer", settings.bootstrap):
+        with translated("creating a producer", settings.bootstrap):
             self._producer = Producer(
                 {
                     **producer_config(settings),
@@ -75,7 +75,7 @@ class KafkaWriter:
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         """Queue a message, waiting while the queue is full; partition `BY_KEY`: by its key.
 
-        Raises WriteRefused, or what became of an earlier message.
+        Raises WriteRefused, or the error of an earlier message.
         """
         while True:
             try:
@@ -92,7 +92,7 @@ class KafkaWriter:
             raise self._failure
 
     def flush(self) -> None:
-        """Wait until Kafka has everything sent. Raises KafkaUnreachable or WriteRefused."""
+        """Wait until Kafka has every message. Raises KafkaUnreachable or WriteRefused."""
         # each message ends delivered or failed within its delivery timeout
         self._producer.flush(self._settings.lost_timeout_s + 1.0)
         self._raise_failure()

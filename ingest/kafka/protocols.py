@@ -1,9 +1,8 @@
-"""Where records come from and where they go: two small protocols, and their fakes.
+"""The protocols of Kafka that the rest of headrace uses: readers and writers.
 
-The running parts (joiner, learner) see Kafka only through `Reader` and `Writer`; `ingest.kafka`
-has the real ones. What happens to a reader besides records (partitions gained and lost, an end
-reached) is data in the batch that `poll` returns, in the order it happened, so that a test can
-write it down as a list.
+Joiner and learner see Kafka only through `Reader` and `Writer`. Changes of a reader (partitions
+assigned and revoked, an end reached) are data among the records that `poll` returns, in their
+order, so that a test can write them as a list.
 """
 
 from __future__ import annotations
@@ -31,15 +30,16 @@ class Record(NamedTuple):
     source: Source
     offset: int
     append_ms: int
-    """When Kafka appended it (or its create time, where the topic keeps that)."""
+    """Time when Kafka appended it (or its create time, if the topic keeps that)."""
     value: bytes
     key: bytes | None = None
-    """Of an event its impression id: what chose the partition. A dead letter keeps it."""
+    """For an event its impression id, which chose the partition. A dead letter keeps it."""
 
 
 class MessageBlock(NamedTuple):
-    """Consecutive messages of one source, in columns: a hundred thousand a second leave no time to
-    make an object of each.
+    """Consecutive messages of one source, in columns.
+
+    At a hundred thousand messages a second an object for each would take too long.
     """
 
     source: Source
@@ -61,7 +61,7 @@ class MessageBlock(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many messages they are."""
+        """The number of messages."""
         return len(self.values)
 
     def record(self, place: int) -> Record:
@@ -70,84 +70,84 @@ class MessageBlock(NamedTuple):
         return Record(self.source, offset, append_ms, self.values[place], self.keys[place])
 
     def records(self) -> list[Record]:
-        """Return all of them."""
+        """Return all messages."""
         columns = zip(
             self.offsets.tolist(), self.append_ms.tolist(), self.values, self.keys, strict=True
         )
-        return [Record(self.source, *each) for each in columns]
+        return [Record(self.source, *columns_of_one) for columns_of_one in columns]
 
 
 class AtEnd(NamedTuple):
-    """Every record that a source now has was delivered. The next record of it takes this back."""
+    """Every record that a source has now was delivered. The next record of it revokes this."""
 
     source: Source
     offset: int
-    """First offset not yet there. Past the last record's by the markers of transactions."""
+    """First offset not yet written; transaction markers may lie between it and the last record."""
 
 
 class PartitionAssigned(NamedTuple):
-    """The source is ours from now on. No record of it comes before `Reader.start` was called."""
+    """The source is assigned. No record of it comes before a call of `Reader.start`."""
 
     source: Source
 
 
 class PartitionRevoked(NamedTuple):
-    """The source is no longer ours; whatever is still held of it must be forgotten."""
+    """The source is revoked; the caller must forget its state."""
 
     source: Source
 
 
-Happening = Record | AtEnd | PartitionAssigned | PartitionRevoked
+ReaderEvent = Record | AtEnd | PartitionAssigned | PartitionRevoked
 
 
 class Reader(Protocol):
-    """Records of the partitions that fall to this process."""
+    """Records of the partitions assigned to this process."""
 
-    def poll(self, timeout_s: float) -> list[Happening]:
-        """Return what happened, waiting up to `timeout_s` only while there is nothing.
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:
+        """Return records and changes; wait up to `timeout_s` only while there are none.
 
-        Raises KafkaUnreachable when no broker answered for longer than the settings allow.
+        Raises KafkaUnreachable if no broker answered for longer than the settings allow.
         """
 
     def start(self, offsets: Mapping[Source, int]) -> None:
-        """Read these sources from these offsets on, dropping what was fetched of them before."""
+        """Read these sources from these offsets, dropping records fetched before."""
 
     def pause(self, sources: Iterable[Source]) -> None:
-        """Deliver nothing of these until `resume`: they run ahead of the others."""
+        """Deliver nothing from these sources until `resume`."""
 
     def resume(self, sources: Iterable[Source]) -> None:
-        """Take `pause` back."""
+        """Undo `pause`."""
 
     def held(self, source: Source) -> tuple[int, int]:
-        """Return the first offset the source still holds and the first it does not yet hold."""
+        """Return the first offset that Kafka still has, and the first that it does not have yet."""
 
     def topic_id(self, topic: str) -> str:
-        """Return the identity that Kafka gave the topic: another one after it was made again."""
+        """Return the id of the topic, which changes when the topic is recreated."""
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
-        """Tell Kafka how far we are, without waiting: for lag dashboards alone."""
+        """Commit offsets without waiting, for lag dashboards only."""
 
     def close(self) -> None:
         """Leave the group."""
 
 
 class BlockReader(Reader, Protocol):
-    """A reader that also gives records in columns."""
+    """A reader that also returns records in columns."""
 
     def poll_blocks(
         self, timeout_s: float
     ) -> list[MessageBlock | AtEnd | PartitionAssigned | PartitionRevoked]:
-        """Return what `poll` would, in blocks."""
+        """Return the result of `poll` in blocks."""
 
 
 class Writer(Protocol):
-    """Messages out, in order for each partition, each once (idempotent, acks=all)."""
+    """Writes messages in order within each partition, exactly once (idempotent, acks=all)."""
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         """Queue a message, waiting while the queue is full."""
 
     def flush(self) -> None:
-        """Wait until Kafka has everything sent. Raises KafkaUnreachable or WriteRefused."""
+        """Wait until Kafka has every message. Raises KafkaUnreachable or WriteRefused."""
 
     def close(self) -> None:
         """Flush and disconnect."""

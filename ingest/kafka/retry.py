@@ -1,12 +1,11 @@
-"""Transactions that could not be committed, one after another, and when that is no hiccup any more.
+"""Retries: requests to a Kafka that is not ready, and transactions that were aborted.
 
-Whoever reads, works and writes in transactions goes back to its last commit after an abort and does
-the same again. That may go on for as long as Kafka takes to come back, but not for ever, and not as
-fast as the machine can.
+`retry_for` repeats a request while Kafka is reachable but not ready: a leader moves, a topic is
+new. It repeats only after `KafkaUnreachable`; waiting does not change any other error.
 
-How long to ask again where Kafka is there but not ready: a leader moves, a topic was just made.
-
-Only `KafkaUnreachable` is asked again: everything else stays as it is however long one waits.
+`AbortBackoff` paces processes that read, work and write in transactions. After an abort they go
+back to the last commit and do the same work again. That may go on while Kafka comes back, but
+neither forever nor as fast as the machine can.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-_FIRST_WAIT_S = 0.05
+_FIRST_ABORT_WAIT_S = 0.05
 
 
 class AbortBackoff:
-    """What to do about aborts since the last commit."""
+    """Counts the aborts since the last commit, and waits between attempts."""
 
     def __init__(
         self,
@@ -36,28 +35,28 @@ class AbortBackoff:
         rest: Callable[[float], object],
         longest_wait_s: float,
     ) -> None:
-        """rest: lets so many seconds pass, or fewer if there is an end to come to."""
+        """rest: waits for this many seconds, or less if the process is stopped."""
         self._give_up_s, self._now_ms = give_up_s, now_ms
         self._rest_for, self._longest_wait_s = rest, longest_wait_s
         self._in_a_row = 0
         self._since_ms: int | None = None
 
-    def over(self) -> None:
-        """Something was committed."""
+    def reset(self) -> None:
+        """Note a commit."""
         self._in_a_row, self._since_ms = 0, None
 
-    def bear(self, error: Exception) -> None:
-        """Note an abort. Raises `error` if nothing was committed for too long."""
+    def record(self, error: Exception) -> None:
+        """Note an abort. Raises `error` if the last commit is too long ago."""
         now_ms = self._now_ms()
         if self._since_ms is None:
             self._since_ms = now_ms
         if now_ms - self._since_ms > self._give_up_s * 1000:
             raise error
 
-    def rest(self) -> None:
-        """Wait before going on: not at all after the first, then twice as long each time."""
+    def sleep(self) -> None:
+        """Wait before the next attempt: not after the first abort, then twice as long each time."""
         if self._in_a_row:
-            wait_s = _FIRST_WAIT_S * 2.0 ** min(self._in_a_row, 10)
+            wait_s = _FIRST_ABORT_WAIT_S * 2.0 ** min(self._in_a_row, 10)
             self._rest_for(min(wait_s, self._longest_wait_s))
         self._in_a_row += 1
 
@@ -66,7 +65,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.02, 2.0
 
 
 def retry_for(for_s: float) -> Retrying:
-    """Return what calls a function again until it answers, for so many seconds."""
+    """Return a caller that repeats a function until it succeeds, for this many seconds."""
     return Retrying(
         retry=retry_if_exception_type(KafkaUnreachable),
         stop=stop_after_delay(for_s),
@@ -76,8 +75,8 @@ def retry_for(for_s: float) -> Retrying:
 
 
 def retry_until(stop: threading.Event, for_s: float) -> Retrying:
-    """Return the same, which also gives up when `stop` is set."""
-    asking = retry_for(for_s)
-    return asking.copy(
+    """Return a caller like `retry_for`'s that also gives up when `stop` is set."""
+    retrying = retry_for(for_s)
+    return retrying.copy(
         stop=stop_after_delay(for_s) | stop_when_event_set(stop), sleep=sleep_using_event(stop)
     )

@@ -1,4 +1,4 @@
-"""How to reach Kafka: the one group of settings that every process with a Kafka client has."""
+"""Connection settings of Kafka, shared by every process with a Kafka client."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where Kafka is and how patient to be with it. Flags beat HEADRACE_* variables beat these."""
+    """Address and timeouts. Flags override HEADRACE_* variables, which override defaults."""
 
     bootstrap: str
-    """host:port of one or more brokers, with commas between: --kafka or HEADRACE_KAFKA."""
+    """host:port of one or more brokers, separated by commas: --kafka or HEADRACE_KAFKA."""
     connect_timeout_s: float = 5.0
-    """A first answer within this, else the address is wrong and the process says so and stops."""
+    """For the first answer; without one the address is wrong, and the process reports it."""
     lost_timeout_s: float = 60.0
-    """No broker for so long while running: a restart of a broker takes less, an outage more."""
+    """For a broker to come back while running: a restart takes less, an outage more."""
     client: Mapping[str, str] = field(default_factory=dict)
-    """For librdkafka as they are (security.protocol, sasl.*, ssl.*): how to be let in. What the
-    exactly-once protocol rests on is not to be overridden here and is refused."""
+    """Settings for librdkafka, passed unchanged (security.protocol, sasl.*, ssl.*). Settings that
+    exactly-once processing depends on are refused here."""
 
     def __post_init__(self) -> None:
         taken = sorted(_OURS & set(self.client))
         if taken:
             raise KafkaRefused(
-                f"expected settings of the connection alone, found {', '.join(taken)}: "
-                "delivery and transactions are fixed by headrace"
+                f"expected settings of the connection only, got {', '.join(taken)}: "
+                "headrace fixes delivery and transactions"
             )
 
     def connection(self) -> dict[str, Any]:
-        """Return the part of a client's configuration that says how to connect."""
+        """Return the part of a client's configuration that describes the connection."""
         return {
             "bootstrap.servers": self.bootstrap,
             "reconnect.backoff.ms": 50,
-            "reconnect.backoff.max.ms": 1000,  # a broker that comes back is found within a second
+            "reconnect.backoff.max.ms": 1000,  # finds a broker that comes back within a second
             "log.connection.close": False,
             "logger": log,
             **self.client,

@@ -1,14 +1,14 @@
-"""Names and settings of every Kafka topic, and the check that those there are as they must be.
+"""Names and settings of every Kafka topic, and the check that existing topics have them.
 
-    impressions, clicks    what producers write; the same partition count, so that a click meets
+    impressions, clicks    written by producers; the same partition count, so that a click meets
                            its impression
-    dead-letters           what could not be used, with the reason
-    examples.<model>       the joiner's output, partition by partition as its input
-    scores.<model>         what learners would have answered, before learning
-    status                 what every process tells of itself, the last of each
+    dead-letters           unusable events, with the reason
+    examples.<model>       the joiner's output, in the partitions of its input
+    scores.<model>         the learners' predictions, made before learning
+    status                 the last status of every process
 
-Made once, then only verified: a topic's partitions are fixed for the life of a model, because the
-parameter server's marks name them.
+Topics are created once, then only verified. The number of partitions is fixed for the life of a
+model, because the parameter server stores offsets by partition.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 LARGEST_MESSAGE_BYTES = 16 << 20
-"""Of a batch of examples or scores: some thousand examples of a hundred ids, before compression."""
+"""For a batch of examples or scores: some thousand examples of a hundred ids, uncompressed."""
 
 STATUS_TOPIC = "status"
 
 _DAY_MS = 24 * 3600 * 1000
 _INPUT_DAYS = 7
 _EXAMPLES_DAYS = 28
-"""Longer than the input: any past model can be rebuilt from the examples."""
+"""Longer than the input, so that any past model can be rebuilt from the examples."""
 
 
 AS_THE_BROKER_SAYS = -1
-"""Its default.replication.factor."""
+"""Replicas by the broker's default.replication.factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventTopics:
-    """The topics that all models share, and the names that producers write to."""
+    """The topics that all models share; producers write to the first two."""
 
     impressions: str = "impressions"
     clicks: str = "clicks"
@@ -59,27 +59,27 @@ def examples_topic(model: str) -> str:
 
 
 def scores_topic(model: str) -> str:
-    """Return the topic of the scores that a model's learners would have answered."""
+    """Return the topic of the predictions that a model's learners make before learning."""
     return f"scores.{model}"
 
 
 def joiner_group(model: str) -> str:
-    """Return the consumer group whose committed offsets say what a model's joiner has done."""
+    """Return the consumer group whose committed offsets are the progress of a model's joiner."""
     return f"headrace.{model}.joiner"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """One topic as it is made, and as it must be found."""
+    """One topic: how to create it, and what to verify."""
 
     name: str
     partitions: int
     required: Mapping[str, str] = field(default_factory=dict)
-    """Kafka's topic settings without which headrace is wrong: verified where the topic exists."""
+    """Topic settings that headrace depends on; verified if the topic exists."""
     preferred: Mapping[str, str] = field(default_factory=dict)
-    """Settings that an operator may choose otherwise: used only to make it."""
+    """Settings that an operator may change; used only to create the topic."""
     replicas: int = AS_THE_BROKER_SAYS
-    """Copies of each partition; verified if it is a number."""
+    """Replicas of each partition; verified unless AS_THE_BROKER_SAYS."""
 
 
 def topics_for(
@@ -88,17 +88,17 @@ def topics_for(
     events: EventTopics | None = None,
     replicas: int = AS_THE_BROKER_SAYS,
 ) -> tuple[TopicSpec, ...]:
-    """Return every topic of a model; each is read and written partition by partition alike."""
+    """Return every topic of a model; all but two have the same number of partitions."""
     names = events or EventTopics()
-    # a compacted log would forget all but the last event of an impression
+    # a compacted log would keep only the last event of an impression
     log = {"cleanup.policy": "delete"}
-    # an old event must not fall to retention at once, and freshness needs the append time
+    # retention by create time would delete old events at once; freshness needs the append time
     stamped = {**log, "message.timestamp.type": "LogAppendTime"}
     batches = {**log, "max.message.bytes": str(LARGEST_MESSAGE_BYTES)}
-    # as it came, which is lz4 from all of ours: a broker that packs anew spends its time on it
+    # as produced, which is lz4 from headrace: a broker that recompresses wastes its time
     kept = {"compression.type": "producer"}
     if replicas > 1:
-        # what is acknowledged survives the loss of a broker, and one may be down for writing
+        # an acknowledged message survives the loss of a broker, and writes work with one down
         kept["min.insync.replicas"] = str(max(1, replicas - 1))
     week = {**kept, "retention.ms": str(_INPUT_DAYS * _DAY_MS)}
     last = {**kept, "cleanup.policy": "compact,delete", "retention.ms": str(_DAY_MS)}
@@ -114,31 +114,31 @@ def topics_for(
 
 
 def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:
-    """Make the topics that are missing and verify the others.
+    """Create the missing topics and verify the others.
 
-    Returns what an operator chose otherwise than headrace would have, a line each. Raises
-    TopicMismatch naming every difference that matters, KafkaUnreachable, NotAllowed.
+    Returns the settings where an operator chose differently, one line each. Raises TopicMismatch
+    with every difference that matters, KafkaUnreachable, NotAllowed.
     """
     admin = _connected(settings)
-    there = partition_counts(settings, [spec.name for spec in specs], admin)
-    _create(settings, admin, [spec for spec in specs if spec.name not in there])
-    existing = [spec for spec in specs if spec.name in there]
+    counts = partition_counts(settings, [spec.name for spec in specs], admin)
+    _create(settings, admin, [spec for spec in specs if spec.name not in counts])
+    existing = [spec for spec in specs if spec.name in counts]
     found = _read_configs(settings, admin, [spec.name for spec in existing])
     differences = [
         difference
         for spec in existing
-        for difference in _differences(spec, there[spec.name], found[spec.name])
+        for difference in _differences(spec, counts[spec.name], found[spec.name])
     ]
     copied = replica_counts(settings, [s.name for s in existing if s.replicas > 0], admin)
     differences += [
-        f"topic {spec.name}: expected {spec.replicas} replicas, found {copied[spec.name]}"
+        f"topic {spec.name}: expected {spec.replicas} replicas, got {copied[spec.name]}"
         for spec in existing
         if spec.name in copied and copied[spec.name] != spec.replicas
     ]
     if differences:
         raise TopicMismatch("; ".join(differences))
     return [
-        f"topic {spec.name}: {key}={found[spec.name][key]}, where headrace would choose {value}"
+        f"topic {spec.name}: {key}={found[spec.name][key]}, headrace's default is {value}"
         for spec in existing
         for key, value in spec.preferred.items()
         if found[spec.name].get(key) not in (None, value)
@@ -148,7 +148,7 @@ def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[s
 def partition_counts(
     settings: KafkaSettings, topics: Iterable[str], admin: AdminClient | None = None
 ) -> dict[str, int]:
-    """Return how many partitions each of the topics has that exist."""
+    """Return the number of partitions of each topic that exists."""
     admin = admin or _connected(settings)
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
@@ -162,48 +162,48 @@ def partition_counts(
 def replica_counts(
     settings: KafkaSettings, topics: Sequence[str], admin: AdminClient
 ) -> dict[str, int]:
-    """Return how many copies there are to be of each partition: of the partition with fewest."""
+    """Return the replicas of each topic: those of the partition with the fewest."""
     if not topics:
         return {}
     with translated("listing topics", settings.bootstrap):
         metadata = admin.list_topics(timeout=settings.connect_timeout_s)
     return {
-        topic: min(len(each.replicas) for each in metadata.topics[topic].partitions.values())
+        topic: min(len(p.replicas) for p in metadata.topics[topic].partitions.values())
         for topic in topics
     }
 
 
 def check_co_partitioned(settings: KafkaSettings, topics: Sequence[str]) -> int:
-    """Return the partition count that all the topics share.
+    """Return the number of partitions that all the topics share.
 
-    Raises MissingTopic, or TopicMismatch naming the counts, and KafkaUnreachable.
+    Raises MissingTopic, KafkaUnreachable, and TopicMismatch with the counts.
     """
     counts = partition_counts(settings, topics)
     missing = [topic for topic in topics if topic not in counts]
     if missing:
-        raise MissingTopic(f"expected topics {', '.join(topics)}, found no {', '.join(missing)}")
+        raise MissingTopic(f"expected topics {', '.join(topics)}, got no {', '.join(missing)}")
     if len(set(counts.values())) > 1:
         found = ", ".join(f"{topic} {count}" for topic, count in counts.items())
-        raise TopicMismatch(f"expected the same number of partitions, found {found}")
+        raise TopicMismatch(f"expected the same number of partitions, got {found}")
     return counts[topics[0]]
 
 
 def _connected(settings: KafkaSettings) -> AdminClient:
-    """Return a client that a broker has answered; where none does, the error has its reason.
+    """Return a client that a broker has answered; if none does, the error has the reason.
 
-    "No broker answers" can mean a wrong password or a listener without TLS: the client says so to
-    whoever asks it, and to nobody else.
+    "No broker answers" can mean a wrong password or a listener without TLS. The client reports that
+    only to its error callback.
     """
-    said: list[KafkaError] = []
-    # what it would log is in the error, once and not for every attempt
-    quiet: dict[str, Any] = {"error_cb": said.append, "log_level": 0}
-    with translated("making a client", settings.bootstrap):
+    errors: list[KafkaError] = []
+    # the error raised below has the reason once; the client would log it at every attempt
+    quiet: dict[str, Any] = {"error_cb": errors.append, "log_level": 0}
+    with translated("creating a client", settings.bootstrap):
         admin = AdminClient({**settings.connection(), **quiet})
     try:
         admin.list_topics(timeout=settings.connect_timeout_s)
     except KafkaException as error:
         admin.poll(0.0)
-        raise translate(said[0] if said else error, "connecting", settings.bootstrap) from error
+        raise translate(errors[0] if errors else error, "connecting", settings.bootstrap) from error
     return admin
 
 
@@ -220,22 +220,22 @@ def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSp
         for spec in specs
     ]
     timeout_s = settings.connect_timeout_s
-    made = admin.create_topics(new, operation_timeout=timeout_s, request_timeout=timeout_s)
-    for name, future in made.items():
+    created = admin.create_topics(new, operation_timeout=timeout_s, request_timeout=timeout_s)
+    for name, future in created.items():
         try:
             future.result()
         except KafkaException as error:
-            # two processes that start together both find it missing: the second is content
+            # two processes that start together both find it missing: the second one succeeds too
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise translate(error, f"making topic {name}", settings.bootstrap) from error
-    # the topics are made: leaders come, though a broker that has just started takes its time
+                raise translate(error, f"creating topic {name}", settings.bootstrap) from error
+    # leaders are elected later; a broker that has just started takes its time
     retry_for(4 * timeout_s)(_ask_leaders, settings, specs)
 
 
 def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
-    """Return if every partition has a leader that answers: Kafka says "made" before that.
+    """Return if every partition has a leader that answers; Kafka reports creation before that.
 
-    With a client of its own, since one that asked too early remembers that there was no leader.
+    Uses a client of its own, because a client that asked too early remembers a missing leader.
     """
     admin = AdminClient(settings.connection())
     partitions = [
@@ -254,7 +254,7 @@ def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
             except KafkaException as error:
                 if error.args[0].code() != KafkaError._NOENT:  # noqa: SLF001
                     raise
-                # "no leaders found": what the client says of a topic deleted and made again
+                # "no leaders found": the client's words for a topic deleted and recreated
                 raise KafkaUnreachable(f"no leader yet: {error.args[0].str()}") from error
 
 
@@ -277,7 +277,7 @@ def _differences(spec: TopicSpec, partitions: int, configs: Mapping[str, str]) -
     differences = []
     if partitions != spec.partitions:
         differences.append(
-            f"topic {spec.name}: expected {spec.partitions} partitions, found {partitions}"
+            f"topic {spec.name}: expected {spec.partitions} partitions, got {partitions}"
         )
     for key, expected in spec.required.items():
         found = configs.get(key)
@@ -285,5 +285,5 @@ def _differences(spec: TopicSpec, partitions: int, configs: Mapping[str, str]) -
             key == "max.message.bytes" and found is not None and int(found) >= int(expected)
         )
         if not enough:
-            differences.append(f"topic {spec.name}: expected {key}={expected}, found {found}")
+            differences.append(f"topic {spec.name}: expected {key}={expected}, got {found}")
     return differences

@@ -1,14 +1,13 @@
-"""Messages and input offsets written in one Kafka transaction: both, or neither.
+"""Writes messages and input offsets in one Kafka transaction: both, or neither.
 
-`Transactions` is what the joiner needs of Kafka besides reading; `KafkaTransactions` is the real
-one, `ingest.kafka.fakes.ListTransactions` the other. A transaction lives within one call: it begins
-when there is something to write, and the call ends with it committed, aborted or an error raised.
-So no transaction is ever open while the joiner reads, and a stop or a lost partition has none to
-end.
+`Transactions` is all that the joiner needs from Kafka besides reading. `KafkaTransactions` is the
+real one, `ingest.kafka.fakes.ListTransactions` the fake. A transaction lives within one call: it
+begins when there is something to write, and the call ends with a commit, an abort or an error. So
+no transaction is open while the joiner reads, and a stop or a revoked partition has none to end.
 
-Kafka aborts a transaction that takes longer than it said it would, and from then on refuses its
-producer in the words it has for one that a successor fenced. So after an outage in the middle of a
-transaction the producer begins anew. Had there been a successor, it is fenced by that, and stops:
+Kafka aborts a transaction that takes longer than its timeout. From then on it refuses the producer
+with the same error as one fenced by a successor. So after an outage during a transaction the
+process creates a new producer. If there was a successor, the new producer fences it, and it stops:
 one of the two goes on in either case.
 """
 
@@ -42,51 +41,51 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""So long a joiner that died in a transaction holds up the readers of examples."""
+"""How long a joiner that died in a transaction holds up the readers of examples."""
 
 
 class Outgoing(NamedTuple):
-    """One message to be written."""
+    """One message to write."""
 
     target: Source
     value: bytes
     key: bytes | None = None
-    """With the partition BY_KEY it says where the message goes."""
+    """With the partition BY_KEY it decides the partition."""
 
 
 class Committed(NamedTuple):
-    """How far a source was read in the last committed transaction."""
+    """The position of a source in the last committed transaction."""
 
     offset: int
     """First offset not yet taken."""
     metadata: str
-    """What the joiner stored with it."""
+    """The checkpoint that the joiner stored with it."""
 
 
 class Offsets(Protocol):
     """The committed offsets of a consumer group, and the membership that commits them."""
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, tuple[int, str]]:
-        """Return committed offset and metadata of each source that has one."""
+        """Return the committed offset and metadata of each source that has one."""
 
     def group_metadata(self) -> object:
-        """Return who commits."""
+        """Return the membership that commits."""
 
 
 class Transactions(Protocol):
-    """Writes atomically, and knows what was written last."""
+    """Writes atomically, and returns what was committed last."""
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
-        """Return how far each source was read; one never committed is missing.
+        """Return the position of each source; a source never committed is missing.
 
         Raises KafkaUnreachable.
         """
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
-        """Write all of it, or raise.
+        """Write everything in one transaction, or raise.
 
-        Raises TransactionAborted (nothing was written: restore and go on), Fenced, KafkaUnreachable
-        (whether it was written is unknown: restore from `committed`), WriteRefused.
+        Raises TransactionAborted (nothing was written: restore and continue), Fenced,
+        KafkaUnreachable (unknown whether it was written: restore from `committed`), WriteRefused.
         """
 
     def close(self) -> None:
@@ -96,8 +95,9 @@ class Transactions(Protocol):
 class KafkaTransactions:
     """A transactional producer that commits the offsets of a group, such as a reader's.
 
-    `transactional_id` is the same after a restart: a predecessor still alive is fenced, and what it
-    left open is aborted, before this one starts. Raises KafkaUnreachable, NotAllowed.
+    `transactional_id` stays the same over restarts: before this producer starts, Kafka fences a
+    predecessor that is still alive and aborts its open transaction. Raises KafkaUnreachable,
+    NotAllowed.
     """
 
     def __init__(self, settings: KafkaSettings, transactional_id: str, offsets: Offsets) -> None:
@@ -106,12 +106,12 @@ class KafkaTransactions:
         self._producer: Producer | None = self._connect()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
-        """Return how far each source was read; one never committed is missing."""
+        """Return the position of each source; a source never committed is missing."""
         found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
-        """Write all of it, or raise."""
+        """Write everything in one transaction, or raise."""
         address, timeout_s = self._settings.bootstrap, self._settings.lost_timeout_s
         positions = [
             TopicPartition(source.topic, source.partition, offset, metadata)
@@ -150,7 +150,7 @@ class KafkaTransactions:
         try:
             producer.close()
         except KafkaException as error:
-            # one that was fenced has nothing left to end, and says so
+            # a fenced producer has no transaction to end, and reports that
             log.warning("closing transactions %s: %s", self._id, error.args[0].str())
 
     def _connect(self) -> Producer:
@@ -160,8 +160,8 @@ class KafkaTransactions:
                 "transactional.id": self._id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                # The commit waits for messages anyway; and while the markers of the last commit are
-                # being written, the next transaction is told to try again: wait as little as can be
+                # The commit waits for messages anyway. While Kafka writes the markers of the last
+                # commit, it makes the next transaction retry: keep these waits short
                 "linger.ms": 0,
                 "retry.backoff.ms": 1,
                 "retry.backoff.max.ms": 5,
@@ -173,7 +173,7 @@ class KafkaTransactions:
         return producer
 
     def _after(self, producer: Producer, error: StreamError) -> StreamError:
-        """Abort what can be aborted; return the error that says what to do next."""
+        """Abort if possible; return the error that decides what to do next."""
         if isinstance(error, Fenced):
             return error
         try:
@@ -184,13 +184,13 @@ class KafkaTransactions:
                 return ours
             if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
                 log.warning("%s", ours)
-            self.close()  # its state is not to be trusted: the next transaction begins anew
+            self.close()  # its state is unreliable: the next transaction uses a new producer
         if isinstance(error, KafkaUnreachable):
-            self.close()  # it may go on to ask brokers by connections that are gone
+            self.close()  # it may keep using connections that are gone
         if self._refused is None:
             return error
-        self.close()  # the client has lost count of its messages: its next one would fail
-        # a refused message says why better than the transaction that failed of it
+        self.close()  # the client lost count of its messages: its next transaction would fail
+        # the refused message is the cause of the failed transaction
         return self._refused if isinstance(error, TransactionAborted) else error
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:

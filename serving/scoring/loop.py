@@ -226,7 +226,7 @@ class StreamScorer:
         except (TransactionAborted, KafkaUnreachable) as error:
             self._abort(list(ends), error)
             return
-        self._aborts.over()
+        self._aborts.reset()
         total = self.figures
         total.transactions += 1
         total.scored += made.scored
@@ -240,7 +240,7 @@ class StreamScorer:
     ) -> None:
         """Go back to what was committed for sure; raise if nothing could be for `give_up_s`."""
         self.figures.aborts += 1
-        self._aborts.bear(error)
+        self._aborts.record(error)
         log.warning("not committed, going back to the last commit: %s", error)
-        self._aborts.rest()
+        self._aborts.sleep()
         self._place([source for source in sources if source in self._topic_ids])

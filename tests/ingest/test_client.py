@@ -138,7 +138,7 @@ def test_it_waits_as_long_as_the_collector_says() -> None:
         client = CollectorClient(collector.url, settings=FAST)
         client.impression(event(0))
         assert collector.called.wait(10)
-        with pytest.raises(NotDelivered, match=r"found 1 not: .*429") as raised:
+        with pytest.raises(NotDelivered, match=r"got 1 not: .*429") as raised:
             client.close(timeout_s=0.2)
         assert raised.value.events == 1
         assert collector.requests == 1
@@ -206,7 +206,7 @@ def test_a_full_queue_blocks_until_there_is_room() -> None:
         client.impression(event(1))
         third = threading.Thread(target=client.impression, args=(event(2),))
         third.start()
-        with pytest.raises(NotDelivered, match="found 2 not"):
+        with pytest.raises(NotDelivered, match="got 2 not"):
             client.flush(0.05)
         assert third.is_alive()
         gate.set()
@@ -245,4 +245,4 @@ def test_refused_events_are_logged_where_nobody_asks(caplog: pytest.LogCaptureFi
         collector.scripted = [refuse]
         with CollectorClient(collector.url, settings=FAST) as client:
             client.impression(event(0))
-    assert "impression_id: expected a string, found none" in caplog.text
+    assert "impression_id: expected a string, got none" in caplog.text

@@ -337,7 +337,7 @@ def test_what_the_broker_does_not_accept_is_said_with_its_reason(
         start(SETTINGS, asked(security_protocol="SSL", ssl_ca_location="/nowhere"))
     with pytest.raises(KafkaRefused, match=r'No such configuration property: "sasl\.user"'):
         start(SETTINGS, asked(sasl_user="headrace"))
-    with pytest.raises(KafkaRefused, match="found acks"):
+    with pytest.raises(KafkaRefused, match="got acks"):
         asked(acks="1")
 
 
@@ -347,7 +347,7 @@ def test_a_start_is_refused_with_the_setting_to_change(
     kafka = KafkaSettings(own_kafka.bootstrap)
     with pytest.raises(BadTokens, match=r"0\.0\.0\.0.*--tokens / HEADRACE_COLLECT_TOKENS"):
         start(replace(SETTINGS, host="0.0.0.0", tokens=()), kafka)
-    with pytest.raises(MissingTopic, match="found no absent"):
+    with pytest.raises(MissingTopic, match="got no absent"):
         start(replace(SETTINGS, topics=EventTopics(impressions="absent")), kafka)
     with pytest.raises(KafkaUnreachable, match=r"127\.0\.0\.1:9 .*--kafka"):
         start(SETTINGS, KafkaSettings("127.0.0.1:9", connect_timeout_s=0.5))

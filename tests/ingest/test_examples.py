@@ -120,5 +120,5 @@ def test_what_is_no_batch_of_examples_is_refused() -> None:
     other = pa.record_batch({"a": [1]})
     with pa.ipc.new_stream(sink, other.schema) as stream:
         stream.write_batch(other)
-    with pytest.raises(UnreadableExamples, match="expected format 1, found none"):
+    with pytest.raises(UnreadableExamples, match="expected format 1, got none"):
         unpack(sink.getvalue().to_pybytes(), fields_of())

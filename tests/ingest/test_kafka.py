@@ -24,9 +24,9 @@ from headrace.ingest.kafka.consumer import KafkaReader
 from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
 from headrace.ingest.kafka.protocols import (
     AtEnd,
-    Happening,
     PartitionAssigned,
     PartitionRevoked,
+    ReaderEvent,
     Record,
     Source,
 )
@@ -77,8 +77,10 @@ def write(settings: KafkaSettings, source: Source, values: list[bytes]) -> None:
     writer.close()
 
 
-def poll_until(reader: KafkaReader, enough: Callable[[list[Happening]], bool]) -> list[Happening]:
-    happened: list[Happening] = []
+def poll_until(
+    reader: KafkaReader, enough: Callable[[list[ReaderEvent]], bool]
+) -> list[ReaderEvent]:
+    happened: list[ReaderEvent] = []
     deadline_s = time.monotonic() + DEADLINE_S
     while not enough(happened):
         assert time.monotonic() < deadline_s, f"only {happened[-20:]}"
@@ -86,11 +88,11 @@ def poll_until(reader: KafkaReader, enough: Callable[[list[Happening]], bool]) -
     return happened
 
 
-def until_end(reader: KafkaReader, source: Source, offset: int) -> list[Happening]:
+def until_end(reader: KafkaReader, source: Source, offset: int) -> list[ReaderEvent]:
     return poll_until(reader, lambda happened: AtEnd(source, offset) in happened)
 
 
-def values(happened: list[Happening]) -> list[bytes]:
+def values(happened: list[ReaderEvent]) -> list[bytes]:
     return [h.value for h in happened if isinstance(h, Record)]
 
 
@@ -225,7 +227,7 @@ def test_a_topic_made_again_has_another_identity(
     other.close()
 
 
-def owned(happened: list[Happening]) -> set[Source]:
+def owned(happened: list[ReaderEvent]) -> set[Source]:
     ours: set[Source] = set()
     for happening in happened:
         if isinstance(happening, PartitionAssigned):
@@ -241,7 +243,7 @@ def test_two_readers_of_a_group_each_get_impressions_p_with_clicks_p(
     topics = [make_topic(settings, fresh_name(stem), 4) for stem in ("impressions", "clicks")]
     group = fresh_name("group")
     readers = [KafkaReader(settings, group, topics) for _ in range(2)]
-    heard: list[list[Happening]] = [[], []]
+    heard: list[list[ReaderEvent]] = [[], []]
     deadline_s = time.monotonic() + DEADLINE_S
     while not all(len(owned(h)) == 4 for h in heard):
         assert time.monotonic() < deadline_s, [owned(h) for h in heard]
@@ -435,8 +437,8 @@ def test_a_topic_with_other_settings_is_refused_naming_each_difference(
     wanted = TopicSpec(name, 3, {"message.timestamp.type": "LogAppendTime"})
     with pytest.raises(TopicMismatch) as raised:
         ensure_topics(settings, [wanted])
-    assert f"topic {name}: expected 3 partitions, found 2" in str(raised.value)
-    assert "expected message.timestamp.type=LogAppendTime, found CreateTime" in str(raised.value)
+    assert f"topic {name}: expected 3 partitions, got 2" in str(raised.value)
+    assert "expected message.timestamp.type=LogAppendTime, got CreateTime" in str(raised.value)
 
 
 def test_topics_that_do_not_go_together_are_refused_naming_the_counts(
@@ -444,7 +446,7 @@ def test_topics_that_do_not_go_together_are_refused_naming_the_counts(
 ) -> None:
     shown = make_topic(settings, fresh_name("shown"), 2)
     clicked = make_topic(settings, fresh_name("clicked"), 3)
-    with pytest.raises(TopicMismatch, match=f"found {shown} 2, {clicked} 3"):
+    with pytest.raises(TopicMismatch, match=f"got {shown} 2, {clicked} 3"):
         check_co_partitioned(settings, [shown, clicked])
-    with pytest.raises(MissingTopic, match="found no absent"):
+    with pytest.raises(MissingTopic, match="got no absent"):
         check_co_partitioned(settings, [shown, "absent"])

@@ -21,7 +21,7 @@ from headrace.ingest.kafka import (
     offsets_at,
     read_all,
 )
-from headrace.ingest.kafka.protocols import AtEnd, Happening, Record, Source
+from headrace.ingest.kafka.protocols import AtEnd, ReaderEvent, Record, Source
 from tests.ingest.joined import Joined
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_whole_topic_read_waits_for_the_markers_of_a_transaction(
     write(producer, source, b"committed")
     poll, ends = KafkaReader.poll, list[AtEnd]()
 
-    def committing(reader: KafkaReader, timeout_s: float) -> list[Happening]:
+    def committing(reader: KafkaReader, timeout_s: float) -> list[ReaderEvent]:
         happened = poll(reader, timeout_s)
         stable = [each for each in happened if isinstance(each, AtEnd)]
         if stable and not ends:

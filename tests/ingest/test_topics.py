@@ -29,7 +29,7 @@ def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
         f"topic {shown.name}: compression.type=zstd, where headrace would choose producer",
         f"topic {shown.name}: retention.ms=3600000, where headrace would choose 604800000",
     ]
-    more = f"topic {shown.name}: expected 3 replicas, found 1"
+    more = f"topic {shown.name}: expected 3 replicas, got 1"
     with pytest.raises(TopicMismatch, match=more):
         ensure_topics(settings, [replace(shown, replicas=3)])
 

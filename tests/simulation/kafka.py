@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.kafka.protocols import (
     AtEnd,
-    Happening,
     PartitionAssigned,
     PartitionRevoked,
+    ReaderEvent,
     Record,
     Source,
 )
@@ -81,11 +81,11 @@ class SimulatedReader:
         self._positions: dict[Source, int] = {}
         self._paused: set[Source] = set()
         self._told_end: set[Source] = set()
-        self._news: list[tuple[int, Happening]] = []  # (polls to wait, what)
+        self._news: list[tuple[int, ReaderEvent]] = []  # (polls to wait, what)
         self.duplicates = 0.0
         """How often a poll brings the last record once more."""
 
-    def tell(self, happening: Happening, after_polls: int) -> None:
+    def tell(self, happening: ReaderEvent, after_polls: int) -> None:
         """Let the member know of a partition gained or lost, some polls later."""
         self._news.append((after_polls, happening))
 
@@ -100,11 +100,11 @@ class SimulatedReader:
         """Whether the member holds a partition of which it has not yet heard that it lost it."""
         return any(polls > 0 for polls, _ in self._news)
 
-    def poll(self, timeout_s: float) -> list[Happening]:
+    def poll(self, timeout_s: float) -> list[ReaderEvent]:
         """See Reader. Never waits."""
         self._pause()
-        happenings: list[Happening] = []
-        waiting: list[tuple[int, Happening]] = []
+        happenings: list[ReaderEvent] = []
+        waiting: list[tuple[int, ReaderEvent]] = []
         for polls, news in self._news:
             if polls > 0:
                 waiting.append((polls - 1, news))
@@ -119,11 +119,11 @@ class SimulatedReader:
         self._pause()
         return happenings
 
-    def _read(self, source: Source, position: int) -> list[Happening]:
+    def _read(self, source: Source, position: int) -> list[ReaderEvent]:
         index = self._topic.index(source, position)
         if index and self._dice.random() < self.duplicates:
             index -= 1
-        records: list[Happening] = []
+        records: list[ReaderEvent] = []
         records += self._topic.records[source][index : index + self._dice.randint(1, 3)]
         if records:
             self._positions[source] = max(position, records[-1].offset + 1)  # type: ignore[union-attr]
