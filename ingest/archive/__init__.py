@@ -1,4 +1,8 @@
-"""TODO."""
+"""The archiver (`headrace ingest sink`): writes topics to Parquet files by hour, exactly once.
+
+`archiver` gathers records and is the process, `parquet_folder` writes them in steps that count
+completely or not at all.
+"""
 
 import lazy_loader
 

@@ -1,11 +1,11 @@
-"""Topics into Parquet: raw events and examples, by hour, for batch work and for keeping.
+"""Writes topics to Parquet: raw events and examples, by hour, for batch work and long storage.
 
-One process reads every partition, so that nothing of Kafka's groups decides what is written twice.
-Rows of a partition are gathered until they are enough or old enough, and then written in one step
-that counts as a whole or not at all (`ingest.archive.parquet_folder`): each record once, through
-kills.
+One process reads every partition, so a rebalance of a consumer group cannot cause rows to be
+written twice. Rows of a partition are gathered until they are enough or old enough. They are then
+written in one step that counts completely or not at all (`ingest.archive.parquet_folder`): each
+record once, whatever is killed.
 
-The hour is that of the event, in UTC; of what has no readable time, that of its append to Kafka.
+The hour is that of the event, in UTC. A record without a readable time has the hour of its append.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ HOUR = "%Y-%m-%dT%H"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """When a partition's rows are written, and what is served beside it."""
+    """When the rows of a partition are written, and where metrics are served."""
 
     most_rows: int = 250_000
-    """Gathered of a partition: some tens of MB, and files that are neither many nor huge."""
+    """Rows gathered of a partition: some tens of MB, so that files are neither many nor huge."""
     most_age_s: float = 300.0
-    """So old may the oldest row that is not yet written become."""
+    """Age of the oldest gathered row at which rows are written."""
     metrics_port: int = 0
     """0: serve no metrics."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
@@ -59,7 +59,7 @@ class ArchiveSettings:
 
 
 class _EventHead(msgspec.Struct):
-    """What has a column of its own in the table of events."""
+    """The fields with columns of their own in the table of events."""
 
     timestamp_ms: int | float | None = None
     impression_id: str | None = None
@@ -74,8 +74,8 @@ _EVENTS = pa.schema(
         ("timestamp_ms", pa.int64()),
         ("impression_id", pa.string()),
         ("request_id", pa.string()),
-        ("event", pa.string()),  # as it was sent; null if that is no UTF-8
-        ("raw", pa.binary()),  # of those
+        ("event", pa.string()),  # as sent; null if it is not UTF-8
+        ("raw", pa.binary()),  # the bytes of such an event
     ]
 )
 _decode_head = msgspec.json.Decoder(_EventHead)
@@ -132,7 +132,7 @@ def by_hour(table: pa.Table) -> dict[str, pa.Table]:
 
 @dataclass(slots=True)
 class _Gathered:
-    """Of one partition, not yet written."""
+    """Records of one partition that are not yet written."""
 
     start: int
     topic_id: str
@@ -140,11 +140,11 @@ class _Gathered:
     rows: int = 0
     since_s: float = 0.0
     stop: int = 0
-    """Past the last record, and past what follows it and is no record."""
+    """The offset after the last record, and after the transaction markers that follow it."""
 
 
 class Archiver:
-    """Gathers and writes. Not safe for use from several threads."""
+    """Gathers records and writes them. Not thread-safe."""
 
     def __init__(
         self,
@@ -155,21 +155,21 @@ class Archiver:
         now_s: Callable[[], float] = time.monotonic,
         wrote: Callable[[str, int], object] = lambda *_: None,
     ) -> None:
-        """`examples` is the topic whose records are batches; others are of events."""
+        """examples: the topic whose records are batches of examples; other topics have events."""
         self._reader, self._folder, self._examples = reader, folder, examples
         self._settings, self._now_s, self._wrote = settings, now_s, wrote
         self._gathered: dict[Source, _Gathered] = {}
 
     def step(self, timeout_s: float) -> None:
-        """Take in what came; write what is enough or old enough. Raises ArchiveError."""
-        for happening in self._reader.poll(timeout_s):
-            match happening:
+        """Gather new records; write partitions with enough or old rows. Raises ArchiveError."""
+        for event in self._reader.poll(timeout_s):
+            match event:
                 case PartitionAssigned(source=source):
                     self._begin(source)
                 case PartitionRevoked(source=source):
                     self._gathered.pop(source, None)
                 case Record(source=source):
-                    self._take(happening)
+                    self._take(event)
                 case AtEnd(source=source, offset=offset):
                     gathered = self._gathered[source]
                     gathered.stop = max(gathered.stop, offset)
@@ -180,7 +180,7 @@ class Archiver:
                 self._write(source, gathered)
 
     def finish(self) -> None:
-        """Write all that is gathered."""
+        """Write all gathered rows."""
         for source, gathered in self._gathered.items():
             if gathered.records:
                 self._write(source, gathered)
@@ -191,8 +191,8 @@ class Archiver:
         first, end = self._reader.held(source)
         if start is not None and not first <= start <= end:
             raise ArchiveError(
-                f"{source.topic}/{source.partition}: expected to go on at offset {start}, found "
-                f"{first} to {end}: what lies between was removed by retention"
+                f"{source.topic}/{source.partition}: expected to continue at offset {start}, got "
+                f"offsets {first} to {end}: retention removed the records between"
             )
         start = first if start is None else start
         self._gathered[source] = _Gathered(start, topic_id, stop=start)
@@ -223,7 +223,7 @@ class Archiver:
 
 
 def rows_written(registry: CollectorRegistry) -> Counter:
-    """Return the counter of what a sink has written."""
+    """Return the counter of rows written."""
     return Counter("headrace_sink_rows", "Rows written to Parquet.", ("topic",), registry=registry)
 
 
@@ -248,7 +248,7 @@ def run_archiver(
     reader = KafkaReader(kafka, None, [*names, examples] if examples else names)
     metrics = settings.metrics_host, settings.metrics_port
     try:
-        sink = Archiver(
+        archiver = Archiver(
             reader,
             folder,
             examples,
@@ -257,8 +257,8 @@ def run_archiver(
         )
         with running_process("sink", kafka, registry, metrics):
             while not stop.is_set():
-                sink.step(0.2)
-            sink.finish()
+                archiver.step(0.2)
+            archiver.finish()
     finally:
         reader.close()
         folder.close()

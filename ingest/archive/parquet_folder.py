@@ -1,14 +1,14 @@
-"""Where a sink writes: Parquet files by hour, each row in exactly one of them.
+"""The folder of the archive: Parquet files by hour, each row in exactly one of them.
 
     TOPIC/hour=2026-11-21T08/PPPPP-FFFFFFFFFFFF.parquet   partition P, offsets from F on
     _progress/TOPIC/PPPPP.json                             topic id, first offset not yet written
     _writing/...                                           files under way; not for readers
 
-A step takes some offsets of one partition, which may fall into several hours. Its files are written
-aside, moved to their places, and then the progress says that they count. Whoever starts again reads
-the progress, removes what was moved and does not count, and goes on: so no row is ever there twice,
-not even for a reader who looks at no progress. Names with an underscore are skipped by the common
-readers of such folders.
+A step writes some offsets of one partition, which may fall into several hours. Its files are
+written aside and moved to their places; then the progress file makes them count. A restarted
+archiver reads the progress and removes files that were moved and do not count. So no row is ever
+there twice, even for a reader that ignores the progress. Common readers of such folders skip names
+with an underscore.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class ArchiveError(StreamError):
-    """A folder that cannot be written, or that was written from something else. Stop."""
+    """A folder cannot be written, or has rows of another topic. Stop."""
 
 
 class ArchiveProgress(msgspec.Struct, frozen=True):
-    """What counts of one partition."""
+    """The progress of one partition."""
 
     topic_id: str
     stop: int
@@ -46,9 +46,9 @@ class ArchiveProgress(msgspec.Struct, frozen=True):
 
 
 class ArchiveFolder:
-    """A folder or anything else that fsspec reaches (s3://BUCKET/PATH).
+    """A folder, or a location that fsspec reaches (s3://BUCKET/PATH).
 
-    Raises ArchiveError if it cannot be written, or if another sink on this machine uses it.
+    Raises ArchiveError if it cannot be written, or if another archiver on this machine uses it.
     """
 
     def __init__(self, url: str) -> None:
@@ -60,14 +60,14 @@ class ArchiveFolder:
                 self._claim(Path(root))
         except (OSError, ImportError, ValueError) as error:
             self._held.close()
-            raise ArchiveError(f"expected a folder to write to at {url}, found: {error}") from error
+            raise ArchiveError(f"expected a folder to write to at {url}, got: {error}") from error
         self._files, self._root = files, root.rstrip("/")
         self._remove(self._glob("_writing/*"))
 
     def resume(self, source: Source, topic_id: str) -> int | None:
-        """Return the offset to go on from, None where nothing was written; remove what is beyond.
+        """Return the offset to continue from, None before the first write; remove later files.
 
-        Raises ArchiveError if the topic was made again since.
+        Raises ArchiveError if the topic was recreated since.
         """
         path = self._progress_path(source)
         progress = None
@@ -75,9 +75,8 @@ class ArchiveFolder:
             progress = msgspec.json.decode(self._files.cat_file(path), type=ArchiveProgress)
             if progress.topic_id != topic_id:
                 raise ArchiveError(
-                    f"{path} was written from another topic {source.topic} (id "
-                    f"{progress.topic_id}) than there is now (id {topic_id}): the topic was made "
-                    "again; choose another folder"
+                    f"{path}: expected the topic {source.topic} with id {progress.topic_id}, got "
+                    f"id {topic_id}: the topic was recreated. Choose another folder"
                 )
         stop = progress.stop if progress else 0
         found = self._glob(f"{source.topic}/hour=*/{source.partition:05}-*.parquet")
@@ -107,10 +106,10 @@ class ArchiveFolder:
             self._files.pipe_file(aside, msgspec.json.encode(ArchiveProgress(topic_id, stop)))
             self._files.mv(aside, path)
         except OSError as error:
-            raise ArchiveError(f"expected to write to {self._root}, found: {error}") from error
+            raise ArchiveError(f"expected to write to {self._root}, got: {error}") from error
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         self._held.close()
 
     def _claim(self, root: Path) -> None:

@@ -1,4 +1,8 @@
-"""TODO."""
+"""Dead letters: events that the joiner refused, with the reason, and the way to repair them.
+
+`letter` is the format, `reader` finds the open letters, `repairs` reads corrections from a file or
+a function, and `letter_retry` sends repaired events back, each exactly once.
+"""
 
 import lazy_loader
 

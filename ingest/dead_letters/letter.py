@@ -1,13 +1,13 @@
-"""What an event that cannot be used becomes: a JSON object in the topic of dead letters.
+"""Dead letters: unusable events as JSON objects in a topic of their own.
 
-The event itself is in it as it came, with its key, so that it can be corrected and sent again, and
-where it lay, so that it can be found among its neighbours.
+A letter has the event as it came, with its key, so that it can be corrected and sent again. It also
+has the event's origin, so that it can be found among its neighbours.
 
-The same topic says which letters are done with. `SettledLetters` is written there in the
-transaction that sends repaired events back, and names the events it is about by where they first
-lay: so that a letter is settled for good together with its event's return, and two models' letters
-about the same event are settled as one. Committed offsets would not do: they can only say "all up
-to here", and Kafka forgets those of a group that nobody is in after a week.
+The same topic records which letters are settled. The transaction that sends repaired events back
+also writes `SettledLetters`, with the origins of these events. So a letter is settled exactly when
+its event returns, and the letters of two models about the same event are settled together. Refused:
+committed offsets. They can only express "all up to here", and Kafka forgets those of a group
+without members after a week.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _NAMES = {reason.value: reason.name.lower() for reason in Reason}
 
 
 class Origin(NamedTuple):
-    """Where an event lay: its name as long as it has letters."""
+    """The place an event came from; it identifies the event as long as it has letters."""
 
     topic: str
     partition: int
     offset: int
     append_ms: int
-    """Tells apart the events of a topic that was made again."""
+    """Distinguishes the events of a recreated topic."""
 
     def __str__(self) -> str:
-        """Return it as text: topic/partition@offset."""
+        """Return the text topic/partition@offset."""
         return f"{self.topic}/{self.partition}@{self.offset}"
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter as it is read."""
+    """A dead letter, as read."""
 
     reason: str
     topic: str
@@ -59,17 +59,17 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> Origin:
-        """Where the event lay."""
+        """The place the event came from."""
         return Origin(self.topic, self.partition, self.offset, self.append_ms)
 
     @property
     def reason_name(self) -> str:
-        """The reason in a word, as metrics have it; the sentence itself if it is none of ours."""
+        """The reason in a word, as in metrics; the sentence itself if it is not one of `Reason`."""
         return _NAMES.get(self.reason, self.reason)
 
     @property
     def event_bytes(self) -> bytes:
-        """The event as it came, cut off at LARGEST_VALUE_BYTES."""
+        """The event as it came, truncated to LARGEST_VALUE_BYTES."""
         if self.value_base64 is not None:
             return base64.b64decode(self.value_base64)
         return (self.value or "").encode()
@@ -85,19 +85,19 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledLetters(msgspec.Struct, frozen=True, kw_only=True):
-    """Events whose letters are done with, written in the transaction that sent them back."""
+    """Events whose letters are settled, written in the transaction that sends them back."""
 
     retried: tuple[Origin, ...] = ()
-    """Sent again, repaired."""
+    """Repaired and sent again."""
     discarded: tuple[Origin, ...] = ()
-    """Given up by a person."""
+    """Abandoned by an operator."""
 
 
 def pack(record: Record, reason: str) -> bytes:
     """Return the dead letter: reason, topic, partition, offset, append_ms, key, and the event.
 
-    The event is `value` if it is UTF-8, else `value_base64`; cut off at LARGEST_VALUE_BYTES, with
-    `value_bytes` saying how many there were. The key, if there is one, likewise.
+    The event is `value` if it is UTF-8, else `value_base64`. It is truncated to
+    LARGEST_VALUE_BYTES; `value_bytes` has the original length. The key is stored the same way.
     """
     letter: dict[str, object] = {
         "reason": reason,
@@ -119,7 +119,7 @@ def pack_settled(settled: SettledLetters) -> bytes:
 
 
 def unpack(value: bytes) -> Letter | SettledLetters | None:
-    """Return what a message of the topic says; None if it is not ours."""
+    """Return the content of a message of the topic; None if it is not headrace's."""
     try:
         message = _decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -128,7 +128,7 @@ def unpack(value: bytes) -> Letter | SettledLetters | None:
 
 
 def _as_text(values: Mapping[str, bytes]) -> dict[str, str]:
-    """Return each as a JSON string: as it is if it is UTF-8, else in base64, and called so."""
+    """Return JSON strings: a value that is not UTF-8 in base64, under a name that ends so."""
     texts = {}
     for name, value in values.items():
         kept = value[:LARGEST_VALUE_BYTES]

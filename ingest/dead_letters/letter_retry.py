@@ -1,15 +1,15 @@
-"""Repaired events go back to their topics, each exactly once.
+"""Sends repaired events back to their topics, each exactly once.
 
-One transaction holds some events and the message that settles their letters: after a kill either
-both are there, or neither and the next retry sends them. Which letters are open is read only after
-Kafka has ended whatever an earlier retry left open, and fenced it if it still lives, since both
-have the same transactional id. So nothing is sent twice however often, and however many at once,
-retries are started.
+One transaction holds some events and the message that settles their letters. After a kill either
+both are there, or neither, and the next retry sends them. All retries share one transactional id.
+So before a retry reads which letters are open, Kafka has ended the transaction of an earlier retry,
+and fenced it if it is still alive. No event is sent twice, however often or concurrently retries
+are started.
 
-An event goes where its letter says it came from, with its impression id as the key: so it meets
-its click or impression whatever key the broken one had. One that the joiner would refuse again is
-not sent. What can still happen to it there depends on the joiner: an impression older than the
-window is too late by then and becomes a new letter, unless its repair changed the time.
+An event goes to the topic of its letter, with its impression id as the key. So it meets its click
+or impression, whatever key the broken event had. A repair that the joiner would refuse again is not
+sent. An impression older than the window is too late by then and becomes a new letter, unless its
+repair changed the time.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ if TYPE_CHECKING:
 
 _LETTERS_A_TRANSACTION = 500
 _BYTES_A_TRANSACTION = 4 << 20
-"""Little enough that a transaction is over long before its timeout, and readers wait for none."""
+"""Small enough that a transaction ends long before its timeout, and readers never wait for it."""
 
 
 class DiscardLetter:
-    """A person gave the event up."""
+    """The repair of an event that an operator abandons."""
 
 
 DISCARD = DiscardLetter()
 
 Repair = dict[str, object] | DiscardLetter | None
-"""The event as it should have been; or that it is given up; or None: the letter stays open."""
+"""The corrected event; or DISCARD to abandon it; or None to leave the letter open."""
 
 
 class Repairs(Protocol):
-    """What is to become of a letter."""
+    """Decides the repair of each letter."""
 
     def repair(self, letter: Letter) -> Repair:
-        """Return it."""
+        """Return the repair of a letter."""
 
 
 @dataclass(slots=True)
 class Retried:
-    """What a retry did."""
+    """The result of a retry."""
 
     sent: int = 0
     discarded: int = 0
     left: int = 0
-    """Chosen letters still open: nothing was said of them, or their repair was refused."""
+    """Chosen letters still open: without a repair, or with one that was refused."""
     refused: list[tuple[Origin, str]] = field(default_factory=list)
     """Repairs that the joiner would refuse again, and why."""
     stopped: bool = False
-    """Told to stop before the end; what was not reached is open as before."""
+    """Whether it was stopped before the end; the remaining letters are still open."""
 
 
 def retry(
@@ -86,8 +86,8 @@ def retry(
 ) -> Retried:
     """Send the repaired events of the chosen open letters.
 
-    Raises Fenced if another retry began meanwhile; KafkaUnreachable, after which whether the last
-    transaction took place is unknown here and known to the next retry; MissingTopic, NotAllowed,
+    Raises Fenced if another retry began meanwhile; KafkaUnreachable, after which only the next
+    retry can tell whether the last transaction was committed; MissingTopic, NotAllowed,
     WriteRefused.
     """
     topics = topics or EventTopics()
@@ -106,7 +106,7 @@ def retry(
 
 
 def why_refused(event: dict[str, object]) -> Reason | None:
-    """Return why the joiner would refuse an event sent now, as far as can be known of one event."""
+    """Return why the joiner would refuse an event sent now, as far as one event shows it."""
     read = read_event(orjson.dumps(event), wall_ms())
     if isinstance(read, Reason):
         return read
@@ -114,7 +114,7 @@ def why_refused(event: dict[str, object]) -> Reason | None:
 
 
 class _RetryRun:
-    """One retry under way."""
+    """One run of a retry."""
 
     def __init__(self, kafka: KafkaSettings, topics: EventTopics) -> None:
         self.retried = Retried()
@@ -126,12 +126,12 @@ class _RetryRun:
         self._bytes = 0
 
     def take(self, letter: Letter, repair: Repair) -> None:
-        """Note what becomes of a letter; write when there is enough."""
+        """Queue the repair of a letter; commit when there are enough."""
         if isinstance(repair, dict):
             reason = why_refused(repair)
             if letter.topic not in self._targets:
-                wanted = " or ".join(sorted(self._targets))
-                self._refuse(letter, f"expected a letter of {wanted}, found {letter.topic}")
+                expected = " or ".join(sorted(self._targets))
+                self._refuse(letter, f"expected a letter of {expected}, got {letter.topic}")
             elif reason is not None:
                 self._refuse(letter, reason.value)
             else:
@@ -150,7 +150,7 @@ class _RetryRun:
             self.commit()
 
     def commit(self) -> None:
-        """Write what was noted, in one transaction."""
+        """Write the queued repairs in one transaction."""
         if not self._sent and not self._discarded:
             return
         settled = SettledLetters(retried=tuple(self._sent), discarded=tuple(self._discarded))
@@ -168,13 +168,13 @@ class _RetryRun:
 
 
 class _Transaction:
-    """Events and a settlement, written together or not at all."""
+    """Writes events and a settlement together, or not at all."""
 
     def __init__(self, kafka: KafkaSettings, dead_letters: str) -> None:
         self._kafka, self._dead_letters = kafka, dead_letters
         self._failed = False
         self._id = f"headrace.{dead_letters}.retry"
-        with translated("making a producer", kafka.bootstrap):
+        with translated("creating a producer", kafka.bootstrap):
             self._producer = Producer(
                 {
                     **producer_config(kafka),
@@ -188,7 +188,7 @@ class _Transaction:
             self._producer.init_transactions(2 * kafka.connect_timeout_s)
 
     def write(self, events: Sequence[tuple[str, bytes, bytes]], settled: bytes) -> None:
-        """Write all of it, or raise."""
+        """Write everything, or raise."""
         try:
             with translated(f"transaction {self._id}", self._kafka.bootstrap):
                 self._producer.begin_transaction()
@@ -203,10 +203,10 @@ class _Transaction:
 
     def close(self) -> None:
         """Disconnect."""
-        if not self._failed:  # else it would try to abort again, and complain that it cannot
+        if not self._failed:  # else it would try to abort again and log that it cannot
             self._producer.close()
 
     def _abort(self) -> None:
-        # fenced, or nobody answers: Kafka ends it when its time is over, or for the next retry
+        # fenced or unreachable: Kafka ends the transaction at its timeout, or for the next retry
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(self._kafka.connect_timeout_s)

@@ -1,8 +1,8 @@
 """Reads the open dead letters: those whose event was neither sent back nor discarded.
 
-Read in two passes over the topic, first what is settled, then the letters, so that memory holds
-where events lay and not the events. Several models' joiners write a letter each about the same
-event: the first one stands for all.
+It reads the topic twice, first for settlements, then for letters, so that memory holds origins
+instead of events. The joiners of several models each write a letter about the same event: the first
+one stands for all.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which letters."""
+    """The selection of letters."""
 
     reason: str = ""
-    """A word as metrics have it (`bad_time`), or a part of the sentence; "": any."""
+    """A word as in metrics (`bad_time`), or a part of the sentence; "": any."""
     topic: str = ""
     """The topic that held the event; "": any."""
     since_ms: int = 0
-    """Events that Kafka took at this time or later."""
+    """Events appended to Kafka at this time or later."""
     until_ms: int | None = None
-    """Events that Kafka took before this time."""
+    """Events appended to Kafka before this time."""
 
     def takes(self, letter: Letter) -> bool:
-        """Whether the letter is one of them."""
+        """Whether the letter is selected."""
         return (
             (self.reason.lower() == letter.reason_name or self.reason in letter.reason)
             and self.topic in ("", letter.topic)
@@ -44,15 +44,15 @@ class Choice:
 
 
 class DeadLetters:
-    """The topic of dead letters as it is now.
+    """The letters in the topic of dead letters at this time.
 
     Raises KafkaUnreachable, MissingTopic, NotAllowed.
     """
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         self._settings, self._topic = settings, topic
-        # a settlement may be behind the open transaction of a joiner: missed, its events would be
-        # sent twice
+        # a settlement may be hidden by an open transaction of a joiner; without it, its events
+        # would be sent twice
         self._ends = high_watermarks(settings, topic)
         self.retried: set[Origin] = set()
         self.discarded: set[Origin] = set()
@@ -63,7 +63,7 @@ class DeadLetters:
                 self.discarded.update(message.discarded)
 
     def letters(self, choice: Choice) -> Iterator[Letter]:
-        """Yield the chosen letters that are open, one for each event, in the order written."""
+        """Yield the selected open letters, one for each event, in the order written."""
         seen: set[Origin] = set()
         for record in read_until(self._settings, self._topic, self._ends):
             letter = unpack(record.value)

@@ -1,17 +1,17 @@
-"""How a person says what a dead letter's event should have been: an edited file, or a function.
+"""Reads the repairs of dead letters: from an edited file, or from a function.
 
-The file is what `dead-letters show --json` printed, one letter a line, with `event` put right;
-`"event": null` gives the event up, and a line taken out leaves its letter open. Every line is
-checked before anything is sent.
+The file is the output of `dead-letters show --json`, one letter a line, with a corrected `event`.
+`"event": null` abandons the event, and a deleted line leaves its letter open. Every line is
+validated before any event is sent.
 
-The function stands in a small Python file:
+The function is in a small Python file:
 
     def repair(event, letter):
         event["timestamp_ms"] *= 1000  # they sent seconds
         return event
 
-`event` is None where the message was no JSON object; `letter` has the reason, the origin, the key,
-and the message as text. What it returns is sent; None leaves the letter open.
+`event` is None if the message is not a JSON object. `letter` has the reason, the origin, the key,
+and the message as text. The returned event is sent; None leaves the letter open.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class BadRepair(StreamError):
-    """A file of repairs cannot be used; the message names the line."""
+    """A file of repairs is invalid; the message names the line."""
 
 
 class EditableLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A letter as `show --json` prints it, to be edited."""
+    """A letter as `show --json` prints it, for editing."""
 
     topic: str
     partition: int
@@ -45,18 +45,18 @@ class EditableLetter(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str = ""
     key: str | None = None
     value: str | None = None
-    """The message, where it is no JSON object; not read back."""
+    """The message, if it is not a JSON object; ignored when read back."""
     value_base64: str | None = None
     event: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def origin(self) -> Origin:
-        """Where the event lay."""
+        """The place the event came from."""
         return Origin(self.topic, self.partition, self.offset, self.append_ms)
 
 
 def as_line(letter: Letter) -> bytes:
-    """Return a letter as a line to edit, without the line's end."""
+    """Return a letter as a line for editing, without the line's end."""
     event = letter.event
     shown = EditableLetter(
         topic=letter.topic,
@@ -82,10 +82,10 @@ class FileRepairs:
             if line.strip():
                 self._take(line, f"{name}:{number}")
         self.unused = set(self._repairs)
-        """Origins without an open letter, once all letters were seen: settled before, or wrong."""
+        """Origins in the file without an open letter, once all letters were read."""
 
     def repair(self, letter: Letter) -> Repair:
-        """Return what the file says of a letter; nothing leaves it open."""
+        """Return the repair in the file; None leaves the letter open."""
         self.unused.discard(letter.origin)
         return self._repairs.get(letter.origin)
 
@@ -94,20 +94,21 @@ class FileRepairs:
             shown = _decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadRepair(
-                f"{where}: expected a line of `dead-letters show --json`, found: {error}"
+                f"{where}: expected a line of `dead-letters show --json`, got: {error}"
             ) from error
         if shown.event is msgspec.UNSET:
             raise BadRepair(
-                f"{where}: expected `event`, the repaired object, or null to give it up; found none"
+                f"{where}: expected `event`, the repaired object, or null to abandon it, got no "
+                "`event`"
             )
         if shown.origin in self._repairs:
-            raise BadRepair(f"{where}: expected each letter once, found {shown.origin} again")
+            raise BadRepair(f"{where}: expected each letter once, got {shown.origin} again")
         if shown.event is None:
             self._repairs[shown.origin] = DISCARD
             return
         reason = why_refused(shown.event)
         if reason is not None:
-            raise BadRepair(f"{where}: the joiner would refuse it again: {reason.value}")
+            raise BadRepair(f"{where}: the joiner would refuse this event again: {reason.value}")
         self._repairs[shown.origin] = shown.event
 
 
@@ -117,15 +118,15 @@ class FunctionRepairs:
     def __init__(self, path: Path) -> None:
         self._name = str(path)
         try:
-            found = runpy.run_path(self._name).get("repair")
+            function = runpy.run_path(self._name).get("repair")
         except (OSError, SyntaxError) as error:
-            raise BadRepair(f"expected a Python file, found: {error}") from error
-        if not callable(found):
-            raise BadRepair(f"{path}: expected a function repair(event, letter), found none")
-        self._function: Callable[[dict[str, Any] | None, Letter], object] = found
+            raise BadRepair(f"expected a Python file, got: {error}") from error
+        if not callable(function):
+            raise BadRepair(f"{path}: expected a function repair(event, letter), got none")
+        self._function: Callable[[dict[str, Any] | None, Letter], object] = function
 
     def repair(self, letter: Letter) -> Repair:
-        """Return what the function makes of a letter."""
+        """Return the function's repair of a letter."""
         try:
             repaired = self._function(letter.event, letter)
             if isinstance(repaired, dict):
@@ -138,7 +139,7 @@ class FunctionRepairs:
             return repaired
         raise BadRepair(
             f"{self._name}: expected repair to return an object or None for {letter.origin}, "
-            f"found {type(repaired).__name__}"
+            f"got {type(repaired).__name__}"
         )
 
 

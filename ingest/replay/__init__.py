@@ -1,4 +1,8 @@
-"""TODO."""
+"""Replay: writes logs of events from files to Kafka, at any speed.
+
+`replayer` is the process. It reads `ndjson` (directories of NDJSON) or `tables` (CSV, Parquet and
+NDJSON files with a `layout` of their columns), and writes through `outputs`, plain or resumable.
+"""
 
 import lazy_loader
 

@@ -1,30 +1,30 @@
-"""How the columns of a file become events: a small TOML file that a user writes once.
+"""Layouts: small TOML files that describe how the columns of a file become events.
 
     [file]
     format = "csv"              # csv, parquet or ndjson; without it, by the file's name
     delimiter = ","             # of csv
-    columns = ["label", "I1"]   # of csv without a first line that names them
-    numbers = ["I1"]            # of csv: columns that are numbers, not text
+    columns = ["label", "I1"]   # of csv without a header line
+    numbers = ["I1"]            # of csv: columns with numbers instead of text
 
     [event]
     impression_id = "id"        # a column; without it, made of the file's name and the row's number
-    request_id = "session"      # a column, or none
+    request_id = "session"      # a column; optional
     timestamp = "time"          # a column, with
     timestamp_format = "ms"     #   "ms" or "s" since 1970, or a pattern of strptime, in UTC
-    start = 2014-05-01T00:00:00Z  # or, where there are no times: that of the first row,
-    rows_per_s = 75.0             #   and how many share a second
+    start = 2014-05-01T00:00:00Z  # or, without a column of times: the time of the first row,
+    rows_per_s = 75.0             #   and the rows of one second
 
-    [click]                     # none: the file holds impressions alone
-    column = "clicked"          # a click where it is neither empty, 0, "0" nor false
+    [click]                     # optional: without it the file has only impressions
+    column = "clicked"          # a click unless empty, 0, "0" or false
     timestamp = "click_time"    # a column, in the format above; or
-    delay_ms = 10_000           #   so long after its impression
-    value = "dwell"             # a column, or none
+    delay_ms = 10_000           #   the time from its impression
+    value = "dwell"             # a column; optional
 
-    [fields]                    # of the event; none: every other column under its own name
+    [fields]                    # of the event; without it, every other column under its own name
     article_id = "item"
     genres = { column = "genres", separator = "|" }
 
-Rows must be in order of time. Two layouts come along: `criteo` and `avazu`.
+Rows must be in order of time. Two layouts are included: `criteo` and `avazu`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class BagLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole layout."""
+    """A complete layout."""
 
     event: EventLayout
     file: FileLayout = FileLayout()
@@ -89,7 +89,7 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: dict[str, str | BagLayout] = {}
 
     def format_of(self, path: Path) -> str:
-        """Return the format of a file. Raises SpecError if neither says it."""
+        """Return the format of a file. Raises SpecError if neither layout nor name has it."""
         if self.file.format is not None:
             return self.file.format
         name = path.with_suffix("") if path.suffix in PACKED else path
@@ -99,9 +99,9 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return SUFFIXES[name.suffix]
 
     def columns(self, there: list[str], *, strict: bool = True) -> list[str]:
-        """Return the columns to be read of those that a file has.
+        """Return the columns to read among those of a file.
 
-        strict: raise SpecError naming one that it lacks.
+        strict: raise SpecError if a column of the layout is missing.
         """
         named = [self.event.impression_id, self.event.request_id, self.event.timestamp]
         if self.click is not None:
@@ -110,7 +110,7 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             named.append(field if isinstance(field, str) else field.column)
         for column in filter(None, named):
             if strict and column not in there:
-                raise SpecError(f"expected a column {one_of(there, column)}, found {column!r}")
+                raise SpecError(f"expected a column {one_of(there, column)}, got {column!r}")
         return [column for column in there if not self.fields or column in named]
 
     def field_columns(self, there: list[str]) -> dict[str, str | BagLayout]:
@@ -124,9 +124,9 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_layout(name: str) -> LogLayout:
-    """Return the layout that comes under this name, or that of the file of this path.
+    """Return the included layout of this name, or the layout in the file at this path.
 
-    Raises SpecError naming file and line, what was expected and what was found.
+    Raises SpecError with file and line.
     """
     packaged = files("headrace.ingest.replay.layouts").joinpath(f"{name}.toml")
     if packaged.is_file():
@@ -135,28 +135,28 @@ def load_layout(name: str) -> LogLayout:
         return parse_layout(Path(name).read_text("utf-8"), name)
     except (OSError, UnicodeDecodeError) as error:
         known = sorted(
-            each.name[:-5]
-            for each in files("headrace.ingest.replay.layouts").iterdir()
-            if each.name.endswith(".toml")
+            file.name[:-5]
+            for file in files("headrace.ingest.replay.layouts").iterdir()
+            if file.name.endswith(".toml")
         )
         raise SpecError(
-            f"--layout: expected {' or '.join(known)}, or a TOML file, found {name}: {error}"
+            f"--layout: expected {' or '.join(known)}, or a TOML file, got {name}: {error}"
         ) from error
 
 
 def parse_layout(text: str, path: str) -> LogLayout:
-    """Return the layout of a text; `path` is named in errors. Raises SpecError."""
+    """Return the layout in a text; errors name `path`. Raises SpecError."""
     where = SpecText(path, text)
     tables = where.tables()
     try:
         layout = msgspec.convert(tables, LogLayout)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
+        problem, _, place = str(error).partition(" - at `$")
         keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
-        unknown = re.search(r"unknown field `(\w+)`", said)
+        unknown = re.search(r"unknown field `(\w+)`", problem)
         keys += [unknown[1]] if unknown else []
         raise where.error(
-            keys, "a layout as `headrace.ingest.replay.layout` tells", said
+            keys, "a layout as in `headrace.ingest.replay.layout`", problem
         ) from error
     _check(layout, where)
     return layout

@@ -1,9 +1,9 @@
-"""Events of files, line by line in order of time, ready to be sent.
+"""Reads events from NDJSON files, line by line in order of time, ready to send.
 
 A log is a directory with `impressions.ndjson` and `clicks.ndjson`, plain or with `.zst`, each in
-order of time; the two are merged by event time, so that a week need not fit in memory. Lines travel
-as they are: only `impression_id` (the key) and `timestamp_ms` (the order) are looked at. A line
-without them is sent all the same, by chance to some partition, and ends as a dead letter.
+order of time. The two are merged by event time, so a week need not fit in memory. Lines are sent
+unchanged: only `impression_id` (the key) and `timestamp_ms` (the order) are read. A line without
+them is sent too, to a random partition, and becomes a dead letter.
 
 Tables of other shapes are logs too: see `ingest.replay.tables`.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class NoEventsError(StreamError):
-    """A directory lacks its files."""
+    """A directory has no files of events."""
 
 
 class Line(NamedTuple):
-    """One message to come."""
+    """One message to send."""
 
     time_ms: int
-    """Event time; never less than that of the line before. 0 before the first that has one."""
+    """Event time; never less than that of the line before. 0 before the first line with a time."""
     is_click: bool
     key: bytes | None
     value: bytes
@@ -44,21 +44,21 @@ class EventLog(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where they lie."""
+        """The file or directory."""
 
     @property
     def bytes_total(self) -> int:
-        """Of the files as they lie on disk."""
+        """Size of the files on disk."""
 
     def bytes_read(self) -> int:
-        """How many of them were read."""
+        """Return the bytes read so far."""
 
     def lines(self) -> Iterator[Line]:
-        """Yield the events in order of time: the same ones in the same order, every time."""
+        """Yield the events in order of time; every call yields the same ones in the same order."""
 
 
 class _LineHead(msgspec.Struct):
-    """What is looked at in a line."""
+    """The part of a line that is read."""
 
     timestamp_ms: int | float
     impression_id: str | None = None
@@ -75,11 +75,11 @@ class DirectoryLog:
 
     @property
     def bytes_total(self) -> int:
-        """Of the files as they lie on disk."""
+        """Size of the files on disk."""
         return sum(path.stat().st_size for path in self._paths)
 
     def bytes_read(self) -> int:
-        """How many of them were read."""
+        """Return the bytes read so far."""
         return self._bytes_before + sum(file.tell() for file in self._files)
 
     def lines(self) -> Iterator[Line]:
@@ -93,7 +93,7 @@ class DirectoryLog:
                     self._files, self._paths, (False, True), strict=True
                 )
             ]
-            # an impression goes before a click of the same time: merge keeps the order of streams
+            # an impression precedes a click of the same time: merge keeps the order of streams
             yield from heapq.merge(*streams, key=itemgetter(0))
         finally:
             self._bytes_before = sum(file.tell() for file in self._files)
@@ -103,7 +103,7 @@ class DirectoryLog:
 
 
 def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
-    """Yield the lines of one file with keys and times; a time never goes back."""
+    """Yield the lines of one file with keys and times; times never decrease."""
     decode = msgspec.json.Decoder(_LineHead).decode
     time_ms = 0
     for line in text:
@@ -114,7 +114,7 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         try:
             head = decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # sent all the same: the joiner says what is wrong with it
+            pass  # sent anyway: the joiner writes it to the dead letters with the reason
         else:
             time_ms = max(time_ms, int(head.timestamp_ms))
             key = head.impression_id.encode() if head.impression_id else None
@@ -134,6 +134,4 @@ def _path_of(directory: Path, stem: str) -> Path:
     for path in (directory / f"{stem}.ndjson.zst", directory / f"{stem}.ndjson"):
         if path.is_file():
             return path
-    raise NoEventsError(
-        f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}, found neither"
-    )
+    raise NoEventsError(f"expected {stem}.ndjson or {stem}.ndjson.zst in {directory}, got neither")

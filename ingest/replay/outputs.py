@@ -1,9 +1,9 @@
-"""Where a replay sends its lines: straight to Kafka, or so that it can go on after a kill.
+"""Writes the events of a replay to Kafka: plainly, or resumably after a kill.
 
-A resumable replay writes transactions. Each commits, with its messages, how many lines of the logs
-were taken: as an offset of a group of the replay's own, on a partition that merely has to exist. So
-what was sent and how far it came are one truth, and whoever starts the replay again, while the dead
-one's last transaction may still be open, reads the count only after that has ended.
+A resumable replay writes transactions. With its messages, each transaction commits how many lines
+of the logs were taken: as an offset of the replay's own group, on a partition that only has to
+exist. So messages and progress always agree. A restarted replay first waits until the last
+transaction of the killed one has ended, and then reads the count.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 
 class EventWriter(Protocol):
-    """Takes messages, and notes how many lines they came from."""
+    """Writes messages, and records how many lines they came from."""
 
     resumed_at: int
-    """Lines that were taken before."""
+    """Lines taken by an earlier run."""
     complete: bool
-    """Whether all was sent before."""
+    """Whether an earlier run sent everything."""
 
     def send(self, target: Source, value: bytes, key: bytes | None) -> None:
-        """Take a message. Raises what Kafka said of an earlier one."""
+        """Queue a message. Raises the error of an earlier one."""
 
     def commit(self, taken: int, *, complete: bool = False) -> None:
-        """Have readers see what was sent; `taken` lines it came from."""
+        """Make the messages visible to readers; they came from `taken` lines."""
 
     def close(self) -> None:
-        """Disconnect. What was sent and not committed may be lost."""
+        """Disconnect. Uncommitted messages may be lost."""
 
 
 class PlainEventWriter:
-    """Straight to Kafka: seen at once, and begun anew by whoever starts again."""
+    """Writes directly: messages are visible at once, and a restart begins from the start."""
 
     def __init__(self, settings: KafkaSettings, linger_ms: int) -> None:
         self.resumed_at, self.complete = 0, False
@@ -59,7 +59,7 @@ class PlainEventWriter:
         self._writer.send(target, value, key)
 
     def commit(self, taken: int, *, complete: bool = False) -> None:  # noqa: ARG002
-        """Wait until Kafka has all of it, at the end; until then it has what it has."""
+        """Wait until Kafka has every message, if `complete`; else do nothing."""
         if complete:
             self._writer.flush()
 
@@ -72,18 +72,18 @@ class _ReplayCheckpoint(msgspec.Struct):
     """The metadata of the committed offset."""
 
     of: str
-    """Digest of what is replayed."""
+    """Digest of the files."""
     complete: bool = False
 
 
 class ResumableEventWriter:
-    """In transactions that hold the count of lines.
+    """Writes in transactions that also commit the count of lines.
 
-    Raises BadCheckpoint if a replay of this name was of something else.
+    Raises BadCheckpoint if a replay with this name was of other files.
     """
 
     def __init__(self, settings: KafkaSettings, name: str, topic: str, what: Sequence[str]) -> None:
-        """`topic` is any that exists; `what` tells this replay from another."""
+        """topic: any that exists. what: identifies the files of this replay."""
         group = f"headrace.replay.{name}"
         self._digest = hashlib.blake2b("\n".join(what).encode(), digest_size=8).hexdigest()
         self._place = Source(topic, 0)
@@ -91,7 +91,7 @@ class ResumableEventWriter:
         self._messages: list[Outgoing] = []
         self._taken = 0
         try:
-            # fences a predecessor that still lives, and ends what it left open, before we read
+            # before the count is read, this fences a living predecessor and ends its transaction
             self._transactions = KafkaTransactions(settings, group, self._offsets)
             self.resumed_at, self.complete = self._read(name, what)
         except BaseException:
@@ -103,11 +103,11 @@ class ResumableEventWriter:
         self._messages.append(Outgoing(target, value, key))
 
     def commit(self, taken: int, *, complete: bool = False) -> None:
-        """Write what was kept, with the count, in one transaction."""
+        """Write the kept messages and the count in one transaction."""
         if not self._messages and not complete:
             return
-        note = msgspec.json.encode(_ReplayCheckpoint(self._digest, complete)).decode()
-        self._transactions.write(self._messages, {self._place: Committed(taken, note)})
+        checkpoint = msgspec.json.encode(_ReplayCheckpoint(self._digest, complete)).decode()
+        self._transactions.write(self._messages, {self._place: Committed(taken, checkpoint)})
         self._messages.clear()
 
     def close(self) -> None:
@@ -119,10 +119,10 @@ class ResumableEventWriter:
         found = self._transactions.committed([self._place]).get(self._place)
         if found is None:
             return 0, False
-        note = msgspec.json.decode(found.metadata, type=_ReplayCheckpoint)
-        if note.of != self._digest:
+        checkpoint = msgspec.json.decode(found.metadata, type=_ReplayCheckpoint)
+        if checkpoint.of != self._digest:
             raise BadCheckpoint(
-                f"expected the replay {name!r} to go on with {', '.join(what)}, found that it was "
-                "begun with other files: choose another name"
+                f"expected the replay {name!r} to continue with {', '.join(what)}, got other files "
+                "than it began with: choose another name"
             )
-        return found.offset, note.complete
+        return found.offset, checkpoint.complete

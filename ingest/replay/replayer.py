@@ -1,14 +1,13 @@
-"""Files into Kafka: logs of events replayed as it happened, or as fast as the pipeline follows.
+"""Replays logs of events into Kafka, at their original pace or as fast as the pipeline follows.
 
-What the files hold says `ingest.replay.ndjson` (directories of NDJSON) and `ingest.replay.tables`
-(other tables, by a layout). Several logs are replayed one after another.
+`ingest.replay.ndjson` reads directories of NDJSON, `ingest.replay.tables` other tables with a
+layout. Several logs are replayed one after another.
 
-Original times are kept. What makes them mean something at any speed is ticks: events with a time
-and nothing else, sent to every partition from time to time, so that a partition nothing happens in
-is known to have reached it, and after the last event one past the label window, so that every
-window closes.
+Events keep their original times. Ticks give these times a meaning at any speed: events with only a
+time, sent to every partition at intervals, so that event time advances in idle partitions too.
+After the last event a tick past the label window closes every window.
 
-A replay with a name can be killed and started again: how many lines were sent is committed in the
+A replay with a name can be killed and restarted. It commits the number of lines sent in the
 transactions that hold them (`ingest.replay.outputs`), so each line is in Kafka once.
 """
 
@@ -41,37 +40,37 @@ Before: TypeAlias = "Callable[[Sequence[Line], float], None]"
 
 __all__ = ["NoEventsError", "ReplayProgress", "ReplayResult", "ReplaySettings", "replay"]
 
-_LINES_A_LOOK = 2_000
-"""Between two looks at progress, lag, ticks and the stop: some 10 ms at full speed."""
+_LINES_A_CHECK = 2_000
+"""Between two checks of progress, lag, ticks and the stop: some 10 ms at full speed."""
 _LINES_SHOWN = 250
-"""At most, to whoever is shown lines before they are sent: they wait for it together."""
+"""Most lines passed to `before` at a time: they wait together while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """How fast to replay."""
+    """Speed and intervals of a replay."""
 
     speed: float | None = None
-    """Times real time; None: as fast as the pipeline follows."""
+    """Multiple of real time; None: as fast as the pipeline follows."""
     lag_limit: int = 200_000
-    """Events that may wait to be joined before replay waits: some seconds of work."""
+    """Events that may wait to be joined before the replay waits: some seconds of work."""
     tick_interval_s: float = 0.5
-    """Between ticks when paced, in wall time: so long an idle partition holds the others up."""
+    """Wall time between ticks of a paced replay: how long an idle partition holds up the others."""
     linger_ms: int = 2
-    """How long a message may wait for others to travel with."""
+    """How long a message may wait for others to share a request."""
     resume_as: str | None = None
-    """Name under which a replay that was killed goes on where it was; None: it begins anew."""
+    """Name under which a killed replay continues; None: a restart begins from the start."""
     commit_interval_s: float = 0.25
-    """Between transactions of a replay with a name: so long its events are not yet to be seen."""
+    """Between transactions of a replay with a name: how long its events stay invisible."""
 
 
 @dataclass(slots=True)
 class LogReplayed:
-    """What one log held."""
+    """Totals of one log."""
 
     path: Path
     impressions: int = 0
-    """Lines, malformed ones too."""
+    """Lines, including malformed ones."""
     clicks: int = 0
     first_ms: int = 0
     """Event time of its first event."""
@@ -80,29 +79,29 @@ class LogReplayed:
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What was replayed."""
+    """Totals of a replay."""
 
     logs: list[LogReplayed] = field(default_factory=list)
     stopped: bool = False
-    """Whether it was stopped before the end; then windows were not closed by a last tick."""
+    """Whether it was stopped before the end; then no last tick closed the windows."""
 
     resumed: int = 0
-    """Lines, among those of the logs, that were sent before this replay began."""
+    """Lines of the logs that were sent before this run."""
 
     @property
     def events(self) -> int:
-        """Lines sent, by this replay and by those that it resumed."""
-        return sum(each.impressions + each.clicks for each in self.logs)
+        """Lines sent, by this run and by those that it resumed."""
+        return sum(log.impressions + log.clicks for log in self.logs)
 
 
 class ReplayProgress(NamedTuple):
-    """Where a replay stands."""
+    """The progress of a replay."""
 
     events: int
     event_ms: int
     """Event time reached."""
     bytes_read: int
-    """Of the files as they lie on disk."""
+    """Of the files on disk."""
     bytes_total: int
 
 
@@ -121,47 +120,47 @@ def replay(
 ) -> ReplayResult:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
-    paths: directories, or with a `layout` files. `lag` returns how many events wait to be joined:
-    replay at full speed keeps it within the limit. `before` is shown lines that are about to be
-    sent, all of one time together, and how many seconds late they are. Returns early when `stop`
-    is set.
-    Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused;
-    of a replay with a name also BadCheckpoint, if it was another's, and TransactionAborted: started
-    again, it goes on.
+    paths: directories, or files if there is a `layout`. lag: returns how many events wait to be
+    joined; a replay at full speed keeps it within the limit. before: called with the lines about to
+    be sent, all lines of one time together, and how many seconds late they are. Returns early when
+    `stop` is set.
+    Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a
+    replay with a name also BadCheckpoint, if the name belongs to other files, and
+    TransactionAborted, after which a restart continues.
     """
     logs: list[EventLog] = [
         DirectoryLog(path) if layout is None else TableLog(path, layout) for path in paths
     ]
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
-    outlet: EventWriter
+    writer: EventWriter
     if settings.resume_as is None:
-        outlet = PlainEventWriter(kafka, settings.linger_ms)
+        writer = PlainEventWriter(kafka, settings.linger_ms)
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
-        outlet = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what)
-    run = _ReplayRun(logs, outlet, settings, topics, partitions, stop, lag, progress, before)
+        writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what)
+    run = _ReplayRun(logs, writer, settings, topics, partitions, stop, lag, progress, before)
     try:
         if not run.send_logs():
             run.replayed.stopped = True
             if settings.resume_as is None:
-                run.tick(run.event_ms)  # what was sent is not to wait for what will not come
-        elif not outlet.complete:
+                run.tick(run.event_ms)  # partitions must not wait for events that will not come
+        elif not writer.complete:
             run.tick(run.event_ms + window_ms + 1)
-            outlet.commit(run.taken, complete=True)
+            writer.commit(run.taken, complete=True)
     finally:
-        outlet.close()
+        writer.close()
     run.report()
     return run.replayed
 
 
 class _ReplayRun:
-    """One replay under way."""
+    """One run of a replay."""
 
     def __init__(
         self,
         logs: Sequence[EventLog],
-        outlet: EventWriter,
+        writer: EventWriter,
         settings: ReplaySettings,
         topics: EventTopics,
         partitions: int,
@@ -170,7 +169,7 @@ class _ReplayRun:
         progress: Callable[[ReplayProgress], None] | None,
         before: Before | None,
     ) -> None:
-        self._logs, self._outlet = logs, outlet
+        self._logs, self._writer = logs, writer
         self._settings, self._topics = settings, topics
         self._partitions, self._stop = partitions, stop
         self._lag, self._progress, self._before = lag, progress, before
@@ -178,11 +177,11 @@ class _ReplayRun:
         self._ticked_s = self._committed_s = time.monotonic()
         self.event_ms = 0
         self.taken = 0
-        """Lines of all logs so far, those too that were sent by a replay before this one."""
+        """Lines of all logs so far, including those sent by an earlier run."""
         self.replayed = ReplayResult()
 
     def send_logs(self) -> bool:
-        """Send the events of all logs; return whether it came to their end."""
+        """Send the events of all logs; return False if stopped before their end."""
         for log in self._logs:
             totals = LogReplayed(log.path)
             self.replayed.logs.append(totals)
@@ -199,42 +198,42 @@ class _ReplayRun:
         return True
 
     def _skip(self, lines: Iterator[Line], totals: LogReplayed) -> bool:
-        """Take the lines that were sent before; return False if told to stop."""
-        while (left := self._outlet.resumed_at - self.taken) > 0:
+        """Skip the lines sent by an earlier run; return False if stopped."""
+        while (left := self._writer.resumed_at - self.taken) > 0:
             before = self.taken
-            for line in islice(lines, min(left, _LINES_A_LOOK)):
+            for line in islice(lines, min(left, _LINES_A_CHECK)):
                 self._note(line, totals)
                 self.replayed.resumed += 1
             self.report()
             if self._stop.is_set():
                 return False
             if self.taken == before:
-                break  # the rest is in the logs behind
+                break  # the rest is in the next logs
         return True
 
     def tick(self, time_ms: int) -> None:
-        """Tell every partition of both topics that this time is reached."""
+        """Advance every partition of both topics to this time."""
         if time_ms <= 0:
             return  # no line had a time yet
         value = msgspec.json.encode({"timestamp_ms": time_ms})
         for target in self._targets:
             for partition in range(self._partitions):
-                self._outlet.send(Source(target.topic, partition), value, None)
+                self._writer.send(Source(target.topic, partition), value, None)
         self._ticked_s = time.monotonic()
 
     def report(self) -> None:
-        """Say where we stand."""
+        """Report the progress."""
         if self._progress is not None:
             read = sum(log.bytes_read() for log in self._logs)
             total = sum(log.bytes_total for log in self._logs)
             self._progress(ReplayProgress(self.replayed.events, self.event_ms, read, total))
 
     def _commit(self) -> None:
-        self._outlet.commit(self.taken)
+        self._writer.commit(self.taken)
         self._committed_s = time.monotonic()
 
     def _send_all(self, lines: Iterator[Line], totals: LogReplayed) -> None:
-        most = _LINES_A_LOOK if self._before is None else _LINES_SHOWN
+        most = _LINES_A_CHECK if self._before is None else _LINES_SHOWN
         for group in _of_whole_times(lines, most):
             self._send_together(group, totals, 0.0)
             self.tick(self.event_ms)
@@ -246,7 +245,7 @@ class _ReplayRun:
                 return
 
     def _let_follow(self) -> None:
-        """Wait while more events wait to be joined than the limit."""
+        """Wait while more events than the limit wait to be joined."""
         if self._lag is None:
             return
         while self._lag() > self._settings.lag_limit and not self._stop.wait(0.02):
@@ -256,7 +255,7 @@ class _ReplayRun:
         begun_s, first_ms = time.monotonic(), None
         pause_s = min(self._settings.tick_interval_s, self._settings.commit_interval_s)
         most = 1 if self._before is None else _LINES_SHOWN
-        group: list[Line] = []  # due, and not yet sent
+        group: list[Line] = []  # due and not yet sent
         group_due_s = begun_s
         for line in lines:
             if first_ms is None:
@@ -265,7 +264,7 @@ class _ReplayRun:
             full = len(group) >= most and line.time_ms > group[-1].time_ms
             if group and (full or due_s > time.monotonic()):
                 self._send_together(group, totals, time.monotonic() - group_due_s)
-                self._pass_time(self.event_ms)  # though there be no time to wait
+                self._pass_time(self.event_ms)  # even if there is no time to wait
                 group = []
             while (wait_s := due_s - time.monotonic()) > 0:
                 self._pass_time(line.time_ms - int(wait_s * 1000 * speed) - 1)
@@ -278,7 +277,7 @@ class _ReplayRun:
         self._send_together(group, totals, time.monotonic() - group_due_s)
 
     def _pass_time(self, reached_ms: int) -> None:
-        """Tick and commit, if that is due; the events up to this time are all sent."""
+        """Tick and commit, if due; all events up to this time are sent."""
         now_s = time.monotonic()
         if now_s - self._ticked_s > self._settings.tick_interval_s:
             self.tick(reached_ms)
@@ -295,7 +294,7 @@ class _ReplayRun:
 
     def _send(self, line: Line, totals: LogReplayed) -> None:
         self._note(line, totals)
-        self._outlet.send(self._targets[line.is_click], line.value, line.key)
+        self._writer.send(self._targets[line.is_click], line.value, line.key)
 
     def _note(self, line: Line, totals: LogReplayed) -> None:
         self.taken += 1
@@ -309,7 +308,7 @@ class _ReplayRun:
 
 
 def _of_whole_times(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """Yield the lines in groups of so many; more, where they are of one time."""
+    """Yield the lines in groups of `most`; larger if the lines of one time need it."""
     group: list[Line] = []
     for line in lines:
         if len(group) >= most and line.time_ms > group[-1].time_ms:

@@ -1,13 +1,13 @@
-"""Tables as logs of events: files of other shapes, by a layout that names their columns.
+"""Reads tables as logs of events: files of other shapes, with a layout of their columns.
 
-Each row becomes an impression, and perhaps a click that is sent when its time has come. What cannot
-be read as a row, or has a time that cannot be read, is sent as it is and ends as a dead letter,
-like any event that cannot be used.
+Each row becomes an impression, and perhaps a click that is sent at its time. A row that cannot be
+read, or whose time cannot be read, is sent unchanged and becomes a dead letter, like any unusable
+event.
 
-CSV, Parquet and NDJSON, read some thousand rows at a time as columns of plain values.
-
-CSV is text throughout: what the first rows of a file look like says nothing of the others. A line
-that is no row (too many columns, no JSON object) comes as it is, before the rows behind it.
+CSV, Parquet and NDJSON are read some thousand rows at a time, as columns of plain values. CSV is
+text throughout, because the first rows of a file do not determine the types of the others. A line
+that is not a row (too many columns, not a JSON object) is passed on unchanged, before the rows
+after it.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _CODECS = {".zst": "zstd", ".gz": "gzip"}
 
 
 class TableBlock(NamedTuple):
-    """Some rows."""
+    """Some rows of a file."""
 
     rows: int
     columns: dict[str, list[Any]]
-    """Of the columns wanted: a value a row, None where there is none."""
+    """The chosen columns: one value a row, None if missing."""
 
 
 class TableFile:
@@ -62,21 +62,21 @@ class TableFile:
         layout: FileLayout,
         choose: Callable[[list[str]], list[str]],
     ) -> None:
-        """`choose` returns the columns wanted of those there are."""
+        """choose: returns the columns to read among those of the file."""
         self.path = path
         self._kind, self._layout, self._choose = kind, layout, choose
         self.bytes_read = 0
-        """Of the file as it lies on disk; of Parquet in proportion to its rows."""
+        """Of the file on disk; for Parquet in proportion to its rows."""
 
     def blocks(self) -> Iterator[TableBlock | bytes]:
-        """Yield rows, and lines that are none."""
+        """Yield blocks of rows, and lines that are not rows."""
         if self._kind == "parquet":
             yield from self._parquet()
             return
         with self.path.open("rb") as file:
             read = self._csv if self._kind == "csv" else self._ndjson
             for block in read(self._unpacked(file)):
-                if not file.closed:  # Arrow closes what it has read to the end
+                if not file.closed:  # Arrow closes a file that it has read to the end
                     self.bytes_read = file.tell()
                 yield block
         self.bytes_read = self.path.stat().st_size
@@ -147,7 +147,7 @@ class TableFile:
 
     def _block_of(self, rows: list[dict[str, Any]]) -> TableBlock:
         there = list(dict.fromkeys(name for row in rows for name in row))
-        # a column that no row of this block has is absent, not a mistake in the layout
+        # a column that this block lacks is absent, not a mistake in the layout
         wanted = self._choose(there)
         return TableBlock(len(rows), {name: [row.get(name) for row in rows] for name in wanted})
 
@@ -167,22 +167,22 @@ Event = dict[str, Any]
 
 
 class TableLog:
-    """One file of a layout. Raises SpecError if the file is not there, or of no known format."""
+    """One file with a layout. Raises SpecError if it is missing or has no known format."""
 
     def __init__(self, path: Path, layout: LogLayout) -> None:
         self.path = path
         self._layout, self._kind = layout, layout.format_of(path)
         if not path.is_file():
-            raise SpecError(f"{path}: expected a file of events, found none")
+            raise SpecError(f"{path}: expected a file of events, got no such file")
         self._file = self._opened()
 
     @property
     def bytes_total(self) -> int:
-        """Of the file as it lies on disk."""
+        """Size of the file on disk."""
         return self.path.stat().st_size
 
     def bytes_read(self) -> int:
-        """How many of them were read."""
+        """Return the bytes read so far."""
         return self._file.bytes_read
 
     def lines(self) -> Iterator[Line]:
@@ -213,7 +213,7 @@ class TableLog:
 
     def _wanted(self, there: list[str]) -> list[str]:
         try:
-            # of NDJSON a column may be absent for a while; of the others it is there or never
+            # NDJSON may lack a column in some blocks; in other formats it exists or never will
             return self._layout.columns(there, strict=self._kind != "ndjson")
         except SpecError as error:
             raise SpecError(f"{self.path}: {error}") from error
@@ -248,7 +248,7 @@ class TableLog:
         stem = self.path.name.partition(".")[0]
         if column is None:
             return [f"{stem}-{first + i}" for i in range(block.rows)]
-        # a row without an id is an event without one: a dead letter
+        # a row without an id becomes an event without one: a dead letter
         return ["" if value is None else str(value) for value in _column(block, column)]
 
     def _fields(self, block: TableBlock) -> dict[str, Sequence[Any]]:
@@ -285,8 +285,8 @@ class TableLog:
         else:
             assert click.column is not None
             when = [
-                None if said in _NOT_CLICKED or time_ms is None else time_ms + click.delay_ms
-                for said, time_ms in zip(_column(block, click.column), times, strict=True)
+                None if value in _NOT_CLICKED or time_ms is None else time_ms + click.delay_ms
+                for value, time_ms in zip(_column(block, click.column), times, strict=True)
             ]
         values = _column(block, click.value) if click.value else [None] * block.rows
         clicks: list[Event | None] = []
@@ -305,7 +305,7 @@ def _column(block: TableBlock, name: str) -> Sequence[Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return a number for a text that is one; anything else as it is."""
+    """Return the number of a text that has one; other values unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -343,7 +343,7 @@ def _milliseconds(moment: datetime) -> int:
 
 
 def _as_json(value: Any) -> Any:
-    """Return what orjson cannot write as what it can: columns of Parquet have many types."""
+    """Return a JSON form of a value that orjson cannot write; Parquet has many types."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, datetime | date):

@@ -165,7 +165,7 @@ def test_a_function_repairs_what_it_can(tmp_path: Path) -> None:
     broken = letter(record(3, b'{"impression_id":"a"}'))
     assert repairs.repair(broken) == {"impression_id": "a", "timestamp_ms": NOW_MS + 3}
     assert repairs.repair(letter(record(0, b"[]"), Reason.NOT_AN_OBJECT)) is None
-    with pytest.raises(BadRepair, match="an object or None for impressions/0@4, found int"):
+    with pytest.raises(BadRepair, match="an object or None for impressions/0@4, got int"):
         repairs.repair(letter(record(4, b"[]"), Reason.NOT_AN_OBJECT))
     with pytest.raises(BadRepair, match="impressions/0@5: ZeroDivisionError"):
         repairs.repair(letter(record(5, b"[]"), Reason.NOT_AN_OBJECT))

@@ -259,11 +259,11 @@ def test_a_layout_that_is_none_is_refused_with_its_line(text: str, said: str) ->
 
 
 def test_a_file_that_does_not_fit_its_layout_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"criteo.*found nothing\.toml"):
+    with pytest.raises(SpecError, match=r"criteo.*got nothing\.toml"):
         load_layout("nothing.toml")
     layout = parse_layout('[event]\ntimestamp = "time"', "l.toml")
     path = tmp_path / "a.csv"
-    with pytest.raises(SpecError, match="found none"):
+    with pytest.raises(SpecError, match="got no such file"):
         TableLog(path, layout)
     path.write_text("tyme,x\n1,2\n")
     with pytest.raises(SpecError, match=r'did you mean "tyme"'):

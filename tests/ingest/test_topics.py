@@ -26,8 +26,8 @@ def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
     ensure_topics(settings, [replace(shown, preferred=chosen)])
     told = ensure_topics(settings, wanted)
     assert told == [
-        f"topic {shown.name}: compression.type=zstd, where headrace would choose producer",
-        f"topic {shown.name}: retention.ms=3600000, where headrace would choose 604800000",
+        f"topic {shown.name}: compression.type=zstd, headrace's default is producer",
+        f"topic {shown.name}: retention.ms=3600000, headrace's default is 604800000",
     ]
     more = f"topic {shown.name}: expected 3 replicas, got 1"
     with pytest.raises(TopicMismatch, match=more):

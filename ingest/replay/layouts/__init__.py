@@ -1,1 +1,1 @@
-"""Layouts of data sets that many people have, as files that `ingest.replay.layout` reads."""
+"""Layouts of well-known data sets, as files that `ingest.replay.layout` reads."""
