@@ -76,6 +76,8 @@ class MemoryStore:
         self._shape: Shape | None = None
         self._complete = False
         self._buckets: dict[int, BucketState] = {}
+        self._loads: dict[int, int] = {}  # bucket -> the last load that began, until it ends
+        self._begun_loads = 0
         self._lock = threading.RLock()
 
     def create(self, shape: Shape) -> None:
@@ -84,6 +86,11 @@ class MemoryStore:
             self.begin(shape)
             if not self._complete:
                 for bucket in self.missing():
+                    if bucket in self._loads:
+                        raise BucketExists(
+                            f"bucket {bucket} is partly filled: complete the restore of the "
+                            "model, or drop the model"
+                        )
                     self._buckets[bucket] = BucketState(self._nonces())
             self.finish()
 
@@ -107,11 +114,20 @@ class MemoryStore:
         """See Store.load."""
         with self._lock:
             if bucket not in self.missing():
-                raise BucketExists(f"bucket {bucket} is there already")
+                raise BucketExists(f"bucket {bucket} exists")
+            self._begun_loads += 1
+            self._loads[bucket] = token = self._begun_loads
             state = BucketState(self._nonces(), version, trimmed=version, marks=dict(marks))
             for rows in chunks:
+                self._check_load(bucket, token)
                 state.write(version, rows)
+            self._check_load(bucket, token)
+            del self._loads[bucket]
             self._buckets[bucket] = state
+
+    def _check_load(self, bucket: int, token: int) -> None:
+        if self._loads.get(bucket) != token:
+            raise BucketExists(f"bucket {bucket} exists, or another process fills it")
 
     def finish(self) -> None:
         """See Store.finish."""
@@ -123,7 +139,7 @@ class MemoryStore:
     def drop(self) -> None:
         """See Store.drop."""
         with self._lock:
-            self._shape, self._complete, self._buckets = None, False, {}
+            self._shape, self._complete, self._buckets, self._loads = None, False, {}, {}
 
     def shape(self) -> Shape:
         """See Store.shape."""
@@ -241,6 +257,7 @@ class MemoryStore:
         """Lose the bucket, as a shard does that comes back without its data."""
         with self._lock:
             self._buckets.pop(bucket, None)
+            self._loads.pop(bucket, None)
 
     def _state(self, bucket: int) -> BucketState:
         if bucket not in self._buckets:

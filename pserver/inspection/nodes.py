@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pserver.errors import AccessRefused, StoreError, Unreachable
+from headrace.pserver.redis_backend import functions_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -188,12 +189,6 @@ def _settings(nodes: ClusterClient, place: Place) -> dict[str, str] | None:
 
 def _functions(nodes: ClusterClient, place: Place) -> int | None:
     try:
-        return int(nodes.ask(place, "FCALL_RO", "headrace_version", 0))
+        return functions_version(nodes.ask, place)
     except AccessRefused:
         return None
-    except Unreachable:
-        raise
-    except StoreError as error:
-        if "Function not found" not in str(error):
-            raise
-        return 0

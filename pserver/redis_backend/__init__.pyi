@@ -2,10 +2,12 @@ from .acl import ROLES as ROLES
 from .acl import rule as rule
 from .address import with_login as with_login
 from .address import without_login as without_login
-from .cluster_client import LIBRARY_VERSION as LIBRARY_VERSION
-from .cluster_client import Call as Call
 from .cluster_client import ClusterClient as ClusterClient
-from .cluster_client import Place as Place
+from .node_connection import Call as Call
+from .node_connection import Place as Place
+from .node_connection import WaitLimits as WaitLimits
 from .redis_store import RedisStore as RedisStore
 from .redis_store import StoreSettings as StoreSettings
 from .redis_store import open_store as open_store
+from .server_requirements import LIBRARY_VERSION as LIBRARY_VERSION
+from .server_requirements import functions_version as functions_version

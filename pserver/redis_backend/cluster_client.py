@@ -1,170 +1,63 @@
-"""The servers behind a store: which node has which slot, and many commands sent to many of them.
+"""A client for the servers behind a store: the map of slots, and commands for many nodes at once.
 
-Commands go out in one write a node, to all nodes before any answer is read, so that nodes work at
-the same time. Every command gets an answer of its own: a reply, or the error of `pserver.errors`
-that says what to do next. What could not be asked or did not answer in time is `Unreachable`; other
-nodes' answers are not lost by that. Nothing is ever sent twice behind the caller's back, but for
-what a server refused to do because it is elsewhere (MOVED, ASK) or has no such function yet.
-
-A node that failed is left alone for a moment, so that following the others does not wait for it;
-then it is asked with a short limit before it is trusted with more.
+Every node gets its first commands before any answer is read, so the nodes work at the same time.
+Every command has an answer of its own: a reply, or the error of `pserver.errors` that names the
+next step. A command that could not be sent or was not answered in time is `Unreachable`, and the
+answers of other nodes are kept. Nothing is sent twice behind the caller's back, with two
+exceptions in which the server did nothing: the slot is on another node (MOVED, ASK), or the
+server lacks the function.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import hiredis
 import redis
 from redis import exceptions
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.redis_backend.address import SETTING, connection_options
+from headrace.pserver.redis_backend.address import SETTING
 from headrace.pserver.redis_backend.error_translation import translated
+from headrace.pserver.redis_backend.node_connection import (
+    Call,
+    NodeConnections,
+    NodeExchange,
+    Place,
+    WaitLimits,
+)
+from headrace.pserver.redis_backend.server_requirements import (
+    check_eviction,
+    check_functions,
+    function_is_missing,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from redis.connection import Connection
+    from collections.abc import Sequence
 
     from headrace.pserver.redis_backend.address import RedisAddress
 
-LIBRARY_VERSION = 2
-"""Of functions.lua. A node with an older one gets this one; with a newer one we stop."""
-
-_LIBRARY = Path(__file__).with_name("functions.lua")
-
 _ROUNDS = 4
-"""A command may be sent elsewhere three times, as slots move, before its bucket is unreachable."""
-_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.05, 1.0
-"""How long a node that failed is left alone; doubled at each failure."""
-_ASK_LIMIT_S = 0.25
-"""How long a node that failed has to answer, before it is trusted again."""
+"""A command may be sent to another node three times, as slots move, before it is Unreachable."""
 _LOOK_EVERY_S = 0.25
-"""Between two looks at who has which slot, while nodes fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitLimits:
-    """How long to wait for a server."""
-
-    connect_timeout_ms: int = 2_000
-    """A server that is there takes a connection at once; a wrong address must fail in seconds."""
-    answer_timeout_ms: int = 5_000
-    """Longer than a server's pauses (a fork, an fsync), short enough to turn to its successor."""
-
-
-class Call(NamedTuple):
-    """One command for the node that has `key`."""
-
-    key: bytes
-    words: tuple[bytes | str | int, ...]
-    tail: bytes = b""
-    """More words, made by the thousand without one Python object each: as they go on the wire."""
-    tail_words: int = 0
-
-    def packed(self) -> tuple[bytes, ...]:
-        """The command as it goes on the wire, in parts."""
-        # not by the connection, which looks at every word three times before it calls this
-        whole = hiredis.pack_command(self.words)  # type: ignore[arg-type]  # of any length
-        if not self.tail_words:
-            return (whole,)
-        count = b"*%d" % (len(self.words) + self.tail_words)
-        return count, whole[whole.index(b"\r\n") :], self.tail
-
-
-_ASKING = Call(b"", ("ASKING",))
-
-Place = tuple[str, int]
-
-
-class _Node:
-    """One server: its connections, and whether it answers."""
-
-    def __init__(self, place: Place, address: RedisAddress, waiting: WaitLimits) -> None:
-        self.name = f"{place[0]}:{place[1]}"
-        self._options: dict[str, Any] = {
-            "host": place[0],
-            "port": place[1],
-            **connection_options(address),
-        }
-        self._pool = self._make_pool(
-            waiting.connect_timeout_ms / 1000, waiting.answer_timeout_ms / 1000
-        )
-        self._pause_s = 0.0
-        self._ask_at_s = 0.0
-        self._trouble: StoreError | None = None
-
-    def _make_pool(self, connect_timeout_s: float, answer_timeout_s: float) -> Any:
-        return redis.ConnectionPool(
-            socket_connect_timeout=connect_timeout_s,
-            socket_timeout=answer_timeout_s,
-            **self._options,
-        )
-
-    def send(self, calls: Iterable[Call]) -> Connection:
-        """Write commands; return the connection that will bring the answers. Raises redis' own."""
-        if self._trouble is not None:
-            if time.monotonic() < self._ask_at_s:
-                raise self._trouble
-            self._ask()
-        connection: Connection = self._pool.get_connection()
-        try:
-            packed = b"".join([part for call in calls for part in call.packed()])
-            connection.send_packed_command([packed])  # type: ignore[no-untyped-call]
-        except BaseException:
-            self.give_back(connection, whole=False)
-            raise
-        return connection
-
-    def _ask(self) -> None:
-        pool = self._make_pool(_ASK_LIMIT_S, _ASK_LIMIT_S)
-        try:
-            connection = pool.get_connection()
-            connection.send_command("PING")
-            connection.read_response()
-        finally:
-            pool.disconnect()
-
-    def give_back(self, connection: Connection, *, whole: bool) -> None:
-        """Take a connection back; unless all its answers were read, it is closed."""
-        if not whole:
-            connection.disconnect()  # type: ignore[no-untyped-call]
-        self._pool.release(connection)
-
-    def failed(self, error: StoreError) -> None:
-        """Leave the node alone for a moment."""
-        self._pause_s = min(max(2 * self._pause_s, _LEAST_PAUSE_S), _MOST_PAUSE_S)
-        self._ask_at_s = time.monotonic() + self._pause_s
-        self._trouble = error
-        self._pool.disconnect(inuse_connections=False)
-
-    def answered(self) -> None:
-        """Trust the node again."""
-        self._trouble, self._pause_s = None, 0.0
-
-    def close(self) -> None:
-        self._pool.disconnect()
+"""Between two reads of the map of slots, while nodes fail."""
 
 
 class ClusterClient:
-    """All nodes of one store, found from its address. Safe for use from several threads."""
+    """The nodes of one store, found from its address. Safe for use from several threads."""
 
     def __init__(
         self, address: RedisAddress, waiting: WaitLimits, *, read_only: bool = False
     ) -> None:
-        """Connect; unless all we do is read, see that every node has the functions.
+        """Connect. Unless `read_only`, load the functions and check the eviction policy of nodes.
 
         Raises StoreError.
         """
         self._address, self._waiting, self._read_only = address, waiting, read_only
         self._lock = threading.Lock()
-        self._nodes: dict[Place, _Node] = {}
+        self._nodes: dict[Place, NodeConnections] = {}
         self._slots: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._looked_at_s = 0.0
         self._look(first=True)
@@ -187,7 +80,7 @@ class ClusterClient:
         return sorted({self._node(place).name for place in self._slots if place is not None})
 
     def known(self) -> list[Place]:
-        """Return every node named in the address or heard of since, whether it answers or not."""
+        """Return every node in the address or found since, whether it answers or not."""
         return list(dict.fromkeys([*self._address.hosts, *self._nodes]))
 
     def name_of(self, key: bytes) -> str:
@@ -208,86 +101,78 @@ class ClusterClient:
         asking: dict[int, Place],
         answers: list[Any],
     ) -> list[int]:
-        """Send those that wait, note their answers; return those to be sent again elsewhere."""
-        by_place: dict[Place, list[int]] = {}
+        """Send the waiting commands, note their answers; return those to be sent again."""
+        by_place: dict[Place, list[tuple[int, Call, bool]]] = {}
         for index in waiting:
-            place = asking.get(index) or self._slots[key_slot(calls[index].key)]
+            asked = asking.pop(index, None)
+            place = asked or self._slots[key_slot(calls[index].key)]
             if place is None:
                 answers[index] = Unreachable(f"no node of {self._address} serves this slot")
             else:
-                by_place.setdefault(place, []).append(index)
-        sent: list[tuple[_Node, Place, Connection, list[int]]] = []
-        for place, indexes in by_place.items():
-            node = self._node(place)
-            commands: list[Call] = []
-            for index in indexes:
-                if index in asking:
-                    commands.append(_ASKING)
-                commands.append(calls[index])
-            try:
-                sent.append((node, place, node.send(commands), indexes))
-            except (OSError, redis.RedisError, StoreError) as error:
-                self._give_up(node, error, indexes, answers)
+                by_place.setdefault(place, []).append((index, calls[index], asked is not None))
+        exchanges = [
+            NodeExchange(self._node(place), place, commands) for place, commands in by_place.items()
+        ]
         again: list[int] = []
-        for node, place, connection, indexes in sent:
-            again += self._read(node, place, connection, indexes, asking, answers)
+        try:
+            under_way = exchanges
+            for exchange in under_way:
+                self._send(exchange, answers)
+            while under_way := [exchange for exchange in under_way if not exchange.ended]:
+                for exchange in under_way:  # one piece ahead of the one whose answers are read
+                    self._send(exchange, answers)
+                for exchange in under_way:
+                    again += self._read(exchange, asking, answers)
+        finally:
+            for exchange in exchanges:
+                exchange.close()
         return again
+
+    def _send(self, exchange: NodeExchange, answers: list[Any]) -> None:
+        try:
+            exchange.send()
+        except (OSError, redis.RedisError, StoreError) as error:
+            self._give_up(exchange, error, answers)
 
     def _read(
-        self,
-        node: _Node,
-        place: Place,
-        connection: Connection,
-        indexes: list[int],
-        asking: dict[int, Place],
-        answers: list[Any],
+        self, exchange: NodeExchange, asking: dict[int, Place], answers: list[Any]
     ) -> list[int]:
+        if exchange.ended:  # its last piece could not be sent
+            return []
         again, lacking = [], []
-        read = 0
         try:
-            for index in indexes:
-                if asking.pop(index, None):
-                    _read_one(connection)
-                answer = _read_one(connection)
-                read += 1
+            for index, answer in exchange.read():
                 answers[index] = answer
                 if isinstance(answer, redis.ResponseError):
-                    answers[index] = translated(answer, node.name)
-                    if self._redirected(answer, index, place, asking):
+                    answers[index] = translated(answer, exchange.node.name)
+                    if self._redirected(answer, index, exchange.place, asking):
                         again.append(index)
-                    elif "Function not found" in str(answer) and not self._read_only:
+                    elif function_is_missing(answer) and not self._read_only:
                         lacking.append(index)
         except (OSError, redis.RedisError) as error:
-            node.give_back(connection, whole=False)
-            self._give_up(node, error, indexes[read:], answers)
-        except BaseException:
-            node.give_back(connection, whole=False)
-            raise
+            self._give_up(exchange, error, answers)
         else:
-            node.give_back(connection, whole=True)
-            node.answered()
+            exchange.node.answered()
         if lacking:
             try:
-                self._load_functions(place)
+                check_functions(self.ask, exchange.place)
                 again += lacking
-            except StoreError as trouble:  # no memory for them, or a replica by now
+            except StoreError as refusal:  # newer ones, no memory for them, or a replica by now
                 for index in lacking:
-                    answers[index] = trouble
+                    answers[index] = refusal
         return again
 
-    def _give_up(
-        self, node: _Node, error: Exception, indexes: Iterable[int], answers: list[Any]
-    ) -> None:
-        known = translated(error, node.name)
+    def _give_up(self, exchange: NodeExchange, error: Exception, answers: list[Any]) -> None:
+        known = translated(error, exchange.node.name)
         if error is not known:
-            node.failed(known)
-        for index in indexes:
+            exchange.node.failed(known)
+        for index in exchange.abandon():
             answers[index] = known
 
     def _redirected(
         self, error: redis.ResponseError, index: int, place: Place, asking: dict[int, Place]
     ) -> bool:
-        """Whether the call was refused only because it has to be sent again, elsewhere."""
+        """Whether the call was refused only because its slot is on another node."""
         if isinstance(error, exceptions.MovedError):
             if not self._address.cluster:
                 return False
@@ -298,37 +183,34 @@ class ClusterClient:
             return True
         return False
 
-    def _node(self, place: Place) -> _Node:
+    def _node(self, place: Place) -> NodeConnections:
         with self._lock:
             if place not in self._nodes:
-                self._nodes[place] = _Node(place, self._address, self._waiting)
+                self._nodes[place] = NodeConnections(place, self._address, self._waiting)
             return self._nodes[place]
 
     def ask(self, place: Place, *words: bytes | str | int) -> Any:
-        """Say one command to one node; return the reply. Raises StoreError."""
-        node = self._node(place)
+        """Send one command to one node; return the reply. Raises StoreError."""
+        exchange = NodeExchange(self._node(place), place, [(0, Call(b"", words), False)])
+        node = exchange.node
         try:
-            connection = node.send([Call(b"", words)])
+            exchange.send()
+            [(_, answer)] = exchange.read()
         except (OSError, redis.RedisError, StoreError) as error:
             known = translated(error, node.name)
             if known is error:
                 raise
             node.failed(known)
             raise known from error
-        try:
-            answer = _read_one(connection)
-        except (OSError, redis.RedisError) as error:
-            node.give_back(connection, whole=False)
-            node.failed(known := translated(error, node.name))
-            raise known from error
-        node.give_back(connection, whole=True)
+        finally:
+            exchange.close()
         node.answered()
         if isinstance(answer, redis.ResponseError):
             raise translated(answer, node.name) from answer
         return answer
 
     def _look(self, *, first: bool = False) -> None:
-        """Find out which node has which slot, from any node that answers; load the functions."""
+        """Read the map of slots from any node that answers; check the nodes when `first`."""
         now = time.monotonic()
         if not first and (now - self._looked_at_s < _LOOK_EVERY_S or not self._address.cluster):
             return
@@ -340,7 +222,8 @@ class ClusterClient:
                 slots = self._slots_from(place)
                 if first and not self._read_only:
                     for primary in sorted({owner for owner in slots if owner is not None}):
-                        self._check_functions(primary)
+                        check_functions(self.ask, primary)
+                        check_eviction(self.ask, primary)
                 self._slots = slots
             except StoreError as error:
                 if first and not isinstance(error, Unreachable):
@@ -351,7 +234,7 @@ class ClusterClient:
         if first:
             assert trouble is not None
             raise Unreachable(
-                f"{SETTING}: expected a Redis or Valkey at {self._address}, found: {trouble}"
+                f"{SETTING}: expected Redis or Valkey at {self._address}, got: {trouble}"
             ) from trouble
 
     def _slots_from(self, place: Place) -> list[Place | None]:
@@ -360,8 +243,8 @@ class ClusterClient:
         if clustered != self._address.cluster:
             scheme = "redis+cluster://" if clustered else "redis://"
             raise StoreError(
-                f"{SETTING}: {place[0]}:{place[1]} is {'a node of a' if clustered else 'no'} "
-                f"cluster: expected {scheme}"
+                f"{SETTING}: expected {scheme}, because {place[0]}:{place[1]} is "
+                f"{'a node of a cluster' if clustered else 'not in a cluster'}"
             )
         slots: list[Place | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         if not clustered:
@@ -370,31 +253,3 @@ class ClusterClient:
             owner = (primary[0].decode() if primary[0] else place[0], int(primary[1]))
             slots[first : last + 1] = [owner] * (last + 1 - first)
         return slots
-
-    def _check_functions(self, place: Place) -> None:
-        try:
-            version = int(self.ask(place, "FCALL_RO", "headrace_version", 0))
-        except Unreachable:
-            raise
-        except StoreError as error:
-            if "Function not found" not in str(error):
-                raise
-            version = 0
-        if version > LIBRARY_VERSION:
-            raise StoreError(
-                f"{place[0]}:{place[1]}: expected functions of version {LIBRARY_VERSION} at most, "
-                f"found {version}: a newer headrace uses this store"
-            )
-        if version < LIBRARY_VERSION:
-            self._load_functions(place)
-
-    def _load_functions(self, place: Place) -> None:
-        self.ask(place, "FUNCTION", "LOAD", "REPLACE", _LIBRARY.read_bytes())
-
-
-def _read_one(connection: Connection) -> Any:
-    """Return the next reply; a server's refusal as a value. Raises redis' connection errors."""
-    try:
-        return connection.read_response()
-    except redis.ResponseError as refusal:
-        return refusal

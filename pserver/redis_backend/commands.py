@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.pserver.errors import StoreError, Unreachable
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
+from headrace.pserver.redis_backend.server_requirements import function_name
 from headrace.pserver.rows import MOST_SUB_HASHES
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class RedisCommands:
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
     ) -> Call:
         """Return the call of a function about one bucket."""
-        whole = [self.key(bucket, key) for key in keys]
-        return Call(whole[0], ("FCALL", f"headrace_{name}", len(whole), *whole, *arguments))
+        named = [self.key(bucket, key) for key in keys]
+        return Call(named[0], ("FCALL", function_name(name), len(named), *named, *arguments))
 
     def scattered(
         self,
@@ -92,7 +93,7 @@ class RedisCommands:
             framed = "".join([_framed(str(count)) for count in counts])
         return Call(
             log,
-            (command, f"headrace_{name}", 2 + len(subs), log, self.key(bucket, "marks")),
+            (command, function_name(name), 2 + len(subs), log, self.key(bucket, "marks")),
             b"".join(
                 [
                     keys.encode(),

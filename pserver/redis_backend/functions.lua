@@ -1,6 +1,6 @@
 #!lua name=headrace
 --[[
-What must happen in one piece inside the server, and nothing else.
+The atomic operations of a bucket. Everything else is a plain command, sent by redis_store.py.
 
 A bucket is two keys and its sub-hashes of rows, all under one hash tag:
 
@@ -8,14 +8,17 @@ A bucket is two keys and its sub-hashes of rows, all under one hash tag:
     {model:bucket}:log      the entries, `version-0`: nonce, previous, blob, appended_bytes
     {model:bucket}:rows:n   id -> row
 
-Marks and offsets are compared as text: both sides write them as plain decimals. Each entry keeps how
-many bytes were ever appended up to it, so that a trim knows what it removes by looking at one entry.
+Marks and offsets are compared as text: both sides write them as plain decimals. Each entry holds
+the bytes appended up to and including it, so a trim reads one entry to count what it removes.
 
-push lacks allow-oom: at the memory limit the server refuses it whole. What makes room, or keeps the
-right to make room, has it.
+`push` lacks allow-oom: at the memory limit the server refuses the whole call. Functions that free
+memory, or keep the right to free it, have allow-oom.
+
+Names of functions that write end in the version, so an older process cannot call newer functions
+(server_requirements.py). Raise both versions with every change of the code below.
 ]]
 
-local LIBRARY_VERSION = 2
+local LIBRARY_VERSION = 3
 
 local function missing(marks)
   return redis.error_reply('MISSING ' .. marks .. ' has no version')
@@ -30,24 +33,54 @@ local function begin_history(marks, version, nonce)
     'appended_bytes', '0', 'trimmed_bytes', '0', 'keeper', '', 'lease_ms', '0', 'folds', '0')
 end
 
--- Make a bucket: keys marks; arguments nonce. Answers 1, or 0 if it was there.
+-- Create a bucket: keys marks; arguments nonce. Answers 1, or 0 if the bucket exists. Refuses while
+-- a load is unfinished, because the new bucket would contain its rows.
 local function create(keys, args)
   if redis.call('HEXISTS', keys[1], 'version') == 1 then
     return 0
+  end
+  if redis.call('HEXISTS', keys[1], 'loading') == 1 then
+    return redis.error_reply('EXISTS ' .. keys[1] .. ' is partly filled: complete the restore ' ..
+      'of the model, or drop the model')
   end
   begin_history(keys[1], '0', args[1])
   return 1
 end
 
--- Append an entry; `head` is version, nonce, anything, appended_bytes as they are, and is made what
--- they become. Further fields of marks may be changed with it.
+local MOST_VALUES_A_CALL = 2000  -- even: pairs stay together; unpack takes about 8000 at most
+
+-- Run one command for arguments [first, past) of `args`, in several calls.
+local function in_parts(command, key, args, first, past)
+  while first < past do
+    local till = math.min(past, first + MOST_VALUES_A_CALL)
+    redis.call(command, key, unpack(args, first, till - 1))
+    first = till
+  end
+end
+
+-- Return the values of any number of fields; false where a field is missing.
+local function values_of(key, fields)
+  local values = {}
+  for first = 1, #fields, MOST_VALUES_A_CALL do
+    local till = math.min(#fields, first + MOST_VALUES_A_CALL - 1)
+    for offset, value in ipairs(redis.call('HMGET', key, unpack(fields, first, till))) do
+      values[first + offset - 1] = value
+    end
+  end
+  return values
+end
+
+-- Append an entry. `head` holds version, nonce, a value that is ignored, and appended_bytes; it is
+-- replaced by the new version, nonce, previous and appended_bytes. `changes` are further fields of
+-- marks and their values. They are written first: an error then leaves no entry beyond the head.
 local function append(log, marks, head, nonce, blob, changes)
   local appended = text(tonumber(head[4]) + #blob)
   local version = text(tonumber(head[1]) + 1)
+  in_parts('HSET', marks, changes, 1, #changes + 1)
   redis.call('XADD', log, version .. '-0', 'nonce', nonce, 'previous', head[2], 'blob', blob,
     'appended_bytes', appended)
   redis.call('HSET', marks, 'version', version, 'nonce', nonce, 'previous', head[2],
-    'appended_bytes', appended, unpack(changes))
+    'appended_bytes', appended)
   head[1], head[2], head[3], head[4] = version, nonce, head[2], appended
 end
 
@@ -59,7 +92,7 @@ local function push(keys, args)
   for i = 3, #args, 3 do
     fields[#fields + 1] = args[i]
   end
-  local found = redis.call('HMGET', marks, unpack(fields))
+  local found = values_of(marks, fields)
   if not found[1] then
     return missing(marks)
   end
@@ -109,7 +142,7 @@ local function claim(keys, args)
   return 1
 end
 
--- Give the lease back: keys marks; arguments keeper.
+-- Release the lease: keys marks; arguments keeper.
 local function release(keys, args)
   if redis.call('HGET', keys[1], 'keeper') == args[1] then
     redis.call('HSET', keys[1], 'keeper', '')
@@ -117,7 +150,7 @@ local function release(keys, args)
   return 1
 end
 
--- Return an error unless this keeper holds the lease, has had that many folds acknowledged, and the
+-- Return an error unless this keeper holds the lease, that many of its folds were applied, and the
 -- history still has that entry.
 local function fenced(log, marks, keeper, folds, version, nonce)
   local found = redis.call('HMGET', marks, 'version', 'nonce', 'keeper', 'lease_ms', 'folds')
@@ -125,38 +158,29 @@ local function fenced(log, marks, keeper, folds, version, nonce)
     return missing(marks)
   end
   if found[3] ~= keeper then
-    return redis.error_reply('LEASE ' .. marks .. ' is held by "' .. found[3] .. '", not ' .. keeper)
+    return redis.error_reply('LEASE ' .. marks .. ': expected keeper ' .. keeper .. ', got "' ..
+      found[3] .. '"')
   end
   if now_ms() >= tonumber(found[4]) then
-    return redis.error_reply('LEASE ' .. marks .. ' was held by ' .. keeper .. ' until too long ago')
+    return redis.error_reply('LEASE ' .. marks .. ': the lease of ' .. keeper .. ' has ended')
   end
   if found[5] ~= folds then
-    return redis.error_reply('LEASE ' .. marks .. ' had ' .. found[5] .. ' folds, not ' .. folds)
+    return redis.error_reply('LEASE ' .. marks .. ': expected ' .. folds .. ' folds, got ' ..
+      found[5])
   end
   if found[1] == version and found[2] == nonce then
     return nil
   end
   local entry = redis.call('XRANGE', log, version .. '-0', version .. '-0')[1]
   if not entry or entry[2][2] ~= nonce then
-    return redis.error_reply('LEASE ' .. marks .. ' no longer has that entry ' .. version)
+    return redis.error_reply('LEASE ' .. marks .. ' no longer has this entry ' .. version)
   end
   return nil
 end
 
-local MOST_VALUES_A_CALL = 2000  -- what Lua's stack takes at once is about 8000
-
--- Do one command for many arguments [first, past) of `args`, some at a time.
-local function in_parts(command, key, args, first, past)
-  while first < past do
-    local till = math.min(past, first + MOST_VALUES_A_CALL)
-    redis.call(command, key, unpack(args, first, till - 1))
-    first = till
-  end
-end
-
--- Write rows to sub-hashes and remove others: `keys` from the third on; `args` from `place` on: for
--- each sub-hash how many rows it gets and how many it loses, then id and row of all it gets, then
--- the ids of all it loses, in the order of the sub-hashes.
+-- Write rows to sub-hashes and remove others: `keys` from the third on; `args` from `place` on. The
+-- arguments are, for each sub-hash, the number of rows to write and of rows to remove; then id and
+-- row of all rows to write, then the ids of all rows to remove, in the order of the sub-hashes.
 local function write(keys, args, place)
   local subs = #keys - 2
   local at = place + 2 * subs
@@ -184,8 +208,8 @@ local function fold(keys, args)
   return 1
 end
 
--- Append deletions: keys log, marks; arguments keeper, folds, version, nonce, nonce of the entry,
--- blob.
+-- Append deletions: keys log, marks; arguments keeper, folds, version, nonce, nonce of the new
+-- entry, blob.
 local function delete(keys, args)
   local log, marks = keys[1], keys[2]
   local refusal = fenced(log, marks, args[1], args[2], args[3], args[4])
@@ -197,7 +221,8 @@ local function delete(keys, args)
   return 1
 end
 
--- Remove entries: keys log, marks; arguments keeper, folds, version, nonce, through, trimmed before.
+-- Remove entries: keys log, marks; arguments keeper, folds, version, nonce, last entry to remove,
+-- last entry trimmed before.
 local function trim(keys, args)
   local log, marks = keys[1], keys[2]
   local refusal = fenced(log, marks, args[1], args[2], args[3], args[4])
@@ -205,7 +230,7 @@ local function trim(keys, args)
     return refusal
   end
   if tonumber(redis.call('HGET', marks, 'trimmed')) < tonumber(args[6]) then
-    return redis.error_reply('LEASE ' .. marks .. ' has entries again up to ' .. args[6])
+    return redis.error_reply('LEASE ' .. marks .. ' has trimmed entries again, up to ' .. args[6])
   end
   local through = args[5]
   local entry = redis.call('XRANGE', log, through .. '-0', through .. '-0')[1]
@@ -216,9 +241,10 @@ local function trim(keys, args)
   return 1
 end
 
--- Read single rows, the head and what follows in the log, all as of one moment: keys log, marks, then
--- sub-hashes; arguments the first entry wanted, how many at most, then of each sub-hash how many rows,
--- then the ids of all of them. Answers version, nonce, trimmed, the entries, then each row or nil.
+-- Read single rows, the head and entries of the log, all as of one moment: keys log, marks, then
+-- sub-hashes; arguments first entry, most entries, then the number of rows of each sub-hash, then
+-- their ids. Answers version, nonce, trimmed, the entries, then each row or nil. Processes of other
+-- versions call it, too: a change of its arguments or answer needs another name.
 local function look(keys, args)
   local head = redis.call('HMGET', keys[2], 'version', 'nonce', 'trimmed')
   if not head[1] then
@@ -241,21 +267,20 @@ local function look(keys, args)
   return answer
 end
 
+-- Return an error unless the load with this token is the last that began, and has not ended. A
+-- bucket that exists has no token.
 local function loading(marks, token)
-  if redis.call('HEXISTS', marks, 'version') == 1 then
-    return redis.error_reply('EXISTS ' .. marks .. ' is there')
-  end
   if redis.call('HGET', marks, 'loading') ~= token then
-    return redis.error_reply('EXISTS ' .. marks .. ' is being filled by another')
+    return redis.error_reply('EXISTS ' .. marks .. ' exists, or another process fills it')
   end
   return nil
 end
 
--- Begin to fill a bucket that is missing, from nothing: keys log, marks, all sub-hashes; arguments
--- token. Whoever had begun before is refused from now on.
+-- Begin to fill a missing bucket, after removing leftovers: keys log, marks, all sub-hashes;
+-- arguments token. Calls of earlier loads are refused from now on.
 local function load_begin(keys, args)
   if redis.call('HEXISTS', keys[2], 'version') == 1 then
-    return redis.error_reply('EXISTS ' .. keys[2] .. ' is there')
+    return redis.error_reply('EXISTS ' .. keys[2] .. ' exists')
   end
   redis.call('UNLINK', unpack(keys))
   redis.call('HSET', keys[2], 'loading', args[1])
@@ -272,7 +297,8 @@ local function load_rows(keys, args)
   return 1
 end
 
--- The bucket is there: keys marks; arguments token, version, nonce, then sources and marks.
+-- End a load; the bucket exists from now on: keys marks; arguments token, version, nonce, then
+-- sources and marks.
 local function load_end(keys, args)
   local marks = keys[1]
   local refusal = loading(marks, args[1])
@@ -291,20 +317,34 @@ local function drop(keys)
   return 1
 end
 
+local READ, WRITE, WRITE_WHEN_FULL = {'no-writes'}, {}, {'allow-oom'}
+
 local function register(name, callback, flags)
   redis.register_function{function_name = 'headrace_' .. name, callback = callback, flags = flags}
 end
 
-register('create', create, {})
-register('push', push, {})
-register('claim', claim, {'allow-oom'})
-register('release', release, {'allow-oom'})
-register('fold', fold, {'allow-oom'})
-register('trim', trim, {'allow-oom'})
-register('delete', delete, {'allow-oom'})
-register('look', look, {'no-writes'})
-register('load_begin', load_begin, {'allow-oom'})
-register('load_rows', load_rows, {})
-register('load_end', load_end, {})
-register('drop', drop, {'allow-oom'})
-register('version', function() return LIBRARY_VERSION end, {'no-writes'})
+-- The library of version 2 had names without a version. Processes of that version would load their
+-- own library again if they did not find the name.
+local function refuse_version_2()
+  return redis.error_reply('ERR expected functions of version 2, got ' .. LIBRARY_VERSION ..
+    ': a newer headrace uses this store; upgrade this process')
+end
+
+local function register_writer(name, callback, flags)
+  register(name .. '_' .. LIBRARY_VERSION, callback, flags)
+  register(name, refuse_version_2, flags)
+end
+
+register_writer('create', create, WRITE)
+register_writer('push', push, WRITE)
+register_writer('claim', claim, WRITE_WHEN_FULL)
+register_writer('release', release, WRITE_WHEN_FULL)
+register_writer('fold', fold, WRITE_WHEN_FULL)
+register_writer('trim', trim, WRITE_WHEN_FULL)
+register_writer('delete', delete, WRITE_WHEN_FULL)
+register_writer('load_begin', load_begin, WRITE_WHEN_FULL)
+register_writer('load_rows', load_rows, WRITE)
+register_writer('load_end', load_end, WRITE)
+register_writer('drop', drop, WRITE_WHEN_FULL)
+register('look', look, READ)
+register('version', function() return LIBRARY_VERSION end, READ)

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from headrace.pserver.errors import MissingBucket, MissingModel, ModelExists, StoreError
-from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.commands import names_of_all
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.row_io import BucketLayout, written
 from headrace.pserver.rows import MOST_SUB_HASHES, sub_hash_of, sub_hashes_for
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.errors import LostLease, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
-from headrace.pserver.redis_backend.cluster_client import Call, ClusterClient, WaitLimits
+from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.commands import RedisCommands, checked
 from headrace.pserver.redis_backend.lifecycle import FORMAT, ModelLifecycle, StoredShape
+from headrace.pserver.redis_backend.node_connection import Call, WaitLimits
 from headrace.pserver.redis_backend.row_io import find_rows, look_rows, read_bucket, written
 from headrace.pserver.store import OWN_FIELDS, BucketAnswer, Entry, LookResult, PollResult, Shape
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headrace.pserver.errors import Unreachable
-from headrace.pserver.redis_backend.cluster_client import Call
 from headrace.pserver.redis_backend.commands import RowsByNode, checked
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.rows import FoldedRows, StoredRows, pack_rows, sub_hash_of, unpack_rows
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from headrace.pserver.errors import MissingModel, StoreError, Unreachable
 from headrace.pserver.inspection.buckets import BucketSurvey
 from headrace.pserver.inspection.model_survey import Survey
 from headrace.pserver.inspection.nodes import ClusterMember, NodeSurvey, parse_members
-from headrace.pserver.redis_backend.cluster_client import LIBRARY_VERSION
+from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
 from headrace.pserver.rows.row_codec import row_bytes
 from headrace.pserver.store import Shape
 

@@ -19,7 +19,7 @@ from headrace.ingest.kafka.topics import TopicSpec, ensure_topics, examples_topi
 from headrace.pserver.inspection import buckets
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas

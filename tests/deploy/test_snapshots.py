@@ -19,7 +19,7 @@ from headrace.deploy.reports.observer import copy_rows
 from headrace.ingest.kafka.bounded_reader import offsets_at
 from headrace.learner.errors import MarkOutsideTopic, WrongExamples
 from headrace.pserver.errors import MissingModel
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from tests.deploy.command import HEADRACE
 from tests.deploy.learned_model import FAR_MS, SUB_HASHES, LearnedModel, counts_of
 

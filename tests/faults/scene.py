@@ -19,7 +19,7 @@ from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
-from headrace.pserver.redis_backend.cluster_client import WaitLimits
+from headrace.pserver.redis_backend.node_connection import WaitLimits
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import Shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,6 +30,9 @@ from tests.pserver.store_world import (
     rows_at,
     standing,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def folded_bucket(world: World, bucket: int) -> FoldedRows:
@@ -132,6 +136,75 @@ class MakingLaws:
             world.store.marks([1])
         world.store.load(1, 2, {}, [rows.chosen(slice(0, 1))])
         assert rows_at(world, 1)[1].ids.tolist() == rows.ids[:1].tolist()
+
+    @pytest.mark.parametrize("later_chunks", [0, 1])
+    def test_a_load_is_refused_once_another_load_of_its_bucket_began(
+        self, world: World, later_chunks: int
+    ) -> None:
+        rows = folded_bucket(world, 1)
+        world.empty(1)
+
+        def killed_at_once() -> Iterator[FoldedRows]:
+            yield from ()
+            raise KeyboardInterrupt
+
+        def overtaken() -> Iterator[FoldedRows]:
+            yield rows
+            with pytest.raises(KeyboardInterrupt):
+                world.store.load(1, 3, {}, killed_at_once())
+            yield from [rows] * later_chunks
+
+        with pytest.raises(BucketExists):
+            world.store.load(1, 4, {SOURCE: 5}, overtaken())
+        assert world.store.missing() == [1]
+
+    def test_a_load_is_refused_once_another_load_of_its_bucket_ended(self, world: World) -> None:
+        rows = folded_bucket(world, 1)
+        world.empty(1)
+
+        def overtaken() -> Iterator[FoldedRows]:
+            yield rows
+            world.store.load(1, 3, {SOURCE: 2}, [rows.chosen(slice(0, 1))])
+            yield rows
+
+        with pytest.raises(BucketExists):
+            world.store.load(1, 4, {SOURCE: 5}, overtaken())
+        after = standing(world.store, 1)
+        assert (after.version, after.marks) == (3, {SOURCE: 2})
+        assert rows_at(world, 1)[1].ids.tolist() == rows.ids[:1].tolist()
+
+    def test_creating_a_model_keeps_the_buckets_that_exist(self, world: World) -> None:
+        rows = folded_bucket(world, 1)
+        world.store.drop()
+        world.store.begin(world.shape)
+        world.store.load(1, 4, {SOURCE: 5}, [rows])
+        before = standing(world.store, 1)
+        world.store.create(world.shape)
+        assert standing(world.store, 1) == before
+        assert rows_at(world, 1)[1].ids.shape == rows.ids.shape
+        assert [standing(world.store, bucket).version for bucket in range(BUCKETS)] == [0, 4, 0, 0]
+
+    def test_creating_a_model_never_takes_the_rows_of_an_unfinished_load(
+        self, world: World
+    ) -> None:
+        rows = folded_bucket(world, 1)
+        world.store.drop()
+        world.store.begin(world.shape)
+
+        def killed() -> Iterator[FoldedRows]:
+            yield rows
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            world.store.load(1, 4, {SOURCE: 5}, killed())
+        with pytest.raises(BucketExists, match="restore"):
+            world.store.create(world.shape)
+        with pytest.raises(MissingModel):
+            world.store.shape()
+        world.store.load(1, 2, {}, [])
+        world.store.create(world.shape)
+        assert standing(world.store, 1).version == 2
+        assert rows_at(world, 1)[1].ids.tolist() == []
 
     def test_a_model_is_not_there_before_it_is_finished(self, world: World) -> None:
         world.store.drop()

@@ -96,13 +96,26 @@ class StoreLaws(MakingLaws, DeletionLaws):
         both = (OffsetSpan("a/0", 0, 3), OffsetSpan("b/1", 0, 5))
         [answer] = answered(world.store, Push(0, both, b"n1", b"x"))
         assert answer.marks == {"a/0": 3, "b/1": 5}
-        half = (OffsetSpan("a/0", 3, 4), OffsetSpan("b/1", 4, 6))
-        [answer] = answered(world.store, Push(0, half, b"n2", b"x"))
-        assert answer.marks == {"a/0": 3, "b/1": 5}
-        assert answer.version == 1
+        good = {"a/0": OffsetSpan("a/0", 3, 4), "b/1": OffsetSpan("b/1", 5, 6)}
+        for wrong in (OffsetSpan("a/0", 2, 4), OffsetSpan("b/1", 4, 6)):
+            spans = tuple((good | {wrong.source: wrong}).values())
+            [answer] = answered(world.store, Push(0, spans, b"n2", b"x"))
+            assert answer.marks == {"a/0": 3, "b/1": 5}
+            assert answer.version == 1
         [answer] = answered(world.store, Push(0, (OffsetSpan("c/0", 0, 1),), b"n3", b"x"))
         assert answer.marks == {"c/0": 1}
         assert standing(world.store, 0).marks == {"a/0": 3, "b/1": 5, "c/0": 1}
+
+    @pytest.mark.parametrize("sources", [4_500, 9_000])
+    def test_a_push_of_thousands_of_sources_leaves_a_usable_bucket(
+        self, world: World, sources: int
+    ) -> None:
+        for start in (0, 2):
+            spans = tuple(OffsetSpan(f"t/{n}", start, start + 2) for n in range(sources))
+            [answer] = answered(world.store, Push(0, spans, b"nonce %02d" % start, b"blob"))
+            assert answer.covers(spans)
+        assert len(standing(world.store, 0).marks) == sources
+        assert polled(world.store, 0, 0).version == 2
 
     def test_a_span_may_be_empty_beside_one_that_is_not(self, world: World) -> None:
         spans = (OffsetSpan("a/0", 0, 0), OffsetSpan("b/0", 0, 2))

@@ -17,7 +17,7 @@ from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
 from headrace.pserver.redis_backend.acl import ROLES, rule
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import BucketAnswer, Shape

@@ -16,8 +16,8 @@ from redis.crc import key_slot
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 from headrace.pserver.errors import AccessRefused, OutOfMemory, StoreError, Unreachable
 from headrace.pserver.redis_backend.address import parse_address
-from headrace.pserver.redis_backend.cluster_client import Call, WaitLimits
 from headrace.pserver.redis_backend.error_translation import translated
+from headrace.pserver.redis_backend.node_connection import Call, WaitLimits
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.store import BucketAnswer, Fold, OffsetSpan, PollResult, Push, Shape, Trim
@@ -155,7 +155,7 @@ def test_functions_of_a_newer_version_are_left_alone(
     )
     node.call("FUNCTION", "LOAD", "REPLACE", newer)
     try:
-        with pytest.raises(StoreError, match="found 999"):
+        with pytest.raises(StoreError, match="got 999"):
             open_store(cluster.url, shape.model)
     finally:
         node.call("FUNCTION", "FLUSH", "SYNC")

@@ -19,7 +19,7 @@ from headrace.pserver.errors import (
     Unreachable,
 )
 from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.snapshots.catalog import find_snapshot, list_snapshots

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from headrace.pserver.errors import BucketExists
 from headrace.pserver.memory_store import BucketState, MemoryStore
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.commands import RedisCommands
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.rows.row_codec import FoldedRows
-from headrace.pserver.store import Shape
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push, Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
 
@@ -74,7 +76,23 @@ class TestMemoryStore(StoreLaws):
         return MemoryWorld()
 
 
-class TestOneServer(StoreLaws):
+class RedisLaws(StoreLaws):
+    """The laws, and those of calls that arrive late, which the store in memory does not have."""
+
+    def test_a_late_copy_of_the_call_that_ends_a_load_is_refused(self, world: RedisWorld) -> None:
+        world.empty(1)
+        calls = RedisCommands(world.store.nodes, world.shape.model)
+        names = ["log", "marks", "rows:0"]
+        end = calls.function("load_end", 1, ["marks"], ["token", 4, b"a nonce", "t/0", 7])
+        calls.all([calls.function("load_begin", 1, names, ["token"]), end])
+        [answer] = world.store.push([Push(1, (OffsetSpan("t/0", 7, 8),), b"another", b"")])
+        assert isinstance(answer, BucketAnswer)
+        with pytest.raises(BucketExists):
+            calls.all([end])
+        assert world.store.marks([1]) == [answer]
+
+
+class TestOneServer(RedisLaws):
     @pytest.fixture
     def world(self, valkey_node: str, fresh_name: Callable[[str], str]) -> Iterator[World]:
         world = RedisWorld(valkey_node, fresh_name("laws"))
@@ -82,7 +100,7 @@ class TestOneServer(StoreLaws):
         world.store.close()
 
 
-class TestCluster(StoreLaws):
+class TestCluster(RedisLaws):
     @pytest.fixture
     def world(self, valkey: str, fresh_name: Callable[[str], str]) -> Iterator[World]:
         world = RedisWorld(valkey, fresh_name("laws"))

@@ -15,7 +15,7 @@ from headrace.deploy.local.services.waiting import wait_until
 from headrace.pserver.errors import StoreError, Unreachable
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.redis_backend.address import parse_address, with_login, without_login
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import BucketAnswer, Shape
 from tests.pserver.entries import WIDTH, Pusher

@@ -12,7 +12,7 @@ import httpx
 from headrace.deploy.local.services.valkey import ValkeyCluster
 from headrace.ingest.runtime.clock import wall_ms
 from headrace.learner.spec.model_spec import parse_spec
-from headrace.pserver.redis_backend.cluster_client import WaitLimits
+from headrace.pserver.redis_backend.node_connection import WaitLimits
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.store import Shape
 from headrace.serving.models.loading import StoreModel

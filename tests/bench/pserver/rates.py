@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import row_bytes
 from tests.bench.pserver.scene import ROWS_A_PUSH, Bench, ratio, turns

@@ -19,7 +19,7 @@ import numpy as np
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeySettings
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.redis_backend.cluster_client import Call
+from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
 from headrace.pserver.rows.deltas import EntryHeader, RowDeltas, pack
 from headrace.pserver.rows.row_codec import FoldedRows
