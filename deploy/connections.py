@@ -1,6 +1,8 @@
-"""Options turned into what the parts are made of."""
+"""Builds the settings of Kafka and the store from command-line options."""
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,22 +14,60 @@ if TYPE_CHECKING:
 
 
 def kafka_settings(bootstrap: str, client: Sequence[str] | None) -> "KafkaSettings":
-    """Return how to reach Kafka. `client` are KEY=VALUE. Raises BadOption, KafkaRefused."""
+    """Return the settings of Kafka. Raises BadOption, KafkaRefused.
+
+    Each item of `client` is KEY=VALUE or a JSON object of settings.
+    """
     from headrace.ingest.kafka import KafkaSettings
 
-    pairs = [each.partition("=") for each in client or ()]
-    for key, equals, _ in pairs:
+    return KafkaSettings(bootstrap, client=client_settings(client or ()))
+
+
+def client_settings(items: Sequence[str]) -> dict[str, str]:
+    """Return the settings of the Kafka client by name. Raises BadOption, without any value."""
+    settings: dict[str, str] = {}
+    for item in items:
+        if item.startswith("{"):
+            settings |= _settings_of_json(item)
+            continue
+        key, equals, value = item.partition("=")
         if not (key and equals):
             raise BadOption(
-                f"--kafka-client / HEADRACE_KAFKA_CLIENT: expected KEY=VALUE, found {key!r}"
+                f"--kafka-client / HEADRACE_KAFKA_CLIENT: expected KEY=VALUE, got {key!r}"
             )
-    return KafkaSettings(bootstrap, client={key: value for key, _, value in pairs})
+        settings[key] = value
+    return settings
+
+
+def client_variable(items: Sequence[str]) -> dict[str, str]:
+    """Return the environment that hands these settings to a child process.
+
+    A command line would show passwords to other users. Variables of repeatable options are split at
+    white space, hence JSON, in which white space is escaped.
+    """
+    if not items:
+        return {}
+    encoded = json.dumps(client_settings(items), separators=(",", ":"))
+    return {"HEADRACE_KAFKA_CLIENT": re.sub(r"\s", lambda at: f"\\u{ord(at[0]):04x}", encoded)}
+
+
+def _settings_of_json(text: str) -> dict[str, str]:
+    try:
+        decoded = json.loads(text)
+    except ValueError:
+        decoded = None
+    if not isinstance(decoded, dict) or not all(isinstance(v, str) for v in decoded.values()):
+        raise BadOption(
+            "--kafka-client / HEADRACE_KAFKA_CLIENT: expected a JSON object of strings without "
+            "spaces (write one as \\u0020), got other text that begins with {"
+        )
+    return decoded
 
 
 def redis_url(url: str) -> str:
-    """Return the URL with HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD where it has none.
+    """Return the URL, completed by HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.
 
-    They have no flags: what stands on a command line stands in the list of processes.
+    They have no flags, because other users can read the command lines of processes.
     """
     from headrace.pserver.redis_backend import with_login
 
@@ -38,7 +78,7 @@ def redis_url(url: str) -> str:
 def open_store(redis: str, model: str, *, read_only: bool = False) -> "RedisStore":
     """Connect to the store of a model. Raises StoreError, Unreachable, Refused.
 
-    `read_only`: the process writes nothing, so the servers need no functions for it.
+    With `read_only` the servers need no functions.
     """
     from headrace.pserver.redis_backend import StoreSettings, open_store
 

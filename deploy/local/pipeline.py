@@ -15,7 +15,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from headrace.deploy.connections import kafka_settings, open_store
+from headrace.deploy.connections import client_variable, kafka_settings, open_store
 from headrace.deploy.errors import PartFailed
 from headrace.deploy.local.drain import Drain
 from headrace.deploy.local.kernel_warmup import warm
@@ -163,11 +163,10 @@ class LocalPipeline:
     def _parts(self, kafka: str, redis: str) -> list[SupervisedPart]:
         settings = self._settings
         spec = ("--model", str(settings.model.resolve()))
-        to_kafka = ["--kafka", kafka]
-        for each in settings.kafka_client:
-            to_kafka += ["--kafka-client", each]
-        # not on the command line: a URL may have a password in it
-        to_redis = {"HEADRACE_REDIS": redis}
+        to_kafka = ("--kafka", kafka)
+        # in the environment, because other users can read passwords on command lines
+        client = client_variable(settings.kafka_client)
+        secrets = {**client, "HEADRACE_REDIS": redis}
 
         def metrics(name: str) -> tuple[str, ...]:
             return "--metrics-port", str(self._metrics[name])
@@ -178,23 +177,23 @@ class LocalPipeline:
         name = ("--instance", "one-machine")
         parts = [
             SupervisedPart(
-                "server", ("serving", "run", *spec, *to_kafka, *listen, *answers), to_redis
+                "server", ("serving", "run", *spec, *to_kafka, *listen, *answers), secrets
             ),
             SupervisedPart(
-                "keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), to_redis
+                "keeper", ("pserver", "keep", *spec, *to_kafka, *metrics("keeper")), secrets
             ),
             SupervisedPart(
                 "learner",
                 ("learner", "run", *spec, *to_kafka, *name, *metrics("learner")),
-                to_redis,
+                secrets,
             ),
             SupervisedPart(
-                "joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner"))
+                "joiner", ("ingest", "join", *spec, *to_kafka, *name, *metrics("joiner")), client
             ),
         ]
         if settings.evaluated:
             evaluate = ("evaluate", "run", *spec, *to_kafka, *name, *metrics("evaluation"))
-            parts.append(SupervisedPart("evaluation", evaluate, gives_way=True))
+            parts.append(SupervisedPart("evaluation", evaluate, client, gives_way=True))
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:

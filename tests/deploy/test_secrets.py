@@ -1,4 +1,4 @@
-"""User and password of Redis: taken from the environment or the URL, and never shown."""
+"""Passwords come from the environment or a URL, and are never printed or passed as arguments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from headrace.deploy import connections
+from headrace.deploy.connections import client_settings, client_variable
+from headrace.deploy.errors import BadOption
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
 from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.local.services.services import LocalServices
 from headrace.deploy.models.shipped import path_of
+from headrace.deploy.termination import REFUSED
 from headrace.pserver.redis_backend.acl import ROLES
 from tests.deploy.in_process import Commands, headrace
 
@@ -29,14 +33,14 @@ COMMANDS = [("init", "--buckets", "4"), ("inspect",), ("inspect", "--json"), ("d
 
 @pytest.fixture
 def model(tmp_path: Path, fresh_name: Callable[[str], str]) -> tuple[str, str]:
-    """The name of a model and the file of its spec."""
+    """The name of a model, and the file of its spec."""
     name, path = fresh_name("secrets"), tmp_path / "model.toml"
     path.write_text(path_of("demo").read_text().replace('name = "demo"', f'name = "{name}"'))
     return name, str(path)
 
 
 def let_in(valkey_node: str, headrace: Commands, model: tuple[str, str]) -> str:
-    """Make the operator with the very line that `acl` prints; return the user's name."""
+    """Create the operator with the line that `acl` prints; return the user name."""
     printed = headrace("pserver", "acl", "--model", model[1], "--role", "operator")
     [line] = [each for each in printed.out.splitlines() if each.startswith("ACL SETUSER")]
     with closing(redis.Redis.from_url(valkey_node)) as admin:
@@ -46,7 +50,7 @@ def let_in(valkey_node: str, headrace: Commands, model: tuple[str, str]) -> str:
     return f"{model[0]}-operator"
 
 
-def test_user_and_password_come_from_the_environment_and_are_not_printed(
+def test_user_and_password_of_redis_come_from_the_environment_and_are_not_printed(
     valkey_node: str, headrace: Commands, model: tuple[str, str]
 ) -> None:
     user = let_in(valkey_node, headrace, model)
@@ -58,7 +62,7 @@ def test_user_and_password_come_from_the_environment_and_are_not_printed(
         assert "hunter2" not in ended.out + ended.err
 
 
-def test_user_and_password_may_stand_in_the_url_and_are_not_printed(
+def test_user_and_password_of_redis_come_from_the_url_and_are_not_printed(
     valkey_node: str, headrace: Commands, model: tuple[str, str]
 ) -> None:
     user = let_in(valkey_node, headrace, model)
@@ -80,7 +84,7 @@ def test_user_and_password_may_stand_in_the_url_and_are_not_printed(
     ],
     ids=["wrong password", "two hosts", "unquoted", "parameter"],
 )
-def test_a_refusal_does_not_print_the_password(
+def test_a_refusal_does_not_print_the_password_of_redis(
     valkey_node: str,
     headrace: Commands,
     model: tuple[str, str],
@@ -96,30 +100,78 @@ def test_a_refusal_does_not_print_the_password(
     assert "hunter2" not in ended.out + ended.err
 
 
-def test_parts_get_the_url_by_their_environment_and_the_steps_do_not_show_it(
-    tmp_path: Path,
-) -> None:
+PASSWORD_WITH_SPACES = f"{SECRET} and 'more' = \\"
+
+
+@pytest.mark.parametrize("evaluated", [True, False], ids=["evaluated", "not evaluated"])
+def test_no_secret_is_on_the_command_line_of_any_part(evaluated: bool) -> None:
     url = f"redis://somebody:{QUOTED}@redis"
-    road = LocalPipeline(PipelineSettings(path_of("demo"), redis=url), SilentSetupProgress())
-    parts = {part.name: part for part in road._parts("kafka:9092", url)}
-    for name in ("server", "keeper", "learner"):
-        assert parts[name].environment["HEADRACE_REDIS"] == url
-    assert "hunter2" not in " ".join(word for part in parts.values() for word in part.arguments)
+    client = ("sasl.username=headrace", f"sasl.password={PASSWORD_WITH_SPACES}")
+    settings = PipelineSettings(
+        path_of("demo"), redis=url, kafka_client=client, evaluated=evaluated
+    )
+    pipeline = LocalPipeline(settings, SilentSetupProgress())
+    parts = pipeline._parts("kafka:9092", url)
+
+    assert len(parts) == 4 + evaluated
+    for part in parts:
+        assert "hunter2" not in " ".join(part.arguments), part.name
+        assert "--kafka-client" not in part.arguments
+        variable = part.environment["HEADRACE_KAFKA_CLIENT"]
+        assert client_settings(variable.split()) == {
+            "sasl.username": "headrace",
+            "sasl.password": PASSWORD_WITH_SPACES,
+        }
+        if part.name in ("server", "keeper", "learner"):
+            assert part.environment["HEADRACE_REDIS"] == url
+
+
+@pytest.mark.parametrize(
+    "command", [("ingest", "topics"), ("ingest", "join"), ("evaluate", "show")]
+)
+def test_a_command_takes_the_settings_of_the_kafka_client_from_its_variable(
+    headrace: Commands, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def stop_here(_bootstrap: str, client: list[str] | None) -> None:
+        given.append(client_settings(client or ()))
+        raise BadOption("stopped by the test")
+
+    monkeypatch.setattr(connections, "kafka_settings", stop_here)
+    to = ("--model", str(path_of("demo"))) if command[0] == "ingest" else ()
+    variable = client_variable([f"sasl.password={PASSWORD_WITH_SPACES}"])
+    ended = headrace("--log-level", "debug", *command, *to, **variable)
+
+    assert ended.code == REFUSED
+    assert given == [{"sasl.password": PASSWORD_WITH_SPACES}]
+    assert "hunter2" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize("item", ['{"sasl.password":"hunter2"', '{"sasl.password":["hunter2"]}'])
+def test_a_refused_setting_of_the_kafka_client_is_not_printed(item: str) -> None:
+    with pytest.raises(BadOption, match="JSON object of strings") as raised:
+        client_settings([item])
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_step_of_the_setup_does_not_show_the_password_of_redis(tmp_path: Path) -> None:
+    url = f"redis://somebody:{QUOTED}@redis"
 
     class Steps(SilentSetupProgress):
-        said: tuple[str, ...] = ()
+        texts: tuple[str, ...] = ()
 
         def step(self, text: str) -> None:
-            self.said = (*self.said, text)
+            self.texts = (*self.texts, text)
 
     steps = Steps()
     with LocalServices(kafka="kafka:9092", redis=url, directory=tmp_path, steps=steps):
         pass
-    assert any("redis://redis:6379" in text for text in steps.said)
-    assert "hunter2" not in " ".join(steps.said)
+    assert any("redis://redis:6379" in text for text in steps.texts)
+    assert "hunter2" not in " ".join(steps.texts)
 
 
-def test_acl_prints_a_line_for_every_role_and_refuses_others(
+def test_acl_prints_a_line_for_every_role_and_refuses_an_unknown_role(
     headrace: Commands, model: tuple[str, str]
 ) -> None:
     printed = headrace("pserver", "acl", "--model", model[1])
