@@ -1,17 +1,17 @@
-"""What can go wrong while the parts are put together, all of it for a person to read."""
+"""Errors of the command line and of local pipelines. An operator can fix each of them."""
 
 
 class DeployError(RuntimeError):
-    """The message says what was expected and found, where, and what to do."""
+    """The message names the expected and the actual value, the place, and the remedy."""
 
 
 class BadOption(DeployError):
-    """An option or its variable has a value that cannot be used."""
+    """An option or its environment variable has an invalid value."""
 
 
 class PartFailed(DeployError):
-    """A part of the road refused to run or kept dying; carries the end of its log."""
+    """A part of the pipeline refused to start or kept dying. Carries the end of its log."""
 
 
 class Stuck(DeployError):
-    """What was sent did not arrive: nothing moved for as long as the settings allow."""
+    """Events that were sent did not arrive, and nothing moved until the deadline."""

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C become an event that a process looks at between two steps.
+"""Turns SIGTERM and Ctrl-C into an event, and defines the exit statuses of commands.
 
-What a command's exit status says to whoever started it, a person or a supervisor.
+A process checks the event between two steps, so that it ends with its work in good order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that is set by the first SIGTERM or SIGINT. A second one ends the process."""
+    """Yield an event that the first SIGTERM or SIGINT sets. A second one ends the process."""
     stop = threading.Event()
     handled = (signal.SIGTERM, signal.SIGINT)
 
@@ -35,8 +35,8 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 REFUSED = 2
-"""A person must put something right. A wrong option gives the same."""
+"""Exit status: an operator must fix something. Invalid options give the same."""
 
 
 UNREACHABLE = 75
-"""Kafka or the store is not there: started again later, it may work (EX_TEMPFAIL, sysexits.h)."""
+"""Exit status: Kafka or the store is unreachable. A later start may work (EX_TEMPFAIL)."""

@@ -1,1 +1,5 @@
-"""The commands of `headrace`, a file a group. What they start is imported when they are called."""
+"""The commands of `headrace`, one file for each group.
+
+Start with `main.py`; `options.py` has the options that several commands share. A command imports
+its part when it is called, so that `headrace --help` and refusals answer at once.
+"""

@@ -1,4 +1,4 @@
-"""`headrace ingest dead-letters`: see what could not be used, and send it back repaired."""
+"""`headrace ingest dead-letters`: shows invalid events and sends repaired ones back."""
 
 import sys
 from collections import Counter
@@ -14,25 +14,23 @@ from headrace.deploy.cli.options import KAFKA, KafkaAddress, KafkaClient
 if TYPE_CHECKING:
     from headrace.ingest.dead_letters import Choice, Letter
 
-app = typer.Typer(
-    help="See events that could not be used, and send them back repaired.", no_args_is_help=True
-)
+app = typer.Typer(help="Show invalid events and send repaired ones back.", no_args_is_help=True)
 
 _SHOWN_CHARACTERS = 100
 
 Reason = Annotated[
     str,
     typer.Option(
-        "--reason", help="Only letters of this reason: its word, such as bad_time, or a part of it."
+        "--reason", help="Only letters with this reason, such as bad_time, or a part of one."
     ),
 ]
-Topic = Annotated[str, typer.Option("--topic", help="Only events that came from this topic.")]
+Topic = Annotated[str, typer.Option("--topic", help="Only events of this topic.")]
 Since = Annotated[
     datetime | None,
-    typer.Option("--since", help="Only events that came then or later, in UTC."),
+    typer.Option("--since", help="Only events received at this time or later (UTC)."),
 ]
 Until = Annotated[
-    datetime | None, typer.Option("--until", help="Only events that came before then, in UTC.")
+    datetime | None, typer.Option("--until", help="Only events received before this time (UTC).")
 ]
 
 
@@ -43,15 +41,16 @@ def show(
     since: Since = None,
     until: Until = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Show so many letters; all are counted.")
+        int, typer.Option("--limit", min=0, help="Letters to show. All are counted.")
     ] = 20,
     json: Annotated[
-        bool, typer.Option("--json", help="Every letter as a line of JSON, for `retry` to take.")
+        bool,
+        typer.Option("--json", help="Print every letter as a line of JSON, the input of `retry`."),
     ] = False,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Show the open dead letters: how many for each reason, and the events."""
+    """Show the open dead letters: the count of each reason, and the events."""
     from headrace.deploy.connections import kafka_settings
     from headrace.ingest.dead_letters import DeadLetters, as_line
     from headrace.ingest.kafka import EventTopics
@@ -76,8 +75,8 @@ def show(
     if counts.total() > len(shown):
         typer.echo(f"\n... and {counts.total() - len(shown):,} more (--limit, --json)")
     typer.echo(
-        f"\n{counts.total():,} open letters; {len(there.retried):,} sent back before, "
-        f"{len(there.discarded):,} given up"
+        f"\n{counts.total():,} open letters; {len(there.retried):,} sent back earlier, "
+        f"{len(there.discarded):,} discarded"
     )
 
 
@@ -87,7 +86,7 @@ def retry(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="What `show --json` printed, with each `event` put right (or null: give it up). "
+            help="Output of `show --json` with each `event` repaired, or null to discard it. "
             "`-`: standard input.",
             show_default=False,
         ),
@@ -97,8 +96,8 @@ def retry(
         typer.Option(
             "--with",
             metavar="FILE.py",
-            help="Instead of a file of events: Python with `def repair(event, letter)` that "
-            "returns the repaired event, or None to leave the letter open.",
+            help="Python file with `def repair(event, letter)`, which returns the repaired event, "
+            "or None to leave the letter open. Replaces FILE.",
         ),
     ] = None,
     reason: Reason = "",
@@ -108,14 +107,15 @@ def retry(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Send repaired events back to their topics, each exactly once however often this is run."""
+    """Send repaired events back to their topics. Each is sent once, even if this is run again."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.errors import BadOption
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.dead_letters import FileRepairs, FunctionRepairs, retry
 
     if (repaired is None) == (function is None):
-        raise BadOption("expected repaired events: either FILE or --with FILE.py")
+        got = "neither" if repaired is None else "both"
+        raise BadOption(f"expected either FILE or --with FILE.py, got {got}")
     repairs: FileRepairs | FunctionRepairs
     if function is not None:
         repairs = FunctionRepairs(function)
@@ -124,24 +124,26 @@ def retry(
         with ExitStack() as files:
             standard = str(repaired) == "-"
             if not standard and not repaired.is_file():
-                raise BadOption(f"expected a file of repaired events, found no {repaired}")
+                raise BadOption(
+                    f"expected a file of repaired events, got {repaired}, which does not exist"
+                )
             lines = sys.stdin.buffer if standard else files.enter_context(repaired.open("rb"))
             repairs = FileRepairs(lines, "<stdin>" if standard else str(repaired))
     choice = _choice(reason, topic, since, until)
     with stopped_by_signals() as stop:
         done = retry(kafka_settings(kafka, kafka_client), repairs, choice, stop)
     for origin, why in done.refused[:_SHOWN_CHARACTERS]:
-        typer.echo(f"not sent, would be refused again: {origin}: {why}", err=True)
+        typer.echo(f"not sent, still invalid: {origin}: {why}", err=True)
     unused = repairs.unused if isinstance(repairs, FileRepairs) and not done.stopped else set()
     if unused:
         typer.echo(
-            f"{len(unused):,} repairs have no open letter (sent before, or another's): "
+            f"{len(unused):,} repairs have no open letter (sent earlier, or of another topic): "
             f"{', '.join(map(str, sorted(unused)[:5]))}{', ...' if len(unused) > 5 else ''}",
             err=True,
         )
     stopped = "stopped: " if done.stopped else ""
     typer.echo(
-        f"{stopped}{done.sent:,} events sent back, {done.discarded:,} given up, "
+        f"{stopped}{done.sent:,} events sent back, {done.discarded:,} discarded, "
         f"{done.left:,} letters left open"
     )
     if done.refused:

@@ -1,4 +1,4 @@
-"""`headrace evaluate`: how good the answers are that users get."""
+"""`headrace evaluate`: live accuracy of the served predictions."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,8 +22,8 @@ Sample = Annotated[
     typer.Option(
         "--sample",
         envvar="HEADRACE_EVALUATION_SAMPLE",
-        help="Share of the requests that are looked at, the same in all processes of a model: less "
-        "than 1 where there are more than some ten thousand impressions a second.",
+        help="Share of the requests to evaluate. Use one value in all processes of a model. Less "
+        "than 1 for more than about 10,000 impressions per second.",
     ),
 ]
 Predictions = Annotated[
@@ -32,17 +32,19 @@ Predictions = Annotated[
         "--predictions",
         envvar="HEADRACE_PREDICTIONS_TOPIC",
         metavar="TOPIC",
-        help="The topic of what was served.",
+        help="Topic of the served predictions.",
     ),
 ]
 OfModel = Annotated[
     str,
-    typer.Option("--only", metavar="NAME", help="Of this model alone.", show_default=False),
+    typer.Option("--only", metavar="NAME", help="Only this model.", show_default=False),
 ]
-Slices = Annotated[bool, typer.Option("--slices", help="With the slices.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, with every figure.")]
+Slices = Annotated[bool, typer.Option("--slices", help="Show the slices as well.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object per line, with every figure.")
+]
 
-app = typer.Typer(help="How good the answers are that users get.", no_args_is_help=True)
+app = typer.Typer(help="Evaluate the served predictions.", no_args_is_help=True)
 
 
 @app.callback()
@@ -60,7 +62,7 @@ def run(
     predictions: Predictions = "predictions",
     metrics_port: MetricsPort = 0,
 ) -> None:
-    """Join scores and predictions with outcomes, window by window, until stopped."""
+    """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner.spec import load_spec
@@ -89,7 +91,7 @@ def show(
     slices: Slices = False,
     json: Json = False,
 ) -> None:
-    """Print the figures as they were last published."""
+    """Print the figures that were published last."""
     from headrace.deploy.connections import kafka_settings
 
     found = _published(kafka_settings(kafka, kafka_client), only, slices=slices)

@@ -1,4 +1,4 @@
-"""`headrace ingest`: collect events, join them, replay a log of them, repair the bad ones."""
+"""`headrace ingest`: collects, joins, replays, archives and repairs events."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ from headrace.deploy.cli.options import (
 from headrace.ingest.events import EventKind
 
 app = typer.Typer(
-    help="Collect events, join them, replay a log of them, repair the bad ones.",
+    help="Collect, join, replay, archive and repair events.",
     no_args_is_help=True,
 )
 app.add_typer(dead_letters.app, name="dead-letters")
@@ -42,8 +42,8 @@ def collect(
             "--tokens",
             envvar="HEADRACE_COLLECT_TOKENS_FILE",
             metavar="FILE",
-            help="Who may send: tokens, one a line. Or HEADRACE_COLLECT_TOKENS holds the tokens "
-            "themselves, with commas between.",
+            help="File with the accepted tokens, one per line. HEADRACE_COLLECT_TOKENS takes "
+            "tokens directly, separated by commas.",
         ),
     ] = None,
     anyone: Annotated[
@@ -51,7 +51,8 @@ def collect(
         typer.Option(
             "--anyone",
             envvar="HEADRACE_COLLECT_ANYONE",
-            help="Listen to other machines without tokens: something in front checks.",
+            help="Accept requests from other machines without a token. Only behind a proxy that "
+            "checks.",
         ),
     ] = False,
     deadline_s: Annotated[
@@ -60,7 +61,7 @@ def collect(
             "--deadline-s",
             envvar="HEADRACE_COLLECT_DEADLINE_S",
             min=1.0,
-            help="For Kafka to acknowledge an event; then the answer is 503.",
+            help="Deadline for Kafka to persist an event, in seconds. After it the answer is 503.",
         ),
     ] = 15.0,
     drain_ms: Annotated[
@@ -69,12 +70,13 @@ def collect(
             "--drain-ms",
             envvar="HEADRACE_COLLECT_DRAIN_MS",
             min=0,
-            help="How long to go on taking events when told to stop, while /health/ready says no.",
+            help="Time to accept events after SIGTERM, while /health/ready answers 503, in "
+            "milliseconds.",
         ),
     ] = 0,
     metrics_port: MetricsPort = 0,
 ) -> None:
-    """Take events over HTTP and acknowledge them when Kafka has them, until stopped."""
+    """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.collector import CollectorSettings, run_collector
@@ -99,7 +101,7 @@ def collect(
 
 @app.command()
 def schema(
-    event: Annotated[EventKind, typer.Argument(help="Of which event.")],
+    event: Annotated[EventKind, typer.Argument(help="Kind of event.")],
 ) -> None:
     """Print the JSON Schema of an event."""
     import json
@@ -121,13 +123,13 @@ def topics(
             "--replicas",
             envvar="HEADRACE_REPLICAS",
             min=1,
-            help="Copies of each partition; one fewer must be written before an event is "
-            "acknowledged. Default: as the brokers say.",
+            help="Replicas of each partition. An event is acknowledged once all but one have it. "
+            "Default: the setting of the brokers.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a model's topics, or check that those there are as they must be."""
+    """Create the topics of a model, or check those that exist."""
     from headrace.deploy.connections import kafka_settings
     from headrace.ingest.kafka import AS_THE_BROKER_SAYS, ensure_topics, topics_for
     from headrace.learner.spec import load_spec
@@ -152,7 +154,7 @@ def join(
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
 ) -> None:
-    """Join impressions with clicks into examples, until stopped."""
+    """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.joiner import JoinerSettings, run_joiner
@@ -180,13 +182,14 @@ def replay(
         typer.Option(
             "--resume-as",
             metavar="NAME",
-            help="A replay of this name that was killed goes on where it was, without duplicates.",
+            help="Name of this replay. A killed replay of the same name resumes without "
+            "duplicates.",
         ),
     ] = "",
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Send a log of events to Kafka, in the order they happened."""
+    """Send a log of events to Kafka in the order of their timestamps."""
     from rich.console import Console
 
     from headrace.deploy.cli.run import speed_of
@@ -209,7 +212,7 @@ def replay(
     replayed = replaying.replayed
     impressions = sum(each.impressions for each in replayed.logs)
     clicks = sum(each.clicks for each in replayed.logs)
-    before = f", {replayed.resumed:,} of them earlier" if replayed.resumed else ""
+    before = f", {replayed.resumed:,} of them before the restart" if replayed.resumed else ""
     typer.echo(f"sent {impressions:,} impressions and {clicks:,} clicks{before}")
 
 
@@ -217,7 +220,7 @@ def replay(
 def sink(
     folder: Annotated[
         str,
-        typer.Argument(metavar="DIR", help="A folder, or a URL such as s3://BUCKET/PATH."),
+        typer.Argument(metavar="DIR", help="Folder, or URL such as s3://BUCKET/PATH."),
     ],
     model: Annotated[
         Path | None,
@@ -225,7 +228,7 @@ def sink(
             "--model",
             envvar="HEADRACE_MODEL",
             metavar="FILE",
-            help="The spec of a model whose examples are written too.",
+            help="Model spec (TOML). If set, the examples of the model are archived as well.",
         ),
     ] = None,
     most_age_s: Annotated[
@@ -234,14 +237,14 @@ def sink(
             "--most-age-s",
             envvar="HEADRACE_SINK_MOST_AGE_S",
             min=0.1,
-            help="Write what is so old, though it be little.",
+            help="Age at which a small batch is written, in seconds.",
         ),
     ] = 300.0,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     metrics_port: MetricsPort = 0,
 ) -> None:
-    """Write events, and examples, to Parquet by hour; each once, until stopped."""
+    """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.archive import ArchiveSettings, run_archiver

@@ -1,4 +1,4 @@
-"""`headrace learner`: learn from examples."""
+"""`headrace learner`: learns from examples and pushes updates to the parameter server."""
 
 from functools import partial
 from typing import Annotated
@@ -23,7 +23,7 @@ AcceptTopic = Annotated[
         "--accept-topic",
         envvar="HEADRACE_ACCEPT_TOPIC",
         metavar="ID",
-        help="Go on with a topic of examples that was deleted and made again: its new identity.",
+        help="Identity of the topic of examples, after it was deleted and created again.",
         show_default=False,
     ),
 ]
@@ -34,8 +34,8 @@ ExamplesOf = Annotated[
         "--examples-of",
         envvar="HEADRACE_EXAMPLES_OF",
         metavar="NAME",
-        help="Learn the examples of another model, whose fields and label are the same: for a copy "
-        "restored under another name. Default: the model's own.",
+        help="Model whose examples to learn, with the same fields and label: for a copy restored "
+        "under another name. Default: the model itself.",
         show_default=False,
     ),
 ]
@@ -46,8 +46,8 @@ PushEvery = Annotated[
         "--push-every",
         envvar="HEADRACE_PUSH_EVERY",
         metavar="BOUND",
-        help="How stale several learners may let each other be: `batch`, a number of examples "
-        "(`20000`) or a time (`50ms`). Default: 50 ms, up to 400 ms while batches pile up.",
+        help="Bound on the staleness between learners: `batch`, a number of examples (`20000`) or "
+        "a time (`50ms`). Default: 50ms, up to 400ms while batches queue.",
         show_default=False,
     ),
 ]
@@ -58,8 +58,8 @@ MostRows = Annotated[
         "--most-rows",
         envvar="HEADRACE_LEARNER_MOST_ROWS",
         min=1,
-        help="Hold so many rows in memory, and pull the others when a batch needs them: the same "
-        "model, learned more slowly. Default: all rows.",
+        help="Limit of rows in memory. Others are fetched when a batch needs them: the same model, "
+        "learned more slowly. Default: no limit.",
         show_default=False,
     ),
 ]
@@ -70,8 +70,8 @@ LossRatio = Annotated[
         "--loss-ratio",
         envvar="HEADRACE_LOSS_RATIO",
         min=1.0,
-        help="Hold a batch back if its mean loss is beyond so many times the running mean; `inf`: "
-        "whatever its loss. Numbers that are none and exploding gains are held back in any case.",
+        help="Quarantine a batch whose mean loss is above this multiple of the running mean. "
+        "`inf`: no limit. Batches with NaN, infinite or exploding values are always quarantined.",
     ),
 ]
 
@@ -81,19 +81,22 @@ Rank = Annotated[
         "--rank",
         envvar="RANK",
         min=0,
-        help="Where the spec says `synchronous`: which of the learners this is, from 0. torchrun "
-        "sets this and the next three.",
+        help="With `synchronous` in the spec: number of this learner, from 0. torchrun sets this "
+        "and the next three.",
         show_default=False,
     ),
 ]
 WorldSize = Annotated[
-    int, typer.Option("--world-size", envvar="WORLD_SIZE", min=1, help="How many there are.")
+    int, typer.Option("--world-size", envvar="WORLD_SIZE", min=1, help="Number of learners.")
 ]
 MasterHost = Annotated[
-    str, typer.Option("--master-addr", envvar="MASTER_ADDR", help="Where they meet: a host.")
+    str, typer.Option("--master-addr", envvar="MASTER_ADDR", help="Host of the first learner.")
 ]
 MasterPort = Annotated[
-    int, typer.Option("--master-port", envvar="MASTER_PORT", min=1, max=65535, help="Its port.")
+    int,
+    typer.Option(
+        "--master-port", envvar="MASTER_PORT", min=1, max=65535, help="Port on that host."
+    ),
 ]
 AgentStore = Annotated[bool, typer.Option(envvar="TORCHELASTIC_USE_AGENT_STORE", hidden=True)]
 Attempt = Annotated[str, typer.Option(envvar="TORCHELASTIC_RESTART_COUNT", hidden=True)]
@@ -126,7 +129,7 @@ def run(
     agent_store: AgentStore = False,
     attempt: Attempt = "0",
 ) -> None:
-    """Learn from the topic of examples and push to the parameter server, until stopped."""
+    """Learn from the topic of examples and push updates to the parameter server, until stopped."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
     from headrace.learner import LearnerSettings, run_learner

@@ -1,11 +1,12 @@
-"""The command line: `headrace`, and the edge of every process.
+"""The command line of headrace, and the edge of every process.
 
-Here and in `deploy/commands` alone the environment is read, signals are caught, and errors become
-text. What a person has to put right (a spec, an address, a model that is another's) ends in one
-message on standard error and exit code 2, or 75 if Kafka or the store is not there; what nobody
-foresaw keeps its traceback.
+Only here and in the other files of `deploy/cli` is the environment read, are signals handled and
+do errors become text. An error that an operator can fix (a spec, an address, a model of another
+spec) ends in one message on standard error and exit status 2. If Kafka or the store is unreachable,
+the status is 75. Any other error is a bug and keeps its traceback.
 
-Modules are imported by the commands that need them: `headrace --help` answers at once.
+Commands import the modules they need when they are called. Help is plain text: rendering it with
+Rich takes longer than all imports together.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
@@ -54,27 +56,35 @@ def _every_command(
     log_level: Annotated[
         str,
         typer.Option(
-            "--log-level", envvar="HEADRACE_LOG_LEVEL", help="debug, info, warning or error."
+            "--log-level",
+            envvar="HEADRACE_LOG_LEVEL",
+            help="Least level of log lines: debug, info, warning or error.",
         ),
     ] = "info",
     version: Annotated[  # noqa: ARG001  (its callback has printed it)
-        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
 ) -> None:
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
-        raise typer.BadParameter(f"expected debug, info, warning or error, found {log_level!r}")
+        raise typer.BadParameter(f"expected debug, info, warning or error, got {log_level!r}")
     logging.basicConfig(
         level=level,
         stream=sys.stderr,
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
     )
-    # the environment reaches the parts that are started from here
+    # child processes read the level from the environment
     os.environ["HEADRACE_LOG_LEVEL"] = log_level
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that a person is to read, not a programmer."""
+    """Return the errors that an operator can fix; they are shown without a traceback."""
     from headrace.deploy.errors import DeployError
     from headrace.deploy.local.services import StackError
     from headrace.ingest import StreamError

@@ -1,4 +1,8 @@
-"""TODO."""
+"""Opens the models that a command serves: specs with their stores, and snapshots.
+
+`serving run`, its workers and `serving score` share these functions. A store is opened read-only,
+so that a server needs no right to write.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,23 @@ if TYPE_CHECKING:
 def both(
     files: list[Path], places: list[str], redis: str, stack: ExitStack
 ) -> list[StoreModel | SnapshotModel]:
-    """Return the models of these specs and snapshots; `stack` closes what was opened."""
+    """Return the models of these specs and snapshots. `stack` closes the stores."""
     return [*opened(stack, files, redis), *frozen(places)]
 
 
 def opened(stack: ExitStack, files: list[Path], redis: str) -> list[StoreModel]:
-    """Return the models of these specs with their stores, which `stack` closes."""
+    """Return the models of these specs. `stack` closes their stores."""
     from headrace.deploy.connections import open_store
     from headrace.learner.spec import load_spec
     from headrace.serving.models import StoreModel
 
-    made = []
-    for each in files:
-        spec = load_spec(each)
+    models = []
+    for path in files:
+        spec = load_spec(path)
         store = open_store(redis, spec.name, read_only=True)
         stack.callback(store.close)
-        made.append(StoreModel(spec, store))
-    return made
+        models.append(StoreModel(spec, store))
+    return models
 
 
 def frozen(given: Sequence[str]) -> list[SnapshotModel]:
@@ -44,6 +48,6 @@ def frozen(given: Sequence[str]) -> list[SnapshotModel]:
     for name, equals, place in pairs:
         if not (name and equals and place):
             raise BadOption(
-                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, found {name!r}"
+                f"--snapshot / HEADRACE_SERVING_SNAPSHOT: expected NAME=PLACE, got {name!r}"
             )
     return [find_frozen(name, place) for name, _, place in pairs]

@@ -1,7 +1,7 @@
-"""Options that several commands share, and nowhere else: each with its variable and its reason.
+"""Options that several commands share, each with its environment variable.
 
-This is the one place where the environment is read. A flag beats its HEADRACE_* variable, which
-beats the default; what all processes of a model must agree on is not here but in the model spec.
+A flag overrides its HEADRACE_* variable, which overrides the default. Settings on which all
+processes of a model must agree are not options: they are in the model spec.
 """
 
 from pathlib import Path
@@ -18,13 +18,15 @@ ModelFile = Annotated[
         "--model",
         envvar="HEADRACE_MODEL",
         metavar="FILE",
-        help="The model spec (TOML).",
+        help="Model spec (TOML).",
         show_default=False,
     ),
 ]
 KafkaAddress = Annotated[
     str,
-    Option("--kafka", envvar="HEADRACE_KAFKA", metavar="HOST:PORT", help="Kafka's address."),
+    Option(
+        "--kafka", envvar="HEADRACE_KAFKA", metavar="HOST:PORT", help="Kafka bootstrap servers."
+    ),
 ]
 RedisUrl = Annotated[
     str,
@@ -32,17 +34,18 @@ RedisUrl = Annotated[
         "--redis",
         envvar="HEADRACE_REDIS",
         metavar="URL",
-        help="Redis or Valkey: redis://HOST:PORT; redis+cluster:// for a cluster, rediss:// for "
-        "TLS. User and password better in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.",
+        help="Redis or Valkey: redis://HOST:PORT, redis+cluster:// for a cluster, rediss:// for "
+        "TLS. Put user and password in HEADRACE_REDIS_USER and HEADRACE_REDIS_PASSWORD.",
     ),
 ]
-ToldTo = Annotated[
+StatusKafka = Annotated[
     str | None,
     Option(
         "--kafka",
         envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
-        help="Kafka, whose topic `status` is told how this process is. Default: nobody is.",
+        help="Kafka bootstrap servers. If set, this process publishes its status to the topic "
+        "`status`.",
     ),
 ]
 OwnKafka = Annotated[
@@ -51,7 +54,7 @@ OwnKafka = Annotated[
         "--kafka",
         envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
-        help="Use this Kafka instead of starting one.",
+        help="Kafka bootstrap servers. Default: start a Kafka.",
     ),
 ]
 OwnRedis = Annotated[
@@ -60,7 +63,7 @@ OwnRedis = Annotated[
         "--redis",
         envvar="HEADRACE_REDIS",
         metavar="URL",
-        help="Use this Redis or Valkey (one server or a cluster) instead of starting one.",
+        help="URL of a Redis or Valkey, one server or a cluster. Default: start a cluster.",
     ),
 ]
 KafkaJars = Annotated[
@@ -69,7 +72,7 @@ KafkaJars = Annotated[
         "--kafka-jars",
         envvar="HEADRACE_KAFKA_JARS",
         metavar="DIR",
-        help="Start Kafka from the jars in this directory instead of fetching them.",
+        help="Directory with the jars of Kafka. Default: fetch them once.",
     ),
 ]
 StateDirectory = Annotated[
@@ -78,8 +81,8 @@ StateDirectory = Annotated[
         "--state",
         envvar="HEADRACE_STATE",
         metavar="DIR",
-        help="Keep Kafka's and Valkey's data and all logs here. Default: a directory that is "
-        "removed at the end, unless something failed.",
+        help="Directory for logs and for the data of Kafka and Valkey. Default: a temporary "
+        "directory, kept only if a part failed.",
     ),
 ]
 Partitions = Annotated[
@@ -88,7 +91,7 @@ Partitions = Annotated[
         "--partitions",
         envvar="HEADRACE_PARTITIONS",
         min=1,
-        help="Partitions of each topic, fixed for the life of a model.",
+        help="Partitions of each topic. Fixed for the life of a model.",
     ),
 ]
 Buckets = Annotated[
@@ -97,15 +100,19 @@ Buckets = Annotated[
         "--buckets",
         envvar="HEADRACE_BUCKETS",
         min=1,
-        help="Buckets of the model in the parameter server: a power of two, fixed for its life.",
+        help="Buckets of the model in the parameter server, a power of two. Fixed for its life.",
     ),
 ]
-Host = Annotated[
-    str, Option("--host", envvar="HEADRACE_HOST", help="Address that the server listens on.")
-]
+Host = Annotated[str, Option("--host", envvar="HEADRACE_HOST", help="Address to listen on.")]
 Port = Annotated[
     int,
-    Option("--port", envvar="HEADRACE_PORT", min=0, max=65535, help="0: any free port."),
+    Option(
+        "--port",
+        envvar="HEADRACE_PORT",
+        min=0,
+        max=65535,
+        help="Port to listen on. 0: any free port.",
+    ),
 ]
 MetricsPort = Annotated[
     int,
@@ -114,7 +121,7 @@ MetricsPort = Annotated[
         envvar="HEADRACE_METRICS_PORT",
         min=0,
         max=65535,
-        help="Serve Prometheus metrics on this port. 0: none.",
+        help="Port for Prometheus metrics. 0: no metrics.",
     ),
 ]
 Instance = Annotated[
@@ -122,7 +129,7 @@ Instance = Annotated[
     Option(
         "--instance",
         envvar="HEADRACE_INSTANCE",
-        help="A name that stays over restarts and that no other process of the kind has.",
+        help="Stable name of this process, unique among processes of its kind.",
     ),
 ]
 Speed = Annotated[
@@ -131,7 +138,7 @@ Speed = Annotated[
         "--speed",
         envvar="HEADRACE_SPEED",
         metavar="N|max",
-        help="N times as fast as it happened, or as fast as the pipeline follows.",
+        help="Multiple of real time, or max: as fast as the pipeline follows.",
     ),
 ]
 Data = Annotated[
@@ -158,13 +165,14 @@ KafkaClient = Annotated[
         "--kafka-client",
         envvar="HEADRACE_KAFKA_CLIENT",
         metavar="KEY=VALUE",
-        help="A setting for Kafka's client, such as security.protocol=SSL; may be repeated.",
+        help="Setting of the Kafka client, such as security.protocol=SSL. Repeatable. Put "
+        "passwords in the variable, as KEY=VALUE words or as a JSON object without spaces.",
     ),
 ]
 Evaluated = Annotated[
     bool,
     Option(
         "--evaluate/--no-evaluate",
-        help="Run live evaluation beside the other parts.",
+        help="Run live evaluation as well.",
     ),
 ]

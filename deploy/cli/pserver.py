@@ -1,4 +1,4 @@
-"""`headrace pserver`: make a model in the parameter server, keep it, look after it."""
+"""`headrace pserver`: creates, inspects, restores and removes models in the parameter server."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from headrace.deploy.cli.options import (
     MetricsPort,
     ModelFile,
     RedisUrl,
-    ToldTo,
+    StatusKafka,
 )
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from headrace.deploy.operations import HeldTopic
 
 EXIT_GAPS = 1
-"""Of `inspect`, when something could not be looked at."""
+"""Exit status of `inspect` if a bucket is missing or its server does not answer."""
 
-app = typer.Typer(help="The parameter server.", no_args_is_help=True)
+app = typer.Typer(help="Manage models in the parameter server.", no_args_is_help=True)
 pserver_snapshots.register(app)
 pserver_restore.register(app)
 
@@ -37,17 +37,17 @@ HeldBy = Annotated[
         "--kafka",
         envvar="HEADRACE_KAFKA",
         metavar="HOST:PORT",
-        help="Kafka, to compare the marks with what it holds.",
+        help="Kafka bootstrap servers. If set, the marks are compared with the topic of examples.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For a machine to read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
-    """Make a model; where it is there already, check that it is the same.
+    """Create a model, or check that the existing one has the same spec.
 
-    A torch module of one's own is tried before, where torch is installed.
+    A custom torch module is tried first, if torch is installed.
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.errors import BadOption
@@ -59,10 +59,10 @@ def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> No
     spec = load_spec(model)
     if buckets & (buckets - 1) or buckets > 1 << 16:
         raise BadOption(
-            f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, found {buckets}"
+            f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, got {buckets}"
         )
     if spec.architecture == MODULE:
-        with suppress(MissingTorch):  # it is needed where the model learns and where it serves
+        with suppress(MissingTorch):  # only learners and servers need torch
             open_model(spec, buckets)
     store = open_store(redis, spec.name)
     try:
@@ -79,14 +79,16 @@ def keep(
     name: Annotated[
         str,
         typer.Option(
-            "--name", envvar="HEADRACE_KEEPER", help="Holder of buckets. Default: the host's name."
+            "--name",
+            envvar="HEADRACE_KEEPER",
+            help="Name of the lease holder. Default: the host name.",
         ),
     ] = "",
     metrics_port: MetricsPort = 0,
-    kafka: ToldTo = None,
+    kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Fold logs into rows, trim them, delete what expires, until stopped. Any number may run."""
+    """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
     from headrace.ingest.runtime import instance_name, publish_status
@@ -100,12 +102,12 @@ def keep(
         with stopped_by_signals() as stop:
             keeping = FoldPolicy(expiry=spec.expiry)
             settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
-            told = kafka_settings(kafka, kafka_client) if kafka else None
+            status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
             run_keeper(
                 settings,
                 store,
                 stop,
-                lambda registry: publish_status(told, "keeper", instance_name(), registry),
+                lambda registry: publish_status(status_kafka, "keeper", instance_name(), registry),
             )
     finally:
         store.close()
@@ -119,12 +121,11 @@ def inspect(
     kafka_client: KafkaClient = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where each bucket lies, what it holds and how far it has learned.
+    """Show the server, rows and progress of each bucket.
 
-    Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket; rows that
-    only the logs have yet are counted while all logs together have less than 64 MB; lag is in
-    offsets of the examples' topic. Exits with 1 if a bucket is missing or its server does not
-    answer.
+    Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket. Rows that
+    are only in the logs are counted while all logs together have less than 64 MB. Lag is in offsets
+    of the topic of examples. Exits with 1 if a bucket is missing or its server does not answer.
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import is_complete, survey_json, survey_text
@@ -159,10 +160,10 @@ def doctor(
     kafka_client: KafkaClient = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is wrong with the servers and the model, and say what to do about it.
+    """Check the servers and the model, and print a remedy for each problem.
 
-    Changes nothing. Exits with 0 if there are no more than notes, with 1 if there are warnings,
-    with 2 if something is broken.
+    Changes nothing. Exits with 0 if there are only notes, with 1 if there are warnings and with 2
+    if something is broken.
     """
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
@@ -187,12 +188,12 @@ def doctor(
 def drop(
     model: ModelFile,
     redis: RedisUrl = REDIS,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Even though the model seems to be in use.")
+        bool, typer.Option("--force", help="Remove the model even if it seems to be in use.")
     ] = False,
 ) -> None:
-    """Remove a model with all its rows. Interrupted, it is finished by being said again."""
+    """Remove a model with all its rows. If interrupted, run it again."""
     from headrace.deploy.connections import open_store
     from headrace.deploy.operations import drop_model
     from headrace.learner.spec import load_spec
@@ -202,7 +203,7 @@ def drop(
     def confirm(what: str) -> bool:
         if yes:
             return True
-        typer.echo(f"To be removed: {what}.")
+        typer.echo(f"This removes {what}.")
         typer.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
         return sys.stdin.readline().strip() == name
 
@@ -218,12 +219,12 @@ def acl(
     model: ModelFile,
     role: Annotated[
         str | None,
-        typer.Option("--role", help="server, learner, keeper or operator. Default: all four."),
+        typer.Option("--role", help="Role: server, learner, keeper or operator. Default: all."),
     ] = None,
 ) -> None:
-    """Print the commands that make users with just the rights that headrace needs.
+    """Print the ACL commands for users with only the rights that headrace needs.
 
-    To be said to every server, replicas too, and kept there with ACL SAVE.
+    Run them on every server, replicas included, and keep them with ACL SAVE.
     """
     from headrace.deploy.errors import BadOption
     from headrace.learner.spec import load_spec
@@ -233,7 +234,7 @@ def acl(
     chosen = [each for each in ROLES if role in (None, each.name)]
     if not chosen:
         expected = ", ".join(each.name for each in ROLES)
-        raise BadOption(f"--role: expected one of {expected}, found {role}")
+        raise BadOption(f"--role: expected one of {expected}, got {role}")
     for each in chosen:
         typer.echo(f"# {each.for_whom}")
         typer.echo(rule(each, name, f"{name}-{each.name}"))
@@ -257,7 +258,7 @@ def _print(shown: "Group") -> None:
     if console.is_terminal:
         console.print(shown)
         return
-    # for a pipe, as wide as it has to be, and not filled up with spaces
+    # a pipe gets full lines without trailing spaces
     wide = Console(width=10_000)
     with wide.capture() as captured:
         wide.print(shown)

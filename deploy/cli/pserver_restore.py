@@ -1,4 +1,4 @@
-"""`headrace pserver restore` and `rebuild`: what snapshots are for."""
+"""`headrace pserver restore` and `rebuild`: models from snapshots."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,16 +27,27 @@ if TYPE_CHECKING:
 
 Named = Annotated[
     str | None,
-    typer.Option("--snapshot", metavar="NAME", help="This one. Default: the model's newest."),
+    typer.Option(
+        "--snapshot", metavar="NAME", help="Snapshot to restore. Default: the newest of the model."
+    ),
 ]
 
 
+OptionalPlace = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIR",
+        envvar="HEADRACE_SNAPSHOTS",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
+        show_default=False,
+    ),
+]
 Warm = Annotated[
     bool,
     typer.Option(
         "--warm",
-        help="The spec of --as has more fields or statistics: begin it with this model's rows. "
-        "It learns examples of its own.",
+        help="Warm start: the spec of --as has more fields or statistics and starts with the rows "
+        "of this model. It learns its own examples.",
     ),
 ]
 BehindSnapshot = Annotated[
@@ -44,8 +55,10 @@ BehindSnapshot = Annotated[
     typer.Option(
         "--kafka",
         metavar="HOST:PORT",
-        help="With --warm: begin behind what the snapshot has learned. The joiner of the new "
-        "model must have come that far. Default: at the beginning of its examples.",
+        help="With --warm: Kafka bootstrap servers. If set, learning starts after the examples "
+        "that the snapshot has learned, which the new joiner must have reached. Default: at the "
+        "first "
+        "example.",
     ),
 ]
 
@@ -58,15 +71,7 @@ def register(app: typer.Typer) -> None:
 
 def restore(
     model: ModelFile,
-    place: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="DIR",
-            envvar="HEADRACE_SNAPSHOTS",
-            help="Where snapshots lie: a folder, or a URL such as s3://BUCKET/PATH.",
-            show_default=False,
-        ),
-    ] = None,
+    place: OptionalPlace = None,
     redis: RedisUrl = REDIS,
     name: Named = None,
     copy: Annotated[
@@ -74,7 +79,7 @@ def restore(
         typer.Option(
             "--as",
             metavar="FILE",
-            help="Restore as the model of this spec, which differs from --model in its name.",
+            help="Restore under the name in this spec, which must equal --model in all else.",
         ),
     ] = None,
     warm: Warm = False,
@@ -85,25 +90,28 @@ def restore(
         typer.Option(
             "--buckets",
             min=1,
-            help="As many buckets: a multiple of the snapshot's, a power of two. Default: as many "
-            "as the store's model has, or the snapshot.",
+            help="Number of buckets: a power of two, a multiple of the snapshot's. Default: that "
+            "of the model in the store, or of the snapshot.",
         ),
     ] = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not read all of it first, nor compare digests.")
+        bool,
+        typer.Option(
+            "--no-verify", help="Skip the check of all files and digests before the restore."
+        ),
     ] = False,
     empty: Annotated[
         bool,
         typer.Option(
             "--empty",
-            help="Fill the missing buckets with nothing, from no snapshot: Kafka supplies "
-            "everything, if it still holds all examples.",
+            help="Create the missing buckets without rows. Learners read all examples again, if "
+            "Kafka still has them.",
         ),
     ] = False,
 ) -> None:
-    """Fill the buckets that the store lacks; learners then supply the rest from Kafka.
+    """Restore the buckets that are missing in the store. Learners then catch up from Kafka.
 
-    After an interruption run it again: it goes on where it was.
+    If interrupted, run it again: it resumes.
     """
     from headrace.deploy.connections import kafka_settings
     from headrace.learner.recovery import RestoreSettings
@@ -112,15 +120,17 @@ def restore(
     spec = load_spec(model)
     settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
     if warm and copy is None:
-        raise BadOption("--warm: expected --as beside it, with the spec of the larger model")
+        raise BadOption("--warm: expected --as FILE as well, the spec of the larger model")
     if kafka is not None and not warm:
-        raise BadOption("--kafka: expected --warm beside it; else the snapshot has its own marks")
+        raise BadOption(
+            "--kafka: expected --warm as well; without it the marks of the snapshot apply"
+        )
     if empty:
         if name is not None or copy is not None:
-            raise BadOption("--empty: expected neither --snapshot nor --as beside it")
+            raise BadOption("--empty: expected neither --snapshot nor --as with it")
         _restore_empty(spec, redis, buckets)
     elif place is None:
-        raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, found neither")
+        raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, got neither")
     else:
         after = None if kafka is None else kafka_settings(kafka, kafka_client)
         _restore_from(place, spec, redis, settings, after)
@@ -136,17 +146,17 @@ def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
     finally:
         store.close()
     if not filled:
-        typer.echo(f"{spec.name}: no bucket is missing, nothing was done")
+        typer.echo(f"{spec.name}: no bucket is missing, nothing to do")
         return
     shown = ", ".join(map(str, filled))
     typer.echo(
-        f"{spec.name}: {len(filled)} buckets are empty now: {shown}. Learners read all examples "
-        "again for them; if Kafka no longer holds them from offset 0 on, they stop, naming the gap"
+        f"{spec.name}: {len(filled)} buckets are empty now: {shown}. Learners read all their "
+        "examples again; if Kafka no longer has them from offset 0, learners stop and name the gap"
     )
 
 
 def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
-    """Return how many a bucket gets: as it had, unless there are more or fewer buckets now."""
+    """Return the sub-hashes of a bucket: as in the snapshot, unless the bucket count changes."""
     from headrace.pserver.rows import sub_hashes_for
 
     had, before = manifest.sub_hashes, manifest.shape.buckets
@@ -177,7 +187,7 @@ def _restore_from(
     wanted = choose(shelf, spec, settings)
     manifest, to, warm = wanted
     marks = _marks_after(kafka, wanted) if kafka is not None else None
-    # a model whose shape was lost with its shard gets the layout that its other buckets still have
+    # a model whose shape was lost with its shard gets the layout of its remaining buckets
     store = open_store(
         redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
     )
@@ -196,14 +206,14 @@ def _restore_from(
     finally:
         store.close()
     if restored is None or not restored.complete:
-        typer.echo(f"{to.name}: stopped before all was restored; run it again", err=True)
+        typer.echo(f"{to.name}: stopped before the restore was complete; run it again", err=True)
         raise typer.Exit(EXIT_STOPPED)
     if not restored.buckets:
-        typer.echo(f"{to.name}: no bucket is missing, nothing was done")
+        typer.echo(f"{to.name}: no bucket is missing, nothing to do")
         return
     typer.echo(
         f"{to.name}: {len(restored.buckets)} buckets with {restored.rows:,} rows restored from "
-        f"{manifest.name}; learners {_said_of_examples(to.name, marks, warm)}"
+        f"{manifest.name}; learners {_starting_point(to.name, marks, warm)}"
     )
 
 
@@ -214,21 +224,21 @@ def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int
     if beginning.waiting:
         shown = ", ".join(str(source.partition) for source in beginning.waiting)
         typer.echo(
-            f"{wanted.spec.name}: partitions {shown} of its examples hold nothing from after "
-            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, what it writes "
-            "from before then is learned a second time",
+            f"{wanted.spec.name}: partitions {shown} of its examples have nothing after "
+            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, examples that it "
+            "writes from before then are learned a second time",
             err=True,
         )
     return marks
 
 
-def _said_of_examples(name: str, marks: dict[str, int] | None, warm: "KeptRows | None") -> str:
+def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | None") -> str:
     if warm is None:
-        return "go on from its marks"
-    where = "at their beginning" if marks is None else "behind what it has learned"
-    new = f"; empty are {', '.join(warm.new)}" if warm.new else ""
-    layers = "" if warm.layers else "; layers, if it has any, begin anew"
-    return f"begin with the examples of {name} {where}{new}{layers}"
+        return "continue from its marks"
+    where = "from the first one" if marks is None else "after those it has learned"
+    new = f"; without rows: {', '.join(warm.new)}" if warm.new else ""
+    layers = "" if warm.layers else "; layers, if it has any, start untrained"
+    return f"read the examples of {name} {where}{new}{layers}"
 
 
 def rebuild(
@@ -239,8 +249,8 @@ def rebuild(
         typer.Option(
             "--as-of",
             metavar="TIME",
-            help="Learn what was appended to the topic of examples before: ISO 8601 (UTC where it "
-            "names no offset), or milliseconds since 1970.",
+            help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
+            "an offset), or milliseconds since 1970.",
         ),
     ],
     kafka: KafkaAddress = KAFKA,
@@ -250,16 +260,16 @@ def rebuild(
         typer.Option(
             "--from",
             metavar="NAME",
-            help="Begin with this snapshot, or with `beginning`: with no rows. Default: the newest "
-            "snapshot from before TIME, or the beginning.",
+            help="Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
+            "from before TIME, or the beginning.",
         ),
     ] = None,
     examples_of: ExamplesOf = "",
     buckets: Buckets = 64,
 ) -> None:
-    """Learn examples again onto a snapshot: the model as it was, as a snapshot in DIR.
+    """Rebuild the model of a past time from a snapshot and examples, as a new snapshot in DIR.
 
-    Reads Kafka and DIR, and no store. --buckets is for a model that begins with no rows.
+    Reads Kafka and DIR but no store. --buckets applies to a model that starts with no rows.
     """
     from contextlib import closing
 
@@ -277,7 +287,7 @@ def rebuild(
     settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
     rebuilding = Rebuilder(settings, kafka_settings(kafka, kafka_client), spec, shelf)
     begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
-    typer.echo(f"{spec.name}: beginning with {begin}", err=True)
+    typer.echo(f"{spec.name}: starting with {begin}", err=True)
     with (
         closing(rebuilding.reader),
         stopped_by_signals() as stop,
@@ -295,7 +305,7 @@ def rebuild(
 
 
 def moment_text(at_ms: int) -> str:
-    """Return a time as a person reads it."""
+    """Return a time in ISO 8601."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -308,7 +318,7 @@ def moment_ms(text: str) -> int:
     except ValueError as error:
         raise BadOption(
             "--as-of: expected a time such as 2026-11-20T18:30:00Z, or milliseconds since 1970, "
-            f"found {text!r}"
+            f"got {text!r}"
         ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

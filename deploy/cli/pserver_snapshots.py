@@ -1,4 +1,4 @@
-"""`headrace pserver snapshot`, `list`, `verify` and `prune`: taking snapshots and keeping them."""
+"""`headrace pserver snapshot`, `list`, `verify` and `prune`: snapshots of a model."""
 
 import json
 import secrets
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from headrace.pserver.snapshots import Manifest
 
 EXIT_DAMAGED = 1
-"""Of `verify`, when anything is wrong with a snapshot."""
+"""Exit status of `verify` if a snapshot is damaged."""
 EXIT_STOPPED = 1
-"""Of what was told to stop before it was done."""
+"""Exit status of a command that was stopped before it was done."""
 _DAY_MS = 24 * 3_600_000
 
 Place = Annotated[
@@ -24,13 +24,15 @@ Place = Annotated[
     typer.Argument(
         metavar="DIR",
         envvar="HEADRACE_SNAPSHOTS",
-        help="Where snapshots lie: a folder, or a URL such as s3://BUCKET/PATH.",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
         show_default=False,
     ),
 ]
 Parallel = Annotated[
     int,
-    typer.Option("--parallel", min=1, help="Buckets at a time; so many are held in memory."),
+    typer.Option(
+        "--parallel", min=1, help="Buckets to copy at the same time, each held in memory."
+    ),
 ]
 
 
@@ -43,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def snapshot(
     place: Place, model: ModelFile, redis: RedisUrl = REDIS, parallel: Parallel = 2
 ) -> None:
-    """Write the rows and marks of every bucket into files, while everybody works on."""
+    """Write the rows and marks of every bucket to files, while the model keeps learning."""
     from rich.console import Console
 
     from headrace.deploy.cli.views import StepView
@@ -78,9 +80,9 @@ def snapshot(
 
 
 def list_(
-    place: Place, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False
+    place: Place, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
-    """Show the snapshots, the oldest first."""
+    """List the snapshots, the oldest first."""
     from headrace.deploy.cli.views import facts_of, print_table
     from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
 
@@ -95,10 +97,10 @@ def verify(
     place: Place,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Of snapshots. Default: all of them."),
+        typer.Argument(metavar="[NAME]...", help="Snapshots to verify. Default: all."),
     ] = None,
 ) -> None:
-    """Read every file of snapshots, and say what is not as it was written."""
+    """Read every file of snapshots and report damage."""
     from rich.console import Console
 
     from headrace.deploy.cli.views import StepView
@@ -111,7 +113,7 @@ def verify(
     unknown = [name for name in names or () if name not in listed]
     if unknown or not listed:
         sought = ", ".join(unknown) or "a snapshot"
-        raise NoSnapshot(f"expected {sought} in {place}, found {', '.join(listed) or 'none'}")
+        raise NoSnapshot(f"expected {sought} in {place}, got {', '.join(listed) or 'none'}")
     damaged = 0
     with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
         for name in names or listed:
@@ -122,7 +124,7 @@ def verify(
             if stop.is_set():
                 raise typer.Exit(EXIT_STOPPED)
             damaged += bool(problems)
-            typer.echo(f"{name}: {'damaged' if problems else 'as it was written'}")
+            typer.echo(f"{name}: {'damaged' if problems else 'intact'}")
             for problem in problems:
                 typer.echo(f"  {problem}")
     if damaged:
@@ -137,21 +139,19 @@ def prune(
     ] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", min=0.0, metavar="DAYS", help="Keep what is younger."),
+        typer.Option("--older-than", min=0.0, metavar="DAYS", help="Keep younger snapshots."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed.")] = False,
 ) -> None:
-    """Remove snapshots that neither --keep nor --older-than keeps, and what dead writers left.
+    """Remove snapshots that neither --keep nor --older-than keeps, and unfinished ones.
 
-    Never the newest complete one of a model.
+    Keeps the newest complete snapshot of each model.
     """
     from headrace.pserver.snapshots import SnapshotStorage, prunable
     from headrace.pserver.snapshots import prune as remove
 
     if keep is None and older_than is None:
-        raise BadOption("expected --keep N, --older-than DAYS or both, found neither")
+        raise BadOption("expected --keep N, --older-than DAYS or both, got neither")
     older_than_ms = None if older_than is None else int(older_than * _DAY_MS)
     shelf = SnapshotStorage(place)
     goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=wall_ms())
@@ -162,15 +162,15 @@ def prune(
         rows = "unknown" if each.manifest is None else f"{each.manifest.rows:,}"
         typer.echo(f"{did} {each.name} ({rows} rows)")
     for leftover in goes.leftovers:
-        typer.echo(f"{did} {leftover.folder}, which was never finished")
+        typer.echo(f"{did} {leftover.folder}, an unfinished snapshot")
     if not goes.snapshots and not goes.leftovers:
         typer.echo("nothing to remove")
 
 
 def say_written(written: "Manifest | None", place: str) -> None:
-    """Say what was written, or that nothing was."""
+    """Print a summary of the snapshot. Raises Exit if there is none."""
     if written is None:
-        typer.echo("stopped: there is no snapshot of it", err=True)
+        typer.echo("stopped: no snapshot was written", err=True)
         raise typer.Exit(EXIT_STOPPED)
     typer.echo(
         f"{written.name}: {written.rows:,} rows in {written.buckets} buckets, "

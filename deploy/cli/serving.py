@@ -1,4 +1,4 @@
-"""`headrace serving`: answer requests, and choose which model answers."""
+"""`headrace serving`: serves predictions, and switches the model behind an alias."""
 
 import os
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from headrace.deploy.cli.options import (
     MetricsPort,
     Port,
     RedisUrl,
-    ToldTo,
+    StatusKafka,
 )
 from headrace.deploy.cli.serving_score import score
 from headrace.deploy.errors import BadOption
 
-app = typer.Typer(help="Answer requests.", no_args_is_help=True)
+app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)
 
 
@@ -37,7 +37,7 @@ ModelFiles = Annotated[
         "--model",
         envvar="HEADRACE_MODEL",
         metavar="FILE",
-        help="The model spec (TOML); may be repeated: one server, many models.",
+        help="Model spec (TOML). Repeat to serve several models.",
         show_default=False,
     ),
 ]
@@ -47,8 +47,9 @@ SnapshotPlaces = Annotated[
         "--snapshot",
         envvar="HEADRACE_SERVING_SNAPSHOT",
         metavar="NAME=PLACE",
-        help="Serve a snapshot as it is, as the model NAME; may be repeated. PLACE is a folder or "
-        "URL of snapshots, whose newest is meant, or of one of them. Asks neither Redis nor Kafka.",
+        help="Snapshot to serve unchanged, as the model NAME. Repeatable. PLACE is a folder or "
+        "URL: of one snapshot, or of several, whose newest is served. Needs neither Redis nor "
+        "Kafka.",
     ),
 ]
 TokensFile = Annotated[
@@ -57,8 +58,8 @@ TokensFile = Annotated[
         "--tokens",
         envvar="HEADRACE_SERVING_TOKENS_FILE",
         metavar="FILE",
-        help="Who may ask: tokens, one a line. Or HEADRACE_SERVING_TOKENS holds the tokens "
-        "themselves, with commas between.",
+        help="File with the accepted tokens, one per line. HEADRACE_SERVING_TOKENS takes tokens "
+        "directly, separated by commas.",
     ),
 ]
 Anyone = Annotated[
@@ -66,7 +67,8 @@ Anyone = Annotated[
     typer.Option(
         "--anyone",
         envvar="HEADRACE_SERVING_ANYONE",
-        help="Listen to other machines without tokens: something in front checks.",
+        help="Accept requests from other machines without a token. Only behind a proxy that "
+        "checks.",
     ),
 ]
 DrainMs = Annotated[
@@ -75,7 +77,7 @@ DrainMs = Annotated[
         "--drain-ms",
         envvar="HEADRACE_SERVING_DRAIN_MS",
         min=0,
-        help="How long to go on answering when told to stop, while /health/ready says no.",
+        help="Time to answer after SIGTERM, while /health/ready answers 503, in milliseconds.",
     ),
 ]
 WaitingMs = Annotated[
@@ -84,7 +86,7 @@ WaitingMs = Annotated[
         "--waiting-ms",
         envvar="HEADRACE_SERVING_WAITING_MS",
         min=1,
-        help="Refuse requests (503, Retry-After) that would wait for longer.",
+        help="Queueing time above which a request is refused (503, Retry-After), in milliseconds.",
     ),
 ]
 FirstAliases = Annotated[
@@ -93,8 +95,8 @@ FirstAliases = Annotated[
         "--alias",
         envvar="HEADRACE_SERVING_ALIAS",
         metavar="ALIAS=MODEL",
-        help="A name that stands for a model, such as production=news; may be repeated. One that "
-        "begins with shadow scores what other aliases answer, beside the answers.",
+        help="Alias of a model, such as production=news. Repeatable. The model of an alias that "
+        "begins with shadow scores the requests of other aliases without answering.",
     ),
 ]
 AliasesFile = Annotated[
@@ -103,7 +105,7 @@ AliasesFile = Annotated[
         "--aliases-file",
         envvar="HEADRACE_SERVING_ALIASES_FILE",
         metavar="FILE",
-        help="Keep aliases that are switched here, so that they outlive the server.",
+        help="File that keeps switched aliases across restarts.",
     ),
 ]
 AdminTokensFile = Annotated[
@@ -112,8 +114,8 @@ AdminTokensFile = Annotated[
         "--admin-tokens",
         envvar="HEADRACE_SERVING_ADMIN_TOKENS_FILE",
         metavar="FILE",
-        help="Who may switch aliases: tokens, one a line. Or HEADRACE_SERVING_ADMIN_TOKENS holds "
-        "the tokens themselves, with commas between.",
+        help="File with the tokens that may switch aliases, one per line. "
+        "HEADRACE_SERVING_ADMIN_TOKENS takes tokens directly, separated by commas.",
     ),
 ]
 PredictionsShare = Annotated[
@@ -123,7 +125,7 @@ PredictionsShare = Annotated[
         envvar="HEADRACE_SERVING_PREDICTIONS_SHARE",
         min=0.0,
         max=1.0,
-        help="Log this share of the requests, with all their candidates, to the topic predictions.",
+        help="Share of the requests to log, with all candidates, to the topic `predictions`.",
     ),
 ]
 
@@ -134,8 +136,8 @@ MostRows = Annotated[
         "--most-rows",
         envvar="HEADRACE_SERVING_MOST_ROWS",
         min=1_000,
-        help="Hold at most so many rows of each model, those asked for lately, and fetch others "
-        "while a request waits. Default: hold all of them.",
+        help="Limit of cached rows of each model. Other rows are fetched while a request waits. "
+        "Default: no limit.",
     ),
 ]
 MissDeadlineMs = Annotated[
@@ -144,8 +146,8 @@ MissDeadlineMs = Annotated[
         "--miss-deadline-ms",
         envvar="HEADRACE_SERVING_MISS_DEADLINE_MS",
         min=1,
-        help="With --most-rows: how long a request waits for rows; then it is answered as if they "
-        "had not learned anything, and says how many they were.",
+        help="With --most-rows: time a request waits for rows, in milliseconds. Then missing rows "
+        "count as untrained, and the answer has their number.",
     ),
 ]
 Workers = Annotated[
@@ -154,9 +156,9 @@ Workers = Annotated[
         "--workers",
         envvar="HEADRACE_SERVING_WORKERS",
         min=1,
-        help="Answer with so many processes, which share one copy of the models in memory. With "
-        "more than one another follows the logs for all, and its metrics are at --metrics-port, "
-        "those of worker N at the Nth port after it.",
+        help="Number of worker processes, which share one copy of the models in memory. With more "
+        "than one, a further process follows the parameter server: its metrics are at "
+        "--metrics-port, those of worker N at the Nth port after it.",
     ),
 ]
 
@@ -180,10 +182,10 @@ def run(
     admin_tokens: AdminTokensFile = None,
     predictions_share: PredictionsShare = 0.0,
     workers: Workers = 1,
-    kafka: ToldTo = None,
+    kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Answer requests over HTTP from models that follow the parameter server, or from snapshots."""
+    """Serve predictions over HTTP from models that follow the parameter server, or snapshots."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.serving import ServerSettings, run_server
@@ -193,23 +195,23 @@ def run(
     from headrace.serving.workers import run_workers
 
     if not (model or snapshot):
-        raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, found neither")
-    told_to = kafka_settings(kafka, kafka_client) if kafka else None
-    if predictions_share and told_to is None:
+        raise BadOption("expected --model / HEADRACE_MODEL or --snapshot, got neither")
+    status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
+    if predictions_share and status_kafka is None:
         raise BadOption(
             "--predictions-share / HEADRACE_SERVING_PREDICTIONS_SHARE: expected --kafka / "
-            "HEADRACE_KAFKA beside it, found none"
+            "HEADRACE_KAFKA as well, got none"
         )
     if most_rows is not None and workers > 1:
         raise BadOption(
-            "--workers / HEADRACE_SERVING_WORKERS: expected 1 beside --most-rows, for which rows "
-            f"are held is what one process is asked for, found {workers}"
+            "--workers / HEADRACE_SERVING_WORKERS: expected 1 with --most-rows, because each "
+            f"process would cache the rows of its own requests, got {workers}"
         )
     settings = ServerSettings(
         aliases=aliases_of(alias or ()),
         aliases_file=aliases_file,
         admin_tokens=tokens_of("HEADRACE_SERVING_ADMIN_TOKENS", admin_tokens),
-        predictions_to=told_to if predictions_share else None,
+        predictions_to=status_kafka if predictions_share else None,
         predictions=PredictionLogSettings(share=predictions_share),
         host=host,
         port=port,
@@ -219,12 +221,12 @@ def run(
         metrics_port=metrics_port,
         limits=RequestLimits(waiting_ms=waiting_ms),
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
-        told_to=told_to,
+        told_to=status_kafka,
     )
     with ExitStack() as stack:
         stop = stack.enter_context(stopped_by_signals())
         if workers > 1:
-            # the newest snapshot now is the one to be served, whoever has to load it again
+            # resolve the newest snapshot once, so that a restarted worker loads the same one
             places = [f"{each.spec.name}={each.place}" for each in frozen(snapshot or [])]
             run_workers(settings, partial(both, model or [], places, redis), workers, stop)
         else:
@@ -233,9 +235,9 @@ def run(
 
 @app.command()
 def alias(
-    name: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Which; none: show all.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Alias. Default: show all.")] = "",
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="What it is to be; none: show it.")
+        str, typer.Argument(metavar="[MODEL]", help="New model of the alias. Default: show it.")
     ] = "",
     server: Annotated[
         list[str],
@@ -243,15 +245,17 @@ def alias(
             "--server",
             envvar="HEADRACE_SERVING_URL",
             metavar="URL",
-            help="The server, or several, one after another.",
+            help="Server. Repeat to switch several in order.",
         ),
     ] = ["http://127.0.0.1:8080"],  # noqa: B006 - typer copies it
     expected: Annotated[
         str | None,
-        typer.Option("--expected", metavar="MODEL", help="Refuse unless it is this model now."),
+        typer.Option(
+            "--expected", metavar="MODEL", help="Refuse unless the alias has this model now."
+        ),
     ] = None,
     revert: Annotated[
-        bool, typer.Option("--revert", help="Back to the model that it was before.")
+        bool, typer.Option("--revert", help="Switch back to the previous model.")
     ] = False,
     token_file: Annotated[
         Path | None,
@@ -259,11 +263,11 @@ def alias(
             "--token-file",
             envvar="HEADRACE_SERVING_ADMIN_TOKEN_FILE",
             metavar="FILE",
-            help="A file with an admin token.",
+            help="File with an admin token.",
         ),
     ] = None,
 ) -> None:
-    """Show the aliases of servers, let one be another model, or take that back."""
+    """Show the aliases of servers, or switch one to another model and back."""
     from headrace.deploy.operations import change_alias, show_aliases
     from headrace.ingest.http import read_tokens
 
@@ -281,14 +285,12 @@ def aliases_of(given: Sequence[str]) -> dict[str, str]:
     pairs = [each.partition("=") for each in given]
     for name, equals, model in pairs:
         if not (name and equals and model):
-            raise BadOption(
-                f"--alias / HEADRACE_SERVING_ALIAS: expected ALIAS=MODEL, found {name!r}"
-            )
+            raise BadOption(f"--alias / HEADRACE_SERVING_ALIAS: expected ALIAS=MODEL, got {name!r}")
     return {name: model for name, _, model in pairs}
 
 
 def tokens_of(variable: str, file: Path | None) -> list[str]:
-    """Return the tokens of a variable, with commas between, and of a file, one a line."""
+    """Return the tokens of a variable (separated by commas) and of a file (one per line)."""
     from headrace.ingest.http import read_tokens
 
     named = os.environ.get(variable, "")

@@ -1,4 +1,4 @@
-"""`headrace serving score`: score a stream rather than requests."""
+"""`headrace serving score`: scores a stream of impressions."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ScoredModel = Annotated[
     Path | None,
-    typer.Option("--model", envvar="HEADRACE_MODEL", metavar="FILE", help="The model spec (TOML)."),
+    typer.Option("--model", envvar="HEADRACE_MODEL", metavar="FILE", help="Model spec (TOML)."),
 ]
 ScoredSnapshot = Annotated[
     str | None,
@@ -30,7 +30,7 @@ ScoredSnapshot = Annotated[
         "--snapshot",
         envvar="HEADRACE_SERVING_SNAPSHOT",
         metavar="NAME=PLACE",
-        help="Score with a snapshot, as the model NAME, instead. PLACE as with `serving run`.",
+        help="Snapshot to score with, as the model NAME. PLACE as for `serving run`.",
     ),
 ]
 FromTopic = Annotated[
@@ -39,7 +39,7 @@ FromTopic = Annotated[
         "--from",
         envvar="HEADRACE_SCORING_FROM",
         metavar="TOPIC",
-        help="Impressions to score: from the beginning of the topic, each exactly once.",
+        help="Topic of impressions. Read from its beginning, each impression exactly once.",
     ),
 ]
 ToTopic = Annotated[
@@ -48,7 +48,7 @@ ToTopic = Annotated[
         "--to",
         envvar="HEADRACE_SCORING_TO",
         metavar="TOPIC",
-        help="Where their scores go. Default: scored.MODEL; made where it is missing.",
+        help="Topic for the scores, created if missing. Default: scored.MODEL.",
         show_default=False,
     ),
 ]
@@ -58,7 +58,7 @@ MostRows = Annotated[
         "--most-rows",
         envvar="HEADRACE_SERVING_MOST_ROWS",
         min=1_000,
-        help="Hold at most so many rows, and fetch others. Default: hold all of them.",
+        help="Limit of rows in memory. Others are fetched. Default: no limit.",
     ),
 ]
 MissDeadlineMs = Annotated[
@@ -67,7 +67,7 @@ MissDeadlineMs = Annotated[
         "--miss-deadline-ms",
         envvar="HEADRACE_SCORING_MISS_DEADLINE_MS",
         min=1,
-        help="With --most-rows: how long to wait for rows. A stream has more time than a request.",
+        help="With --most-rows: deadline for fetching rows, in milliseconds.",
     ),
 ]
 
@@ -85,7 +85,7 @@ def score(
     metrics_port: MetricsPort = 0,
     kafka_client: KafkaClient = None,
 ) -> None:
-    """Score the impressions of a topic into another one, exactly once, until stopped."""
+    """Score the impressions of a topic into another topic, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
     from headrace.serving.replicas import CacheBounds
@@ -114,6 +114,6 @@ def _model_at(
         *frozen([snapshot] if snapshot else []),
     ]
     if len(models) != 1:
-        found = "both" if models else "neither"
-        raise BadOption(f"expected --model / HEADRACE_MODEL or --snapshot, found {found}")
+        got = "both" if models else "neither"
+        raise BadOption(f"expected --model / HEADRACE_MODEL or --snapshot, got {got}")
     return models[0]

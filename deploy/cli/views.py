@@ -1,7 +1,4 @@
-"""Snapshots for a person to look at: how far a long piece of work has come, and what there is.
-
-The figures of live evaluation as a table for a terminal.
-"""
+"""Terminal views: progress bars, the list of snapshots, and the table of live evaluation."""
 
 from __future__ import annotations
 
@@ -30,37 +27,37 @@ UNKNOWN = "-"
 
 
 class StepView:
-    """What is under way, a line each, on a terminal; elsewhere nothing."""
+    """Progress bars, one for each step. Prints nothing if there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[detail]}"),
             TimeRemainingColumn(),
             console=console,
-            # a line a moment in the log of a job is of no use to anybody
+            # a progress bar in the log of a job is noise
             disable=not console.is_terminal,
         )
 
     def buckets(self, doing: str) -> Callable[[Buckets], None]:
-        """Return what is to be told of work that goes bucket by bucket."""
+        """Return the progress callback of work on buckets."""
         rated = self._rated(doing)
 
         def tell(now: Buckets) -> None:
-            said = f"buckets, {now.rows:,} rows, {_size(now.size_bytes)}, {{rate:,.0f}} rows/s"
-            rated(now.done, now.of, now.rows, said)
+            detail = f"buckets, {now.rows:,} rows, {_size(now.size_bytes)}, {{rate:,.0f}} rows/s"
+            rated(now.done, now.of, now.rows, detail)
 
         return tell
 
     def replay(self, doing: str) -> Callable[[RebuildProgress], None]:
-        """Return what is to be told of a replay of examples."""
+        """Return the progress callback of a replay of examples."""
         rated = self._rated(doing)
 
         def tell(now: RebuildProgress) -> None:
-            said = f"batches, {now.examples:,} examples, {{rate:,.0f}} examples/s"
-            rated(now.batches, now.of, now.examples, said)
+            detail = f"batches, {now.examples:,} examples, {{rate:,.0f}} examples/s"
+            rated(now.batches, now.of, now.examples, detail)
 
         return tell
 
@@ -72,24 +69,24 @@ class StepView:
         self._bars.stop()
 
     def _rated(self, doing: str) -> Callable[[int, int, int, str], None]:
-        """Return what updates a line; it appears with the first news, and its rate counts there."""
+        """Return the function that updates a bar. Bar and rate start with the first update."""
         task: TaskID | None = None
         begun_s = 0.0
 
-        def update(done: int, of: int, counted: int, said: str) -> None:
+        def update(done: int, of: int, counted: int, detail: str) -> None:
             nonlocal task, begun_s
             if task is None:
                 begun_s = time.monotonic()
-                task = self._bars.add_task(doing, total=of, said="")
+                task = self._bars.add_task(doing, total=of, detail="")
             passed_s = time.monotonic() - begun_s
             rate = counted / passed_s if passed_s > 0 else 0.0
-            self._bars.update(task, completed=done, total=of, said=said.format(rate=rate))
+            self._bars.update(task, completed=done, total=of, detail=detail.format(rate=rate))
 
         return update
 
 
 def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
-    """Print a line for each snapshot: for a screen, or for a pipe as wide as it has to be."""
+    """Print a line for each snapshot, with full lines for a pipe."""
     table, console = _table_of(listed, now_ms), Console()
     if console.is_terminal:
         console.print(table)
@@ -97,7 +94,7 @@ def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
     wide = Console(width=10_000)
     with wide.capture() as captured:
         wide.print(table)
-    # not filled up with spaces
+    # without trailing spaces
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
@@ -123,9 +120,9 @@ def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:
 
 
 def facts_of(listed: ListedSnapshot, now_ms: int) -> dict[str, Any]:
-    """Return what a machine is told of a snapshot; None for what nobody knows.
+    """Return the facts of a snapshot as JSON values; None if unknown.
 
-    `time_ms`: when it was begun, or of a rebuilt model the time as of which it is.
+    `time_ms` is the time of the snapshot's start or, for a rebuilt model, its --as-of time.
     """
     manifest = listed.manifest
     facts: dict[str, Any] = {"name": listed.name, "model": listed.model}
@@ -165,9 +162,6 @@ def _age(age_s: float | None) -> str:
     return f"{age_s:.0f} s"
 
 
-_NONE = "-"
-
-
 _COLUMNS = (
     *("model", "alias", "window", "until", "slice", "shown", "scored", "clicks"),
     *("AUC", "in request", "log loss", "NE", "calibration", "drift", "served - learned"),
@@ -178,12 +172,12 @@ _TEXTS = 5
 
 
 def table(figures: Sequence[WindowMetrics]) -> Table:
-    """Return a row for each window, alias and slice; what is undefined is a hyphen."""
-    made = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=_caption(figures))
+    """Return a row for each window, alias and slice. A hyphen marks an undefined figure."""
+    view = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=_caption(figures))
     for place, name in enumerate(_COLUMNS):
-        made.add_column(name, justify="left" if place < _TEXTS else "right")
+        view.add_column(name, justify="left" if place < _TEXTS else "right")
     for each in sorted(figures, key=_order):
-        made.add_row(
+        view.add_row(
             *(each.model, each.alias, each.window),
             f"{each.until} {_clock(each.end_ms)}",
             each.slice,
@@ -193,7 +187,7 @@ def table(figures: Sequence[WindowMetrics]) -> Table:
             _rounded(each.score_drift, 3),
             _rounded(each.difference, 4),
         )
-    return made
+    return view
 
 
 def _order(each: WindowMetrics) -> tuple[object, ...]:
@@ -203,10 +197,10 @@ def _order(each: WindowMetrics) -> tuple[object, ...]:
 
 def _caption(figures: Sequence[WindowMetrics]) -> str:
     if not figures:
-        return "nothing was published yet: is `headrace evaluate run` running?"
+        return "no figures yet: is `headrace evaluate run` running?"
     share = min(each.sample for each in figures)
-    looked = "of all requests" if share == 1.0 else f"of {share:.1%} of the requests"
-    return f"Times are of events, UTC; {looked}; open windows still await clicks."
+    evaluated = "all requests" if share == 1.0 else f"{share:.1%} of the requests"
+    return f"Event times in UTC; {evaluated}; open windows still wait for clicks."
 
 
 def _clock(time_ms: int) -> str:
@@ -214,4 +208,4 @@ def _clock(time_ms: int) -> str:
 
 
 def _rounded(value: float | None, digits: int) -> str:
-    return _NONE if value is None else f"{value:.{digits}f}"
+    return UNKNOWN if value is None else f"{value:.{digits}f}"

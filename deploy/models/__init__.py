@@ -1,4 +1,4 @@
-"""Model specs that come along, ready to run."""
+"""Model specs that come with headrace, ready to run."""
 
 import lazy_loader
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,6 +27,7 @@ SECONDS = 30.0
 
 
 Refused = Callable[..., str]
+COMMANDS = ["run", "demo", "ingest join", "learner run", "pserver restore", "serving run"]
 
 
 @pytest.fixture
@@ -171,7 +173,41 @@ def test_a_speed_that_is_none_is_refused(refused: Refused, tmp_path: Path, speed
 
 def test_a_client_setting_is_a_key_and_a_value(refused: Refused) -> None:
     said = refused("ingest", "join", "--model", DEMO, "--kafka-client", "security.protocol")
-    assert "expected KEY=VALUE, found 'security.protocol'" in said
+    assert "expected KEY=VALUE, got 'security.protocol'" in said
+
+
+_RUNS_AND_LISTS_MODULES = """
+import sys
+from headrace.deploy.cli.main import main
+try:
+    main()
+finally:
+    print("modules", *{name.partition(".")[0] for name in sys.modules})
+"""
+HEAVY = {"confluent_kafka", "fastapi", "numba", "numpy", "pyarrow", "redis", "torch"}
+"""Packages that take from a tenth of a second to seconds to import."""
+
+
+def modules_of(*arguments: str) -> set[str]:
+    """Run a command in a new process; return the packages that it has imported."""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", _RUNS_AND_LISTS_MODULES, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert ended.returncode in (0, REFUSED), ended.stderr
+    return set(ended.stdout.splitlines()[-1].split()[1:])
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_imports_no_heavy_package(command: str) -> None:
+    assert HEAVY & modules_of(*command.split(), "--help") == set()
+
+
+def test_a_refused_option_imports_no_heavy_package() -> None:
+    assert HEAVY & modules_of("run", "--model", DEMO, "--data", ".", "--speed", "fast") == set()
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -114,7 +114,7 @@ def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_th
     [listed] = json.loads(headrace("list", shelf, "--json").out)
     assert listed["model"] == model.spec.name
     assert taken.out.startswith(f"{listed['name']}: {listed['rows']:,} rows in {BUCKETS} buckets")
-    assert f"{listed['name']}: as it was written" in headrace("verify", shelf).out
+    assert f"{listed['name']}: intact" in headrace("verify", shelf).out
 
     lost = lose_a_shard(model)
     assert 0 < len(lost) < BUCKETS
@@ -192,7 +192,7 @@ def test_what_is_damaged_is_named_by_verify_and_refused_by_restore(
     file.write_bytes(bytes(blob))
     verified = headrace("verify", str(shelf))
     assert verified.status == 1
-    assert f"{second}: as it was written" in verified.out
+    assert f"{second}: intact" in verified.out
     assert f"{third}: damaged\n  rows-00003.parquet: expected sha256" in verified.out
     with model.store() as store:
         delete(store, [3])
@@ -210,7 +210,7 @@ def test_what_is_damaged_is_named_by_verify_and_refused_by_restore(
     assert headrace("prune", str(shelf), "--keep", "1").out == f"removed {first} (0 rows)\n"
     assert sorted(each.name for each in shelf.iterdir()) == [second, third]
     assert "nothing to remove" in headrace("prune", str(shelf), "--older-than", "1").out
-    assert "found neither" in headrace("prune", str(shelf)).err
+    assert "got neither" in headrace("prune", str(shelf)).err
 
 
 def test_what_does_not_agree_is_named(

@@ -52,9 +52,9 @@ def test_a_larger_model_goes_on_behind_what_the_snapshot_of_the_smaller_one_has_
     assert "differ in [fields], [label] or [examples]" in said
     status, said = restore("--warm", "--kafka", kafka)
     assert status == 0, said
-    assert "partitions 0, 1 of its examples hold nothing from after" in said
-    assert f"begin with the examples of {large.spec.name} behind what it has learned" in said
-    assert "empty are tag_count" in said
+    assert "partitions 0, 1 of its examples have nothing after" in said
+    assert f"read the examples of {large.spec.name} after those it has learned" in said
+    assert "without rows: tag_count" in said
 
     large.produce(80)
     large.learn()

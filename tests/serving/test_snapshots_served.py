@@ -147,4 +147,4 @@ def test_what_is_not_there_to_be_served_is_named(
     neither = run("serving", "run")
     assert neither.code != 0 and "--snapshot" in neither.err
     bare = run("serving", "run", HEADRACE_SERVING_SNAPSHOT="frozen")
-    assert bare.code != 0 and "expected NAME=PLACE, found 'frozen'" in bare.err
+    assert bare.code != 0 and "expected NAME=PLACE, got 'frozen'" in bare.err

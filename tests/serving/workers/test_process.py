@@ -229,6 +229,6 @@ def test_what_several_workers_cannot_do_is_refused(
     run = Commands(monkeypatch, capsys)
     several = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--workers", "2")
     bounded = run(*several, "--most-rows", "1000")
-    assert bounded.code != 0 and "expected 1 beside --most-rows" in bounded.err
+    assert bounded.code != 0 and "expected 1 with --most-rows" in bounded.err
     open_to_all = run(*several, "--host", "0.0.0.0")
     assert open_to_all.code != 0 and "--tokens" in open_to_all.err
