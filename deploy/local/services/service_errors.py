@@ -1,17 +1,17 @@
-"""What can go wrong between asking for the one-machine stack and having it.
+"""Errors of starting Kafka and Valkey on this machine.
 
-All of these are met at start, by a person at a terminal: each message says what was expected, what
-was found, where, and what to do next. None is worth a retry by the program itself.
+All of them occur at start, in front of a user. Each message names the expected and the actual
+state, the place, and the next step. The program retries none of them.
 """
 
 
 class StackError(RuntimeError):
-    """A part of the one-machine stack cannot be had; the message says why and what to do."""
+    """A local service is not available. The message has the reason and the next step."""
 
 
 class JarsUnavailable(StackError):
-    """The jars of Kafka are neither here nor to be fetched."""
+    """The jars of Kafka are not on this machine and cannot be fetched."""
 
 
 class DidNotStart(StackError):
-    """A foreign process died, or was not ready by its deadline; carries the tail of its log."""
+    """A server died or was not ready by its deadline. Carries the end of its log."""

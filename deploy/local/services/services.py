@@ -1,12 +1,12 @@
-"""Kafka and a Valkey Cluster on this machine, or the ones whose addresses are given.
+"""Starts Kafka and a Valkey Cluster on this machine, or uses those at given addresses.
 
     with LocalServices() as machine:
         machine.kafka   # "127.0.0.1:21001"
         machine.redis   # "redis+cluster://127.0.0.1:21002,127.0.0.1:21003"
 
-Both are launched before either is waited for, so they come up together. Their data lies in one
-directory: the caller's, which is used again the next time, or a temporary one, which is gone
-afterwards, even when this process is killed: then the leashes remove it.
+Both are launched before the wait for either, so that they start together. Their data is in one
+directory: that of the caller, which the next start uses again, or a temporary one, which is removed
+at the end. If this process is killed, the guards of its child processes remove it.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from headrace.pserver.redis_backend import without_login
 
 
 class LocalServices:
-    """The stack as a context manager; in it, `kafka` and `redis` are addresses that answer.
+    """A context manager in which `kafka` and `redis` are addresses of running services.
 
-    `kafka` (`host:port`) and `redis` (a URL), when given, are used as they are and neither started,
-    checked nor stopped. `jars_directory` has the jars of a Kafka, None: those of the Maven cache,
-    fetched if need be. `directory` keeps data and logs, None: a temporary one.
-    Raises StackError from `__enter__`, with everything stopped again.
+    A given `kafka` (`host:port`) or `redis` (URL) is used without being started, checked or
+    stopped. `jars_directory` has the jars of Kafka; None uses the Maven cache and fetches missing
+    jars. `directory` keeps data and logs; None uses a temporary one.
+    `__enter__` raises StackError, with everything stopped again.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class LocalServices:
 
     @property
     def remove(self) -> Path | None:
-        """What a leash removes when this process dies: the directory, if it is a temporary one."""
+        """The directory to remove if this process dies: the temporary one, or None."""
         return self.directory if self.temporary else None
 
     def keep(self) -> None:
-        """Leave the temporary directory where it is: something is to be looked up in the logs."""
+        """Keep the temporary directory, so that a user can read the logs."""
         self.temporary = False
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class LocalServices:
                 self.kafka_node.launch()
                 self._kafka = self.kafka_node.bootstrap
             if self.valkey_cluster is not None:
-                # asked before any is waited for, so that they end together
+                # stop the nodes at the same time as Kafka
                 started.callback(self.valkey_cluster.ask_to_stop)
                 self.valkey_cluster.wait_ready()
             if self.kafka_node is not None:
@@ -120,7 +120,7 @@ class LocalServices:
             self._wanted_directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StackError(
-                f"--state / HEADRACE_STATE: expected a directory to keep data in, found {error}"
+                f"--state / HEADRACE_STATE: expected a directory for data, got {error}"
             ) from error
         return self._wanted_directory.resolve()
 
@@ -131,13 +131,13 @@ class LocalServices:
 
 @contextlib.contextmanager
 def _claimed(directory: Path) -> Iterator[None]:
-    """Hold `directory` for this process: two servers writing the same files would ruin them."""
+    """Lock `directory` for this process: two servers that write the same files corrupt them."""
     with (directory / "in-use").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StackError(
-                f"--state / HEADRACE_STATE: expected {directory} to itself, found another headrace "
-                "using it"
+                f"--state / HEADRACE_STATE: expected a directory for one headrace alone, "
+                f"got {directory}, which another one uses"
             ) from None
         yield

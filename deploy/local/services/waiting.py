@@ -1,13 +1,13 @@
-"""Waiting for a condition with a deadline: what every part of the stack does after a launch.
+"""Waits for a condition with a deadline.
 
-A process is ready when it says so, never after a fixed pause. While waiting, `alive` is asked too,
-so that a process that dies at once is reported at once and not when the deadline has passed.
+A process is ready when a check succeeds, never after a fixed pause. The wait also checks `alive`,
+so that a process that dies at once is reported at once and not at the deadline.
 """
 
 import time
 from collections.abc import Callable
 
-POLL_S = 0.02  # short beside any start-up here (0.1 to 5 s), and next to no load
+POLL_S = 0.02  # short beside a start (0.1 to 5 s), with almost no load
 
 
 def wait_until(
@@ -15,7 +15,7 @@ def wait_until(
     timeout_s: float,
     alive: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """True as soon as `ready()`; False once `alive()` is not, or when `timeout_s` have passed."""
+    """Return True once `ready()`, False once not `alive()` or after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         if ready():

@@ -1,0 +1,83 @@
+"""The lifecycle that Kafka and Valkey nodes share: launch, kill, stop, and the failure to start."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NoReturn
+
+from headrace.deploy.local.services.service_errors import DidNotStart
+from headrace.deploy.local.services.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.deploy.local.services.child_process import ChildProcess
+
+
+class ServerProcess(ABC):
+    """A server that runs as a child process. `launch`, then `wait_ready`.
+
+    After `kill`, `launch` starts it again with its data and its port.
+    """
+
+    program: str
+    """Name of the server in messages."""
+
+    def __init__(self, start_timeout_s: float) -> None:
+        self._start_timeout_s = start_timeout_s
+        self._process: ChildProcess | None = None
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """`host:port` of the server."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server. Requires `launch`."""
+        return self._launched().pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server runs."""
+        return self._process is not None and self._process.alive
+
+    @abstractmethod
+    def launch(self) -> None:
+        """Start the server without waiting for it."""
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait for the end."""
+        self._launched().kill()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM and return at once."""
+        if self._process is not None:
+            self._process.ask_to_stop()
+
+    def stop(self) -> None:
+        """Stop the server. Does nothing if it was never launched."""
+        if self._process is not None:
+            self._process.stop()
+
+    def wait_for(self, ready: Callable[[], bool], expected: str) -> None:
+        """Return once `ready`. Raises DidNotStart, which names what was `expected`."""
+        process = self._launched()
+        if wait_until(ready, self._start_timeout_s, lambda: process.alive):
+            return
+        self.fail(expected)
+
+    def fail(self, expected: str) -> NoReturn:
+        """Raise DidNotStart with the state of the server and the end of its log."""
+        process = self._launched()
+        state = "running" if process.alive else f"ended with status {process.poll()}"
+        raise DidNotStart(
+            f"expected {expected} from {self.program} at {self.address} within "
+            f"{self._start_timeout_s:g} s, got a server that is {state}; the end of "
+            f"{process.log_path}:\n{process.log_tail()}"
+        )
+
+    def _launched(self) -> ChildProcess:
+        if self._process is None:
+            raise RuntimeError(f"expected a launched {self.program} at {self.address}, got none")
+        return self._process
