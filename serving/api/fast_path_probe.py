@@ -93,7 +93,7 @@ class _ProbeTransport(asyncio.Transport):
 async def _probe(fast: type[SingleWriteProtocol]) -> str:
     """Return the first difference from the expected answers; empty if there is no difference."""
     app: Any = _ProbeApp()
-    config = uvicorn.Config(app, http=fast, ws="none", lifespan="off", log_config=None)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, http=fast, ws="none", lifespan="off", log_config=None)
     state = ServerState()
     protocol = fast(config, state, {}, asyncio.get_running_loop())
     transport = _ProbeTransport()

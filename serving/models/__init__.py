@@ -1,8 +1,8 @@
-"""The models of a server, and what a request is to them.
+"""The models of a server, and the steps from a checked request to its scores.
 
-`candidates` is what is to be scored, `predictor` scores it, `together` scores several requests at
-once, `served` is a model with all that answers for it, `aliases` are the names that requests should
-use, `shadows` score beside the answer.
+`loading` turns a model spec or a snapshot into a `ServedModel` of the `registry`, and `aliases` are
+the names that requests should use. `prediction` holds the steps of a request, `predictor` encodes
+and scores candidates, and `micro_batching` scores several requests in one call.
 """
 
 import lazy_loader

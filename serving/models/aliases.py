@@ -1,12 +1,13 @@
-"""Names that stand for models: `production`, `shadow`, or what an operator likes.
+"""Aliases: names such as `production` or `shadow` that operators point at models.
 
-Requests name an alias, so that which model answers is the operator's choice and not the callers'.
-Which alias is which model is one immutable table; a switch puts another in its place. So a request
-sees the table before or after, never half of a switch. The model that an alias was before is kept
-with it: `revert` goes back to it, and again forth.
+Clients request an alias, so the operator chooses the model that answers, not the client. The
+aliases are one immutable table, and a switch replaces the table. A request therefore sees the
+state before or after a switch, never half of it. Each alias keeps its previous model, so `revert`
+goes back, and a second `revert` goes forth again.
 
-With a file the table outlives the server. It is written whole, beside itself, and moved to its
-place before the switch takes effect: a server killed in between starts with one or the other.
+With a file the table survives the server. The table is written to a second file, which then
+replaces the first, before the switch takes effect. A server killed in between starts with the old
+or the new table.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHADOW = "shadow"
-"""An alias whose name begins with it is never the answer: its model scores what others answer."""
+"""Prefix of shadow aliases. Their models never answer; they score what another model answered."""
 _NAME = re.compile(r"[a-z0-9_-]{1,64}")
 
 
 class Alias(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a name stands for."""
+    """The model behind a name."""
 
     model: str
     previous: str = ""
-    """The model that it was before; empty if there was none."""
+    """The previous model; empty if the alias was never switched."""
     switched_ms: int = 0
-    """When it became what it is, Unix time; 0: it was so from the start."""
+    """Time of the last switch, Unix time; 0 if the alias was never switched."""
 
 
 _decode = msgspec.json.Decoder(dict[str, Alias]).decode
@@ -56,7 +57,7 @@ class Aliases:
         now_ms: Callable[[], int],
         file: Path | None = None,
     ) -> None:
-        """Begin with `first`, alias -> model; what a `file` has of these names goes before it.
+        """Begin with `first`, alias -> model. Entries of `file` take precedence.
 
         Raises BadAlias, also for a file that cannot be read.
         """
@@ -70,53 +71,55 @@ class Aliases:
             if known.model in self._models:
                 table[alias] = known
             else:
-                log.warning("alias %s was %s, which is not served here", alias, known.model)
+                log.warning("ignored alias %s: its model %s is not served", alias, known.model)
         self._table: Mapping[str, Alias] = table
 
     @property
     def table(self) -> Mapping[str, Alias]:
-        """What every alias stands for, as of one moment."""
+        """The current table: never changed, only replaced."""
         return self._table
 
     def switch(self, alias: str, model: str, expected: str | None = None) -> Alias:
-        """Let an alias be a model; return what it is now. Raises BadAlias.
+        """Point an alias at a model; return the alias. Raises BadAlias.
 
-        `expected`: refuse unless the alias is that model now, so that of two who switch one learns
-        that there was another.
+        expected: refuse unless the alias is this model now (empty: unless it does not exist). If
+        two operators switch at the same time, the second gets an error.
         """
         self._check(alias, model)
         with self._changing():
             now = self.table.get(alias)
             if expected is not None and (now.model if now else "") != expected:
-                found = now.model if now else "nothing"
-                raise BadAlias(f"alias {alias}: expected it to be {expected}, found {found}")
+                found = now.model if now else "no alias of this name"
+                raise BadAlias(f"alias {alias}: expected {expected or 'no alias'}, got {found}")
             if now is not None and now.model == model:
                 return now
             made = Alias(model, now.model if now else "", self._now_ms())
             self._put({**self.table, alias: made})
-        log.info("alias %s is %s now, and was %s", alias, model, made.previous or "nothing")
+        log.info("alias %s: switched from %s to %s", alias, made.previous or "no model", model)
         return made
 
     def revert(self, alias: str) -> Alias:
-        """Let an alias be the model that it was before. Raises BadAlias if there was none."""
+        """Point an alias at its previous model. Raises BadAlias if it has none."""
         now = self.table.get(alias)
         if now is None or not now.previous:
-            raise BadAlias(f"alias {alias}: expected one that was switched, found no model before")
+            raise BadAlias(
+                f"alias {alias}: expected an alias with a previous model, got one without"
+            )
         return self.switch(alias, now.previous, now.model)
 
     def remove(self, alias: str) -> None:
-        """Take an alias away. Raises BadAlias if there is none."""
+        """Remove an alias. Raises BadAlias if it does not exist."""
         with self._changing():
             table = self.table
             if alias not in table:
                 known = ", ".join(sorted(table)) or "none"
-                raise BadAlias(f"alias {alias}: expected one of those there are ({known})")
+                raise BadAlias(f"alias {alias}: expected one of: {known}")
             self._put({name: each for name, each in table.items() if name != alias})
-        log.info("alias %s is no more", alias)
+        log.info("alias %s: removed", alias)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Be the only one who changes the table, as long as this lasts."""
+        """Exclude other changes of the table."""
         with self._lock:
             yield
 
@@ -131,18 +134,18 @@ class Aliases:
                 beside.replace(self._file)
             except OSError as error:
                 raise BadAlias(
-                    f"expected to write {self._file}, found: {error}; nothing was switched"
+                    f"expected to write {self._file}, got: {error}; no alias was changed"
                 ) from error
         self._table = table
 
     def _check(self, alias: str, model: str) -> None:
         if not _NAME.fullmatch(alias):
-            raise BadAlias(f"expected an alias of a-z, 0-9, _ and -, found {alias!r}")
+            raise BadAlias(f"expected an alias of a-z, 0-9, _ and -, got {alias!r}")
         if alias in self._models:
-            raise BadAlias(f"expected an alias, found the name of a model: {alias}")
+            raise BadAlias(f"expected an alias, got the name of a model: {alias}")
         if model not in self._models:
             served = ", ".join(sorted(self._models))
-            raise BadAlias(f"alias {alias}: expected one of the models {served}, found {model}")
+            raise BadAlias(f"alias {alias}: expected one of the models {served}, got {model}")
 
 
 def _read(file: Path) -> dict[str, Alias]:
@@ -151,8 +154,8 @@ def _read(file: Path) -> dict[str, Alias]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise BadAlias(f"expected to read aliases from {file}, found: {error}") from error
+        raise BadAlias(f"expected to read aliases from {file}, got: {error}") from error
     try:
         return _decode(content)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise BadAlias(f"{file}: expected aliases as they were written, found: {error}") from error
+        raise BadAlias(f"{file}: expected aliases written by a server, got: {error}") from error

@@ -1,8 +1,8 @@
-"""From a model spec, or a snapshot, to a model that can be served.
+"""Loads models: from a model spec or a snapshot to a `ServedModel`.
 
-The rows are not here yet: they come when the server starts (`LocalRows.start`). What an operator
-got wrong in naming a model is found before, and stops the server: another spec than the parameter
-server's, two models of one name, a snapshot that is not there.
+Loading finds an operator's mistakes and stops the server: a spec that differs from the parameter
+server's, two models of the same name, a missing snapshot. The rows come later, when the server
+starts (`LocalRows.start`).
 """
 
 from __future__ import annotations
@@ -53,35 +53,35 @@ _NAME = re.compile(r"[a-z0-9_-]+")
 
 
 class StoreModel(NamedTuple):
-    """A model, and where its rows are."""
+    """A model whose rows follow a parameter server."""
 
     spec: ModelSpec
     store: Store
-    """Used by this server alone until it returns; it stays open."""
+    """Used by this server only until it returns. The server does not close it."""
 
 
 class SnapshotModel(NamedTuple):
-    """A snapshot, and the name of the model that it is served as."""
+    """A snapshot to be served as a model."""
 
     spec: ModelSpec
-    """The snapshot's own, but for the name."""
+    """The snapshot's spec, with the name to serve it under."""
     shelf: SnapshotStorage
     manifest: Manifest
 
     @property
     def place(self) -> str:
-        """Where this snapshot is, and will be when there are newer ones."""
+        """URL of this snapshot; it stays the same when newer snapshots appear."""
         return f"{self.shelf.url}/{self.manifest.name}"
 
 
 def find_frozen(name: str, url: str) -> SnapshotModel:
-    """Return the snapshot that is to be served as the model `name`.
+    """Return the snapshot to serve as the model `name`.
 
-    `url`: a snapshot, or the folder of snapshots of which the newest is meant: of the model `name`
-    if there is one, else of the only model there. Raises BadSnapshot, SnapshotError, SpecError.
+    url: a snapshot, or a folder of snapshots. From a folder the newest is taken: of the model
+    `name`, or of the only model in the folder. Raises BadSnapshot, SnapshotError, SpecError.
     """
     if not _NAME.fullmatch(name):
-        raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, found {name!r}")
+        raise BadSnapshot(f"expected a model's name of a-z, 0-9, _ and -, got {name!r}")
     folder, _, last = url.rstrip("/").rpartition("/")
     chosen = last if model_of(last) else None
     shelf = SnapshotStorage((folder or ("/" if url.startswith("/") else ".")) if chosen else url)
@@ -90,7 +90,7 @@ def find_frozen(name: str, url: str) -> SnapshotModel:
         there = sorted({each.model for each in list_snapshots(shelf)})
         if name not in there and len(there) > 1:
             raise BadSnapshot(
-                f"{name}={url}: expected snapshots of {name}, or of one model only, found those "
+                f"{name}={url}: expected snapshots of {name}, or of one model only, got those "
                 f"of {', '.join(there)}: name the snapshot, {url.rstrip('/')}/SNAPSHOT"
             )
         model = there[0] if name not in there and there else name
@@ -103,15 +103,15 @@ def find_frozen(name: str, url: str) -> SnapshotModel:
 def compatible_spec(
     models: Iterable[StoreModel | SnapshotModel],
 ) -> list[tuple[StoreModel | SnapshotModel, Shape]]:
-    """Return the models with their shapes in the store, or of the snapshot.
+    """Check the specs, and return the models with their shapes in the store or snapshot.
 
-    Raises ServingError, WrongModel, and what a store raises that has no such model.
+    Raises ServingError, WrongModel, and the store's error for a missing model.
     """
     found: dict[str, tuple[StoreModel | SnapshotModel, Shape]] = {}
     for each in models:
         name = each.spec.name
         if name in found:
-            raise ServingError(f"expected models of different names, found {name} twice")
+            raise ServingError(f"expected models of different names, got {name} twice")
         if isinstance(each, SnapshotModel):
             shape = each.manifest.shape
         else:
@@ -128,10 +128,10 @@ def open_models(
     limits: RequestLimits,
     registry: CollectorRegistry,
 ) -> list[ServedModel]:
-    """Return the models with all that answers for them, without their rows yet.
+    """Return the models, ready to serve once their rows are started.
 
-    bounds: of each model that follows; None: all of its rows are held. Raises ServingError,
-    WrongModel, and what a store raises that has no such model.
+    bounds: row cache of each model that follows a store; None: full replicas. Raises ServingError,
+    WrongModel, and the store's error for a missing model.
     """
     freshness = FreshnessMetrics(registry)
     bounded = None if bounds is None else _bounding(bounds, CacheMetrics(registry))
@@ -161,7 +161,7 @@ def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., Cachi
         arrived: Callable[[Iterable[int]], None],
     ) -> CachingFollower:
         asked = open_model(spec, shape.buckets).asked_rows
-        # compiles the kernels, or loads them: the first request is not to pay for it
+        # compile or load the kernels now rather than during the first request
         nothing = EventCandidates({}, [{}])
         features, times = nothing.encode(Encoder(spec.fields), 0), nothing.times(0)
         asked.of_features(features)
@@ -175,9 +175,9 @@ def _bounding(bounds: CacheBounds, metrics: CacheMetrics) -> Callable[..., Cachi
 
 
 def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLimits) -> ServedModel:
-    """Return a model with all that answers for it."""
+    """Return a model ready to serve, with its kernels compiled."""
     predictor = Predictor(spec.fields, open_model(spec, buckets))
-    # compiles the kernels, or loads them: the first request is not to pay for it
+    # compile or load the kernels now rather than during the first request
     predictor.predict(TableRowSource(RowTable(spec.width)), EventCandidates({}, [{}]), wall_ms())
     deep = spec.architecture not in (LOGISTIC_REGRESSION, FACTORIZATION_MACHINE)
     return ServedModel(
@@ -185,9 +185,7 @@ def served_by(spec: ModelSpec, buckets: int, rows: LocalRows, limits: RequestLim
         RequestDecoder(spec.fields, limits),
         predictor,
         rows,
-        deep
-        or isinstance(
-            rows, CachingFollower
-        ),  # who may have to wait for rows is no one's to wait for
+        # a request that may wait for rows must not block the event loop
+        deep or isinstance(rows, CachingFollower),
         Predictor(spec.fields, open_model(spec, buckets)) if deep else None,
     )

@@ -1,9 +1,9 @@
-"""Requests of one candidate that came together are scored by one call of the model.
+"""Micro-batching: scores requests of one candidate that arrive together in one call of the model.
 
-To make arrays of one event and to call a kernel takes longer than what the kernel does, and hardly
-longer for eight events. So who asks for one candidate gives way once: all that came in the same
-turn of the event loop have asked by then, and the first to go on computes for all of them. Each is
-answered from rows at least as new as those that it found, with the score that it would have alone.
+Building arrays for one event and calling a kernel takes longer than the kernel itself, and hardly
+longer for eight events. A request of one candidate therefore yields to the event loop once. By then
+all requests of the same turn have joined the batch, and the first to resume computes it. Every
+request gets the score that it would get alone, from rows at least as new as those it found.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class _Batch:
-    """One call, for those who ask until the first of them goes on."""
+    """One call of a model; open until the first of its requests resumes."""
 
     __slots__ = ("events", "rows", "scores", "seconds")
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.rows: RowSource | None = None
-        """Of the last who asked: the newest."""
+        """Rows of the last request that joined: the newest."""
         self.scores: Scores | None = None
         self.seconds = 0.0
 
 
 class MicroBatcher:
-    """Who asks in this turn of the event loop. Of one thread."""
+    """Collects the requests of one turn of the event loop. For one thread only."""
 
     def __init__(self) -> None:
         self._open: dict[Predictor, _Batch] = {}
@@ -44,7 +44,7 @@ class MicroBatcher:
     async def predict(
         self, predictor: Predictor, rows: RowSource, candidates: Candidates, now_ms: int
     ) -> tuple[Scores, float]:
-        """Return what `predictor.predict` does, and how many seconds of it are this request's."""
+        """Return the scores of `predictor.predict`, and this request's share of the seconds."""
         if not isinstance(candidates, EventCandidates) or len(candidates) != 1:
             began_s = time.perf_counter()
             scores = predictor.predict(rows, candidates, now_ms)
@@ -58,7 +58,7 @@ class MicroBatcher:
         if self._open.get(predictor) is call:
             del self._open[predictor]
             began_s = time.perf_counter()
-            with contextlib.suppress(Exception):  # whose fault it was shows below
+            with contextlib.suppress(Exception):  # below, each is scored alone: one of them fails
                 call.scores = predictor.predict_events(call.rows, call.events)
             call.seconds = (time.perf_counter() - began_s) / len(call.events)
         if call.scores is None:

@@ -1,4 +1,9 @@
-"""TODO."""
+"""The steps of a prediction: checks of the replica, scores, names and uncertainties.
+
+Pure functions and the values that pass between them: a `CheckedRequest` becomes a `ReadyRequest`
+once the replica meets its demands, and a `ScoredRequest` with its scores. The HTTP handler, the
+micro-batcher and the shadow models all use these steps.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReadyRequest(NamedTuple):
-    """A request that passed its checks, and what its answer is made from."""
+    """A request that passed all checks, with the rows and the status to answer it from."""
 
     target: Route
     asked: CheckedRequest
@@ -34,7 +39,7 @@ class ReadyRequest(NamedTuple):
     rows: RowSource
 
     def scored(self, scores: npt.NDArray[np.float64]) -> ScoredRequest:
-        """Return it with these scores."""
+        """Return the request with these scores."""
         target, asked, standing, now_ms, names, rows = self
         chosen = None
         if asked.top_k is not None:
@@ -48,20 +53,20 @@ class ScoredRequest(NamedTuple):
     target: Route
     asked: CheckedRequest
     standing: ReplicaStatus
-    """Of the replica, as of just before."""
+    """The replica's status just before scoring."""
     now_ms: int
     names: Sequence[str]
-    """Impression ids, given or made; of all candidates."""
+    """Impression ids of all candidates, given or generated."""
     scores: npt.NDArray[np.float64]
     chosen: npt.NDArray[np.int64] | None
-    """Places of the candidates that the answer has, in its order; None: all of them."""
+    """Indices of the candidates in the answer, in its order; None: all candidates."""
     defaulted: int
-    """RowSource that were read as if they did not exist, since they were not to be had in time."""
+    """Rows that were not fetched in time and were scored with their initial values."""
     uncertainties: npt.NDArray[np.float64] | None = None
-    """Of all candidates; None unless they were asked for."""
+    """Of all candidates; None unless requested."""
 
     def uncertain(self, places: Sequence[int]) -> Sequence[float | None]:
-        """Return what these candidates' entries in the answer say of it."""
+        """Return the uncertainties of these candidates; None for each if not requested."""
         if self.uncertainties is None:
             return [None] * len(places)
         found: list[float | None] = self.uncertainties[np.asarray(places, np.int64)].tolist()
@@ -69,46 +74,49 @@ class ScoredRequest(NamedTuple):
 
 
 class AnswerObserver(Protocol):
-    """Somebody who is told of every answer, and never makes it wait."""
+    """Receives every answer. Must not block."""
 
     def answered(
         self, scored: ScoredRequest, read: Callable[[ServedModel], CheckedRequest]
     ) -> None:
-        """Take note; `read` gives the request as another model reads it. Called on any thread."""
+        """Receive an answer, on any thread. `read` decodes the request for another model."""
 
 
 def score(ready: ReadyRequest, predictor: Predictor | None = None) -> ScoredRequest:
-    """Return a request's scores, by the model's own predictor unless another is given."""
+    """Score a request with the model's predictor, or with `predictor` if given."""
     predictor = predictor or ready.target.served.predictor
     return ready.scored(predictor.predict(ready.rows, ready.asked.candidates, ready.now_ms))
 
 
 def uncertainties(ready: ReadyRequest) -> npt.NDArray[np.float64]:
-    """Return how far one more outcome could move each score. Raises RequestRefused (422)."""
+    """Return the largest change of each log-odds by one more outcome.
+
+    Raises RequestRefused (422).
+    """
     predictor = ready.target.served.predictor
     try:
         return predictor.uncertainty(ready.rows, ready.asked.candidates, ready.now_ms)
     except NoUncertainty as error:
-        expected = "a model whose optimizer keeps count of what it saw"
+        expected = "a model whose optimizer counts observations"
         raise RequestRefused(422, "uncertainty", expected, str(error)) from error
 
 
 def check_complete(standing: ReplicaStatus) -> None:
-    """Return if there is something to answer from. Raises RequestRefused (503)."""
+    """Check that the replica is complete. Raises RequestRefused (503)."""
     if not standing.complete:
         raise RequestRefused(
             503,
             "",
             f"all {standing.buckets} buckets of the model copied",
-            standing.trouble or f"{standing.copied}: ask again in a moment",
+            standing.trouble or f"{standing.copied}: retry in a moment",
         )
 
 
 def check_fresh(asked: CheckedRequest, standing: ReplicaStatus, now_ms: int) -> None:
-    """Return if the request's demands are met. Raises RequestRefused (412)."""
+    """Check the freshness that the request demands. Raises RequestRefused (412)."""
     least, most = asked.min_version, asked.max_age_ms
     if asked.snapshot is not None and standing.snapshot != asked.snapshot:
-        found = standing.snapshot or f"a model that follows the logs, at version {standing.version}"
+        found = standing.snapshot or f"a model that follows the logs, version {standing.version}"
         raise RequestRefused(412, "snapshot", f"snapshot {asked.snapshot[:_LONGEST_SHOWN]}", found)
     if least is not None and standing.version < least:
         raise RequestRefused(
@@ -123,27 +131,27 @@ def check_fresh(asked: CheckedRequest, standing: ReplicaStatus, now_ms: int) -> 
 
 
 class RequestNames:
-    """Names for requests that no other process has, nor this one again.
+    """Generates request names that are unique across processes.
 
-    96 bits are drawn once, since to draw is a call to the system; then they are counted.
+    A name is 96 random bits, drawn once because drawing is a system call, and a counter.
     """
 
     def __init__(self) -> None:
         self._drawn, self._numbers = secrets.token_hex(12), itertools.count()
 
     def __call__(self) -> str:
-        """Return the next. Of any thread: to count is one step."""
+        """Return the next name. Safe from any thread, because `next` of a count is atomic."""
         return f"{self._drawn}-{next(self._numbers):x}"
 
 
 def names_of(candidates: Candidates, make: Callable[[], str]) -> list[str]:
-    """Return an impression id for each candidate, made where it has none."""
+    """Return the impression id of each candidate, generated if it has none."""
     named = candidates.names()
     if all(named):
         return list(named)  # type: ignore[arg-type]
-    made = make()  # once a request, for all that have no name
+    made = make()  # once per request
     return [name or f"{made}-{i}" for i, name in enumerate(named)]
 
 
 _LONGEST_SHOWN = 80
-"""Of a name that is none of ours: a snapshot's has less."""
+"""Characters of an unknown snapshot's name; real names are shorter."""

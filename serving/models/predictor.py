@@ -1,11 +1,13 @@
-"""A request's fields to probabilities: the encoder and the forward pass that training uses.
+"""Computes click probabilities with the encoder and the forward pass that training uses.
 
-Pure: the rows and the time come from the caller. RowSource may be folded by another thread
-meanwhile. That is safe without a lock, and so no request ever waits for one: a table's arrays never
-shrink or move under a reader (when it grows or is compacted, new arrays, or a new index alone, are
-filled aside and take their place at once), and a slot never points beyond them. What a reader can
-see is a row that one log entry has half reached, which differs from the row before or after by a
-fraction of one step: the same as asking a millisecond earlier or later.
+The predictor is pure: rows and time come from the caller. Another thread may fold updates into the
+rows meanwhile. That is safe without a lock, so no request ever waits for one:
+
+- The arrays of a table never shrink or move under a reader. A table that grows or is compacted
+  fills new arrays (or a new index) first and then replaces the old ones in one step.
+- A slot of the index never points beyond the arrays.
+- A reader can see a row that a log entry has half updated. It differs from the row before or after
+  by a fraction of one step, like a request a millisecond earlier or later.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ if TYPE_CHECKING:
 
 
 class Scorer(Protocol):
-    """What serving needs of a model."""
+    """The methods of a model that serving needs."""
 
     def predict(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Return n probabilities of a click; never adds a row."""
+        """Return n click probabilities. Never adds a row."""
 
     def uncertainty(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Return how far one more outcome could move each. Raises NoUncertainty."""
+        """Return the largest change of each log-odds by one more outcome. Raises NoUncertainty."""
 
 
 class Predictor:
@@ -52,26 +54,27 @@ class Predictor:
         self._model = model
 
     def predict(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
-        """Return the probability of a click of each candidate, shown at `now_ms` unless it says
-        otherwise; shape (n,).
+        """Return the click probability of each candidate; shape (n,).
+
+        now_ms: time of candidates without a time of their own.
         """
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
 
     def predict_events(self, rows: RowSource, events: Sequence[Event]) -> Scores:
-        """Return the probability of a click of each event, which has its time; shape (n,).
+        """Return the click probability of each event; shape (n,).
 
-        For a few: fields are taken event by event.
+        Every event needs a time. For few events: the encoder works event by event.
         """
         features = self._encoder.encode_few(events)
         event_ms = np.array([event[TIME] for event in events], np.int64)
         return self._model.predict(rows.table_for(features, event_ms), features, event_ms)
 
     def uncertainty(self, rows: RowSource, candidates: Candidates, now_ms: int) -> Scores:
-        """Return how far one more outcome could move the log-odds of each candidate; shape (n,).
+        """Return the largest change of each log-odds by one more outcome; shape (n,).
 
-        Raises NoUncertainty where the model does not keep count of what it saw.
+        Raises NoUncertainty if the model does not count its observations.
         """
         features = candidates.encode(self._encoder, now_ms)
         event_ms = candidates.times(now_ms)

@@ -1,4 +1,4 @@
-"""The models of a server by name, and the names that stand for them."""
+"""Finds the models of a server by name, alias or snapshot."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model with all that answers for it."""
+    """A model with its decoder, predictor and rows."""
 
     spec: ModelSpec
     decoder: RequestDecoder
     predictor: Predictor
     rows: LocalRows
     costly: bool = False
-    """Whether it is computed on a thread beside the event loop, however small the request."""
+    """Whether every request is computed on a thread beside the event loop, even a small one."""
     spare: Predictor | None = None
-    """For the shadows' thread, where a model's memory is not to be shared with another thread."""
+    """A second predictor for the shadows' thread, if the first is not safe for two threads."""
 
 
 class Route(NamedTuple):
-    """Whom a request is for."""
+    """The model that answers a request, and the alias that the request named."""
 
     served: ServedModel
     alias: str
-    """As the request named it; empty if it named the model itself."""
+    """Empty if the request named the model itself."""
 
 
 class ModelRegistry:
@@ -58,7 +58,7 @@ class ModelRegistry:
         return sorted(self._served)
 
     def find(self, name: str) -> Route:
-        """Return the model of this name or alias, or the snapshot. Raises RequestRefused (404)."""
+        """Return the model of this name, alias or snapshot. Raises RequestRefused (404)."""
         served = self._served.get(name)
         if served is not None:
             return Route(served, "")
@@ -72,7 +72,7 @@ class ModelRegistry:
         return Route(self._served[alias.model], name)
 
     def shadows(self, target: Route) -> list[Route]:
-        """Return who scores beside `target`: the shadows' models, if it was named by an alias."""
+        """Return the shadow models of `target`: empty unless it was requested by an alias."""
         if not target.alias or target.alias.startswith(SHADOW):
             return []
         return [

@@ -1,8 +1,8 @@
-"""What is to be scored, however it was written down.
+"""The candidates of a request, independent of its protocol.
 
-A request may come as JSON objects or as tensors. Both can be encoded, which is all that an answer
-needs, and column by column; as events, one by one, only the log of predictions wants them, and that
-is written elsewhere and later.
+A request carries JSON objects or tensors. An answer only needs their encoding, which works column
+by column. Only the prediction log needs candidates as events, one by one; it is written later, on
+another thread.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ REQUEST_ID = "request_id"
 
 
 class Candidates(Protocol):
-    """Some impressions that are about to be shown."""
+    """Impressions that are about to be shown."""
 
     def __len__(self) -> int: ...
 
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
-        """Return ids and numbers; shown at `now_ms` unless they say otherwise."""
+        """Return ids and numbers. `now_ms`: time of candidates without a time of their own."""
 
     def times(self, now_ms: int) -> npt.NDArray[np.int64]:
-        """Return when each is shown, (n,)."""
+        """Return the time of each candidate, shape (n,)."""
 
     def names(self) -> Sequence[str | None]:
-        """Return the impression id of each; None where it has none."""
+        """Return the impression id of each candidate; None if it has none."""
 
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
-        """Yield each as an event: its time, and the fields that the model reads."""
+        """Yield each candidate as an event: its time, and the fields that the model reads."""
 
 
 class EventCandidates(msgspec.Struct, frozen=True, eq=False):
-    """One context that all share, and what each has of its own, as decoded from JSON."""
+    """A shared context and the fields of each candidate, decoded from JSON."""
 
     context: Event
     own: Sequence[Event]
     timestamp_ms: int | None = None
-    """When they are shown; the context's own time, or a candidate's, goes before it."""
+    """Time of the request. A time in the context or in a candidate takes precedence."""
 
     def __len__(self) -> int:
         return len(self.own)
 
     def only(self, now_ms: int) -> Event:
-        """Return the event that the only candidate is, with all its fields and its time."""
+        """Return the only candidate as an event."""
         [own] = self.own
         return {TIME: self._common_ms(now_ms), **self.context, **own}
 
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:
-        """Return ids and numbers; the context is encoded once."""
+        """Return ids and numbers. The context is encoded once."""
         context = {TIME: self._common_ms(now_ms), **self.context}
         return encoder.encode_candidates(context, self.own)
 
     def times(self, now_ms: int) -> npt.NDArray[np.int64]:
-        """Return when each is shown, (n,)."""
+        """Return the time of each candidate, shape (n,)."""
         common = self.context.get(TIME, self._common_ms(now_ms))
         return np.array([each.get(TIME, common) for each in self.own], np.int64)
 
     def names(self) -> Sequence[str | None]:
-        """Return the impression id of each."""
+        """Return the impression id of each candidate."""
         return [each.get(ID) for each in self.own]  # type: ignore[misc]
 
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
-        """Yield each as an event."""
+        """Yield each candidate as an event."""
         context = {TIME: self._common_ms(now_ms), **self.context}
         for each in self.own:
             yield {**context, **each}
@@ -91,12 +91,12 @@ class CheckedRequest(msgspec.Struct, frozen=True, eq=False):
     candidates: Candidates
     request_id: str | None = None
     top_k: int | None = None
-    """None: all of them, in the order given; else so many, the likeliest first."""
+    """Length of the ranking; None: all candidates in request order."""
     max_age_ms: int | None = None
-    """No answer rather than one whose information is older."""
+    """Refuse if a bucket of the model is older."""
     min_version: int | None = None
-    """No answer rather than one from an earlier version."""
+    """Refuse if the model's version is lower."""
     snapshot: str | None = None
-    """No answer rather than one from anything but the snapshot of this name."""
+    """Refuse unless this snapshot answers."""
     uncertainty: bool = False
-    """Whether the answer says of each score how far one more outcome could move it."""
+    """Whether the answer includes the uncertainty of each score."""

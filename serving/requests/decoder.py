@@ -1,11 +1,11 @@
-"""A prediction request: its bytes, its checks, and what is said when it fails one.
+"""Decodes and checks JSON prediction requests.
 
-The type that the body is decoded into is made from the model spec: each raw field that the model
-reads, with the JSON types that its transform can use. So one compiled pass decodes, checks and
-drops what the model does not read, and a wrong type is refused by name where an event in a topic
-would merely be absent: a caller can correct a request, a log cannot be corrected.
+The decoded type is generated from the model spec: every raw field that the model reads, with the
+JSON types that its transform accepts. One compiled pass therefore decodes, checks and drops fields
+that the model does not read. A wrong type is refused with the field's name, whereas in an event
+from a topic it would count as missing: a client can correct a request, but a log stays as it is.
 
-Only a refused request is looked at a second time, to say what was found.
+Only a refused request is parsed a second time, to show the value that was found.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from headrace.serving.requests.limits import RequestLimits
 
 Scalar = str | int | float | bool | None
-Number = int | float | str | None  # the text of a number is that number, as in an event
+Number = int | float | str | None  # a numeric string is a number, as in an event
 Milliseconds = Annotated[int, msgspec.Meta(ge=946_684_800_000, le=32_503_680_000_000)]
-"""Of the years 2000 to 3000: seconds or microseconds by mistake are refused."""
+"""Years 2000 to 3000: refuses seconds and microseconds."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 TopK = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -43,7 +43,7 @@ _NARROWNESS = {
     Transform.LOG_BUCKET: 1,
     Transform.ID: 2,
 }
-"""Of several transforms of one raw field the one that can use the fewest types decides."""
+"""If several transforms read one raw field, the one that accepts the fewest types decides."""
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected (?P<expected>.*?)(?:, got .*)?$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
@@ -84,7 +84,7 @@ class RequestDecoder:
         )
 
     def decode(self, body: bytes) -> CheckedRequest:
-        """Return what the body asks for, all in its order. Raises RequestRefused (413, 422)."""
+        """Decode a request for predictions. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode, self.type)
         return CheckedRequest(
             candidates,
@@ -97,7 +97,7 @@ class RequestDecoder:
         )
 
     def decode_rank(self, body: bytes) -> CheckedRequest:
-        """Return what the body asks for, the likeliest first. Raises RequestRefused (413, 422)."""
+        """Decode a request for a ranking. Raises RequestRefused (413, 422)."""
         request, candidates = self._decoded(body, self._decode_rank, self.rank_type)
         top_k = len(candidates) if request.top_k is None else request.top_k
         return CheckedRequest(
@@ -120,7 +120,7 @@ class RequestDecoder:
         except msgspec.ValidationError as error:
             raise _explain(str(error), body, kind) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            found = f"{len(body)} bytes that are not: {error}"
+            found = f"{len(body)} bytes: {error}"
             raise RequestRefused(422, "", "a JSON object in UTF-8", found) from error
         except RecursionError as error:
             raise RequestRefused(422, "", "a flat JSON object", "one too deeply nested") from error
@@ -143,9 +143,9 @@ class RequestDecoder:
         name = "instances" if candidates is None else "candidates"
         rows = instances if candidates is None else candidates
         if name == "instances" and request.context is not None:
-            raise RequestRefused(422, "context", "no context beside instances", "one")
+            raise RequestRefused(422, "context", "no context together with instances", "a context")
         if not 1 <= len(rows) <= self.limits.candidates:
-            expected = f"from 1 to {self.limits.candidates} of them"
+            expected = f"1 to {self.limits.candidates} items"
             raise RequestRefused(422, name, expected, f"{len(rows)}")
         return rows, name
 
@@ -171,18 +171,18 @@ def _row_type(fields: FieldSet) -> type:
 
 
 def check_number(value: object, field: str) -> None:
-    """Return unless the value is a text that is no number. Raises RequestRefused (422)."""
+    """Refuse a string that is not a finite number. Raises RequestRefused (422)."""
     if type(value) is str:
         try:
             if math.isfinite(float(value)):
                 return
         except ValueError:
             pass
-        raise RequestRefused(422, field, "a number, or text that is one", shown(value))
+        raise RequestRefused(422, field, "a number or a numeric string", shown(value))
 
 
 def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> RequestRefused:
-    """Turn msgspec's message into a refusal that also shows what was found."""
+    """Turn msgspec's message into a refusal that also shows the value found."""
     parts = _PATH.match(message)
     assert parts is not None  # the pattern matches any text
     what, path = parts["what"], parts["path"] or ""
@@ -191,7 +191,7 @@ def _explain(message: str, body: bytes, kind: type[msgspec.Struct]) -> RequestRe
     if unknown is not None:
         *others, last = kind.__struct_fields__
         known = f"{', '.join(others)} or {last}"
-        return RequestRefused(422, unknown["name"], known, "a key that is none of them")
+        return RequestRefused(422, unknown["name"], known, "an unknown key")
     expected = _EXPECTED.match(what)
     try:
         found = shown(_at(json.loads(body), path))
@@ -208,6 +208,6 @@ def _at(value: object, path: str) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as JSON, or the beginning of it."""
+    """Return a value as JSON, truncated if it is long."""
     text = json.dumps(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

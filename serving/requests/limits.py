@@ -1,4 +1,4 @@
-"""TODO."""
+"""Limits of one request and of all requests together."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from headrace.ingest.http import RequestRefused
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one request may ask for, and all of them together."""
+    """Limits of requests. They bound memory and the wait of other requests."""
 
     body_bytes: int = 4 << 20
-    """A thousand candidates of a hundred fields; more is a mistake or an attack."""
+    """A thousand candidates of a hundred fields. A larger body is a mistake or an attack."""
     candidates: int = 5_000
-    """A request is answered in one piece, and the others wait: this bounds the wait."""
+    """Candidates of a request. It is computed in one piece, so this bounds the others' wait."""
     requests: int = 1_000
-    """Under way at a time, those that still send their bodies included: bounds memory."""
+    """Concurrent requests, including those that still send their body: bounds memory."""
     waiting_ms: int = 50
-    """Work that may be ahead of a request when it is taken; five times what it should take."""
+    """Queued work above which a request is refused: five times the expected latency."""
     body_timeout_s: float = 10.0
-    """For all of a body: a client that stalls holds room that others need."""
+    """Time for a whole body. A stalled client occupies one of the concurrent requests."""
     aside_bytes: int = 128 << 10
-    """A longer body is computed on a thread beside the event loop, so that short ones pass it."""
+    """A longer body is computed on a thread, so that short requests can overtake it."""
 
 
 def too_large(limits: RequestLimits) -> RequestRefused:
-    """Return the refusal of a body that is too long."""
+    """Return the refusal of a body above the limit."""
     return RequestRefused(413, "", f"at most {limits.body_bytes} bytes", "more")

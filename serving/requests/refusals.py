@@ -1,18 +1,18 @@
-"""Why a request has no answer: one shape for every error, the collector's.
+"""Responses to refused requests: one shape for every error, shared with the collector.
 
     {"error": {"field": "candidates[3].price", "expected": "a number", "found": "\"cheap\""}}
 
 | status | why |
 |---|---|
-| 400, 422 | the request is wrong: which field, what was expected, what was found |
-| 401, 403 | a token is missing, or not good for this |
+| 400, 422 | the request is invalid: the field, the expected value, the value found |
+| 401, 403 | the token is missing, invalid, or not sufficient for this route |
 | 404 | no such model, alias or path |
-| 408, 413, 415 | the body is too slow, too long, packed |
-| 412 | the request demands fresher information than this server has: another may have it |
-| 503 | not now: the replica is not complete, or there is too much to do; see Retry-After |
+| 408, 413, 415 | the body is late, too large, compressed |
+| 412 | the request demands a fresher model than this server has; another server may have it |
+| 503 | the replica is incomplete, or the server is overloaded; see Retry-After |
 
-412 rather than 503 for freshness: the server is well, the caller's condition does not hold. Whoever
-balances load would take a server that says 503 for ill and send its requests to the others.
+Freshness gets 412 rather than 503, because the server is healthy and the client's condition fails.
+A load balancer would take a server that answers 503 out of rotation.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ encode = msgspec.json.Encoder().encode
 
 
 class RefusalBody(msgspec.Struct, frozen=True):
-    """A refusal as it travels."""
+    """The body of a response to a refused request."""
 
     error: RequestRefusal
 
 
 def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
-    """Return the HTTP answer; `body` in place of ours, for a protocol that has its own."""
+    """Return the HTTP response. `body` replaces the JSON for protocols with their own shape."""
     content = encode(RefusalBody(refused.refusal)) if body is None else body
     response = Response(content, refused.status, media_type=JSON)
     if refused.status == 503:
@@ -45,5 +45,5 @@ def as_response(refused: RequestRefused, body: bytes | None = None) -> Response:
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if refused.status in (408, 413):
-        response.headers["Connection"] = "close"  # the rest of the body is not waited for
+        response.headers["Connection"] = "close"  # the rest of the body is not read
     return response

@@ -1,12 +1,12 @@
-"""Tensors of the Open Inference Protocol v2, to candidates and from scores.
+"""Converts tensors of the Open Inference Protocol v2 to candidates, and scores to tensors.
 
-Every raw field that the model reads is an input tensor of that name, with as many items as there
-are candidates, or one item that holds for all of them. A field that is not sent is absent, as in an
-event. Two more inputs, both optional: `impression_id` and `timestamp_ms`. A bag is a tensor
-of two dimensions, candidates by items. The outputs are `score` and `impression_id`.
+Every raw field that the model reads is an input tensor of the same name. It has one item per
+candidate, or a single item for all of them. A bag is a tensor of two dimensions, candidates by
+items. A field that is not sent is missing, as in an event. Two more inputs are optional:
+`impression_id` and `timestamp_ms`. The outputs are `score` and `impression_id`.
 
-A tensor's data stand in the JSON, flat or nested in row-major order, or (binary extension) behind
-it: little-endian numbers, or for BYTES each item with its length before it, u32.
+The data of a tensor are part of the JSON, flat or nested in row-major order. With the binary
+extension they follow the JSON: little-endian numbers, or for BYTES each item after its u32 length.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A tensor of a request."""
+    """An input tensor of a request."""
 
     name: str
     shape: list[int]
@@ -60,7 +60,7 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     values: npt.NDArray[Any] | list[Any]
-    """Numbers and flags as an array; texts as a list of str."""
+    """Numbers and booleans as an array, strings as a list."""
 
 
 class TensorCandidates:
@@ -77,19 +77,19 @@ class TensorCandidates:
         return encoder.encode_columns(self._count, _Columns(self._columns, now_ms))
 
     def times(self, now_ms: int) -> npt.NDArray[np.int64]:
-        """Return when each is shown, (n,)."""
+        """Return the time of each candidate, shape (n,)."""
         given = self._columns.get(TIME)
         made = np.empty(self._count, np.int64)
         made[:] = now_ms if given is None else given.values
         return made
 
     def names(self) -> Sequence[str | None]:
-        """Return the impression id of each."""
+        """Return the impression id of each candidate."""
         given = self._columns.get(ID)
         return [None] * self._count if given is None else list(given.values)
 
     def events(self, now_ms: int) -> Iterator[dict[str, object]]:
-        """Yield each as an event."""
+        """Yield each candidate as an event."""
         columns: dict[str, list[object]] = {TIME: [now_ms]}
         for name, tensor in self._columns.items():
             flat = tensor.values if isinstance(tensor.values, list) else tensor.values.tolist()
@@ -103,7 +103,7 @@ class TensorCandidates:
 
 
 class _Columns:
-    """Tensors as the encoder wants them."""
+    """Tensors as columns for the encoder."""
 
     def __init__(self, columns: Mapping[str, Tensor], now_ms: int) -> None:
         now = Tensor(TIME, (1,), np.array([now_ms]))
@@ -138,7 +138,7 @@ def _hashes(values: npt.NDArray[Any] | list[Any]) -> npt.NDArray[np.uint64]:
 
 
 def inputs_of(fields: FieldSet) -> list[tuple[str, str, list[int]]]:
-    """Return name, datatype and shape of every input that the model reads."""
+    """Return name, datatype and shape of the model's inputs."""
     known: dict[str, tuple[str, list[int]]] = {}
     for each in (*fields.numbers, *fields.singles, *fields.bags):
         if each.source in ("", TIME):
@@ -155,7 +155,7 @@ def inputs_of(fields: FieldSet) -> list[tuple[str, str, list[int]]]:
 
 
 def candidates_of(fields: FieldSet, tensors: Sequence[Tensor], most: int) -> TensorCandidates:
-    """Return tensors as candidates. Raises RequestRefused (400) naming the tensor at fault."""
+    """Return tensors as candidates. Raises RequestRefused (400), which names the tensor."""
     expected = {name: (kind, shape) for name, kind, shape in inputs_of(fields)}
     bags = frozenset(name for name, (_, shape) in expected.items() if len(shape) == 2)
     columns: dict[str, Tensor] = {}
@@ -174,7 +174,7 @@ def candidates_of(fields: FieldSet, tensors: Sequence[Tensor], most: int) -> Ten
         raise RequestRefused(400, "inputs", f"tensors of 1 to {most} candidates", f"{count}")
     for i, tensor in enumerate(columns.values()):
         if tensor.shape[0] not in (1, count):
-            said = f"{count} items, as many as the longest, or 1 for all of them"
+            said = f"{count} items, as in the longest tensor, or 1 for all candidates"
             raise RequestRefused(400, f"inputs[{i}].shape", said, f"{tensor.shape[0]}")
         if tensor.shape[0] != count and tensor.name == ID:
             raise RequestRefused(400, f"inputs[{i}].shape", f"{count} impression ids", "1")
@@ -182,7 +182,7 @@ def candidates_of(fields: FieldSet, tensors: Sequence[Tensor], most: int) -> Ten
 
 
 def _fitting(tensor: Tensor, where: str, bag: bool) -> Tensor:
-    """Return a tensor with the dimensions that its field has: a column may stand on end."""
+    """Return a tensor with the dimensions of its field: (n, 1) becomes (n,), and back for bags."""
     shape = tensor.shape
     if bag and len(shape) == 1:
         shape = (shape[0], 1)
@@ -200,7 +200,7 @@ def _check_values(tensor: Tensor, where: str, wanted: str) -> None:
         raise RequestRefused(400, f"{where}.datatype", BYTES, "numbers")
     if tensor.name == TIME:
         if isinstance(values, list) or values.dtype.kind not in "iu":
-            raise RequestRefused(400, f"{where}.datatype", "INT64", "something else")
+            raise RequestRefused(400, f"{where}.datatype", "INT64", "another datatype")
         if values.size and not (values.min() >= _FIRST_MS and values.max() <= _LAST_MS):
             expected = "milliseconds of the years 2000 to 3000"
             raise RequestRefused(400, f"{where}.data", expected, shown(values[:1].tolist()))
@@ -210,7 +210,7 @@ def _check_values(tensor: Tensor, where: str, wanted: str) -> None:
 
 
 def tensor_of(given: Input, where: str, raw: memoryview | None) -> Tensor:
-    """Return an input's values: from `raw`, or if that is None from its own data.
+    """Return the values of an input: from `raw`, or if that is None from the JSON.
 
     Raises RequestRefused (400).
     """
@@ -237,10 +237,10 @@ def _of_json(given: Input, where: str, count: int) -> npt.NDArray[Any] | list[An
     flat = list(_flat(given.data))
     if len(flat) != count:
         raise RequestRefused(
-            400, f"{where}.data", f"{count} values, as its shape says", f"{len(flat)}"
+            400, f"{where}.data", f"{count} values, according to the shape", f"{len(flat)}"
         )
     if "INT" in given.datatype:
-        # 2 and 2.0 are one value: some clients have no integers, as some producers have none
+        # accept 2.0 for 2: some clients have no integers
         flat = [int(each) if type(each) is float and each.is_integer() else each for each in flat]
     wanted, say = _TYPES[given.datatype if given.datatype in ("BOOL", BYTES) else
                          given.datatype.rstrip("0123456789")]  # fmt: skip
@@ -254,21 +254,21 @@ def _of_json(given: Input, where: str, count: int) -> npt.NDArray[Any] | list[An
             return np.array(flat, DTYPES[given.datatype])
     except OverflowError:
         raise RequestRefused(
-            400, f"{where}.data", f"values within {given.datatype}", "others"
+            400, f"{where}.data", f"values within {given.datatype}", "a value out of range"
         ) from None
 
 
 _TYPES: dict[str, tuple[frozenset[type], str]] = {
     "BOOL": (frozenset({bool}), "true or false"),
-    "INT": (frozenset({int}), "a whole number"),
-    "UINT": (frozenset({int}), "a whole number"),
+    "INT": (frozenset({int}), "an integer"),
+    "UINT": (frozenset({int}), "an integer"),
     "FP": (frozenset({int, float}), "a number"),
-    BYTES: (frozenset({str}), "a text"),
+    BYTES: (frozenset({str}), "a string"),
 }
 
 
 def _flat(data: list[Any]) -> Iterator[Any]:
-    """Yield the values of lists in lists, in their order."""
+    """Yield the values of nested lists in order."""
     waiting = [iter(data)]
     while waiting:
         for value in waiting[-1]:
@@ -294,7 +294,7 @@ def _of_raw_texts(raw: memoryview, where: str, count: int) -> list[str]:
             raise RequestRefused(400, f"{where}[{len(texts)}]", "UTF-8", "other bytes") from None
         at += size
     if at != raw.nbytes or len(texts) != count:
-        expected = f"{count} texts, each with its length before it"
+        expected = f"{count} strings, each after its length"
         raise RequestRefused(400, where, expected, f"{raw.nbytes} bytes of {len(texts)}")
     return texts
 

@@ -1,4 +1,4 @@
-"""Several models in one server: aliases, shadows, and the log of what was served."""
+"""Several models in one server: aliases, shadows, and the prediction log."""
 
 import json
 import threading
@@ -49,13 +49,13 @@ ALIASES = {"production": "news", "shadow": "news-2"}
 
 
 def second() -> ModelSpec:
-    """The same fields but for one that only this model reads."""
+    """The fields of `news`, and one that only this model reads."""
     text = SPEC.replace('name = "news"', 'name = "news-2"')
     return parse_spec(text + '\n[fields.colour]\nnumber = 9\ntransform = "id"\n', "news-2.toml")
 
 
 class Two(Serving):
-    """Two models; `log` holds what is logged."""
+    """A server of two models; `log` holds the logged messages."""
 
     def __init__(self, log: PredictionLog | None = None, admin: str = "") -> None:
         super().__init__(memory_store(news()))
@@ -93,7 +93,7 @@ class Two(Serving):
         return Follower(replica, Following(), self.clock, lambda _: None)
 
 
-def test_a_request_to_an_alias_is_answered_by_its_model_and_says_so() -> None:
+def test_a_request_to_an_alias_is_answered_by_its_model_and_names_both() -> None:
     serving = Two()
     asked = {"candidates": [{"article_id": "hot"}]}
     by_alias = ask(serving, "POST", "/v1/models/production:predict", json=asked).json()
@@ -119,13 +119,13 @@ def test_a_request_to_an_alias_is_answered_by_its_model_and_says_so() -> None:
     ("alias", "body", "status", "said"),
     [
         ("production", {"model": "old"}, 409, "expected one of the models news, news-2"),
-        ("news", {"model": "news-2"}, 409, "found the name of a model"),
+        ("news", {"model": "news-2"}, 409, "got the name of a model"),
         ("Production", {"model": "news"}, 409, "expected an alias of a-z"),
-        ("production", {"model": "news-2", "expected": "news-2"}, 409, "found news"),
+        ("production", {"model": "news-2", "expected": "news-2"}, 409, "got news"),
         ("production", {"modle": "news-2"}, 422, "modle"),
     ],
 )
-def test_a_switch_that_cannot_be_is_refused_and_changes_nothing(
+def test_an_invalid_switch_of_an_alias_is_refused_and_changes_nothing(
     alias: str, body: Any, status: int, said: str
 ) -> None:
     serving = Two()
@@ -136,7 +136,7 @@ def test_a_switch_that_cannot_be_is_refused_and_changes_nothing(
     assert serving.models.aliases.table == before
 
 
-def test_only_who_has_an_admin_token_may_switch() -> None:
+def test_an_alias_is_switched_only_with_an_admin_token() -> None:
     serving = Two(admin=TOKEN)
     body = {"model": "news-2"}
     assert ask(serving, "PUT", "/v1/aliases/production", json=body).status_code == 401
@@ -146,7 +146,7 @@ def test_only_who_has_an_admin_token_may_switch() -> None:
     assert ask(serving, "GET", "/v1/aliases").status_code == 200
 
 
-def test_switched_aliases_outlive_the_server_in_a_file(tmp_path: Path) -> None:
+def test_switched_aliases_survive_a_restart_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "aliases.json"
     clock = Clock()
     first = Aliases(["a", "b"], {"production": "a"}, clock, file)
@@ -160,7 +160,7 @@ def test_switched_aliases_outlive_the_server_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(BadAlias, match=r"aliases\.json"):
         Aliases(["a"], {}, clock, file)
     elsewhere = Aliases(["a", "b"], {"x": "a"}, clock, tmp_path / "no" / "aliases.json")
-    with pytest.raises(BadAlias, match="nothing was switched"):
+    with pytest.raises(BadAlias, match="no alias was changed"):
         elsewhere.switch("x", "b")
     assert elsewhere.table["x"].model == "a"
 
@@ -183,7 +183,7 @@ def logging_two(writer: ListWriter) -> Iterator[Two]:
     assert writer.closed
 
 
-def test_what_was_served_and_what_the_shadow_said_are_logged_under_the_same_ids(
+def test_served_and_shadow_predictions_are_logged_under_the_same_impression_ids(
     writer: ListWriter, logging_two: Two
 ) -> None:
     asked = {
@@ -217,7 +217,7 @@ def test_what_was_served_and_what_the_shadow_said_are_logged_under_the_same_ids(
     assert logging_two.registry.get_sample_value(name, outcome) == 1.0
 
 
-def test_a_ranking_logs_what_it_showed_and_nothing_else(
+def test_the_log_of_a_ranking_has_only_the_candidates_of_the_answer(
     writer: ListWriter, logging_two: Two
 ) -> None:
     asked = {"top_k": 1, "candidates": [{"article_id": "cold"}, {"article_id": "hot"}]}
@@ -231,7 +231,7 @@ def test_a_ranking_logs_what_it_showed_and_nothing_else(
 
 
 class Stuck(ListWriter):
-    """A writer that does not return until it is let go."""
+    """A writer that blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,7 @@ class Stuck(ListWriter):
         super().flush()
 
 
-def test_a_log_under_pressure_drops_and_counts_and_answers_do_not_wait() -> None:
+def test_a_full_prediction_log_drops_and_counts_while_answers_do_not_wait() -> None:
     writer, counts = Stuck(), dict[str, int]()
 
     def counted(outcome: str, candidates: int) -> None:
@@ -265,7 +265,7 @@ def test_a_log_under_pressure_drops_and_counts_and_answers_do_not_wait() -> None
         log.stop()
 
 
-def test_a_kafka_that_is_away_loses_what_was_sent_and_the_log_goes_on() -> None:
+def test_an_outage_of_kafka_loses_unacknowledged_predictions_and_the_log_goes_on() -> None:
     class Away(ListWriter):
         def flush(self) -> None:
             raise KafkaUnreachable("no broker answers at localhost:1")
@@ -294,7 +294,7 @@ def test_a_kafka_that_is_away_loses_what_was_sent_and_the_log_goes_on() -> None:
     assert [each.closed for each in opened] == [True, True]
 
 
-def test_a_share_of_the_requests_is_logged_whole() -> None:
+def test_a_sampled_prediction_log_has_all_candidates_of_the_sampled_requests() -> None:
     writer, counts = ListWriter(), dict[str, int]()
     draws = iter([0.1, 0.9, 0.3])
 
@@ -313,7 +313,7 @@ def test_a_share_of_the_requests_is_logged_whole() -> None:
     assert len(writer.sent) == 2
 
 
-def test_a_server_of_two_models_logs_to_a_real_kafka_and_is_switched(
+def test_a_server_of_two_models_logs_to_a_real_kafka_across_an_alias_switch(
     kafka: str, tmp_path: Path
 ) -> None:
     settings = replace(

@@ -1,4 +1,4 @@
-"""A request is decoded by the spec's own type, and refused naming field, expected and found."""
+"""Decoding of JSON requests, and refusals that name field, expected and found."""
 
 import json
 import random
@@ -26,7 +26,7 @@ def shown(asked: CheckedRequest) -> EventCandidates:
     return asked.candidates
 
 
-def test_what_the_model_does_not_read_is_dropped(decoder: RequestDecoder) -> None:
+def test_fields_that_the_model_does_not_read_are_dropped(decoder: RequestDecoder) -> None:
     asked = decoder.decode(
         body(
             request_id="r",
@@ -49,13 +49,15 @@ def test_instances_are_candidates_without_a_context(decoder: RequestDecoder) -> 
 @pytest.mark.parametrize(
     "value", [None, True, 2, 2.5, "text", 123456789012345678901234567890, -0.0, "\u00e9\u4e16"]
 )
-def test_any_scalar_is_an_id(decoder: RequestDecoder, value: object) -> None:
+def test_an_id_field_accepts_any_scalar(decoder: RequestDecoder, value: object) -> None:
     asked = decoder.decode(body(candidates=[{"article_id": value}]))
     assert shown(asked).own == [{"article_id": value}]
 
 
 @pytest.mark.parametrize("value", [3, 3.5, "3.5", None])
-def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: object) -> None:
+def test_a_number_field_accepts_numeric_strings_as_in_an_event(
+    decoder: RequestDecoder, value: object
+) -> None:
     asked = decoder.decode(body(context={"price": value}, candidates=[{"price": value}]))
     assert shown(asked).own == [{"price": value}]
 
@@ -65,8 +67,8 @@ def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: obj
     [
         ({"context": 3}, "context", "object", "3"),
         ({"context": {"user_id": [1]}}, "context.user_id", "str", "[1]"),
-        ({"candidates": []}, "candidates", "from 1 to 3", "0"),
-        ({"candidates": [{}] * 4}, "candidates", "from 1 to 3", "4"),
+        ({"candidates": []}, "candidates", "1 to 3", "0"),
+        ({"candidates": [{}] * 4}, "candidates", "1 to 3", "4"),
         ({"candidates": {}}, "candidates", "array", "{}"),
         ({"candidates": [{}, 7]}, "candidates[1]", "object", "7"),
         ({"candidates": [{}, {"article_id": {"a": 1}}]}, "candidates[1].article_id", "str", "{"),
@@ -81,11 +83,16 @@ def test_a_number_may_be_text_as_in_an_event(decoder: RequestDecoder, value: obj
         ({"request_id": 3}, "request_id", "str", "3"),
         ({"instances": [{}]}, "candidates", "either candidates or instances", "both"),
         ({"candidates": None}, "candidates", "either candidates or instances", "neither"),
-        ({"candidates": None, "instances": [{}], "context": {}}, "context", "no context", "one"),
-        ({"candidate": []}, "candidate", "candidates", "none of them"),
+        (
+            {"candidates": None, "instances": [{}], "context": {}},
+            "context",
+            "no context",
+            "a context",
+        ),
+        ({"candidate": []}, "candidate", "candidates", "unknown key"),
     ],
 )
-def test_a_wrong_type_is_refused_naming_the_field(
+def test_an_invalid_request_is_refused_naming_the_field(
     decoder: RequestDecoder, asked: dict[str, object], field: str, expected: str, found: str
 ) -> None:
     with pytest.raises(RequestRefused) as refused:
@@ -100,31 +107,31 @@ def test_a_wrong_type_is_refused_naming_the_field(
 @pytest.mark.parametrize(
     "raw", [b"", b"{", b"[]", b"\xff", b'{"candidates":[{"article_id":"\xff"}]}']
 )
-def test_what_is_no_json_object_is_refused(decoder: RequestDecoder, raw: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(decoder: RequestDecoder, raw: bytes) -> None:
     with pytest.raises(RequestRefused) as refused:
         decoder.decode(raw)
     assert refused.value.status == 422
     assert "object" in refused.value.refusal.expected
 
 
-def test_half_a_surrogate_is_refused(decoder: RequestDecoder) -> None:
+def test_a_lone_surrogate_in_a_request_is_refused(decoder: RequestDecoder) -> None:
     with pytest.raises(RequestRefused):
         decoder.decode(rb'{"candidates":[{"article_id":"\ud800"}]}')
 
 
-def test_nesting_without_end_is_refused(decoder: RequestDecoder) -> None:
+def test_a_deeply_nested_request_is_refused(decoder: RequestDecoder) -> None:
     with pytest.raises(RequestRefused) as refused:
         decoder.decode(b'{"candidates":[{"topics":' + b"[" * 4_000 + b"]" * 4_000 + b"}]}")
     assert refused.value.status == 422
 
 
-def test_a_body_that_is_too_long_is_refused(decoder: RequestDecoder) -> None:
+def test_a_body_above_the_limit_is_refused(decoder: RequestDecoder) -> None:
     with pytest.raises(RequestRefused) as refused:
         decoder.decode(b" " * 10_001)
     assert refused.value.status == 413
 
 
-def test_any_json_is_decoded_or_refused(decoder: RequestDecoder) -> None:
+def test_random_json_is_decoded_or_refused_with_a_reason(decoder: RequestDecoder) -> None:
     seed = 20261121
     dice = random.Random(seed)
     leaves: list[object] = [None, True, 0, -1.5, 10**30, "", "a", "1e3", "\x00"]

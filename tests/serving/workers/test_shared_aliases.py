@@ -41,10 +41,12 @@ def test_a_switch_in_one_process_is_the_others_at_once_and_is_kept(
     assert list(one.table) == list(other.table) == ["shadow"]
 
 
-def test_who_expected_what_another_changed_is_refused(two: list[SharedAliases]) -> None:
+def test_a_conditional_switch_is_refused_after_another_worker_switched(
+    two: list[SharedAliases],
+) -> None:
     one, other = two
     one.switch("production", "news-2", expected="news")
-    with pytest.raises(BadAlias, match="expected it to be news, found news-2"):
+    with pytest.raises(BadAlias, match="expected news, got news-2"):
         other.switch("production", "news-2", expected="news")
     with pytest.raises(BadAlias, match="one of the models news, news-2"):
         other.switch("production", "none")
@@ -54,7 +56,7 @@ def named(count: int) -> dict[str, Alias]:
     return {f"{'a' * 58}{each:06}": Alias("news") for each in range(count)}
 
 
-def test_more_aliases_than_there_is_room_for_are_refused_before_anything_is_written(
+def test_more_shared_aliases_than_fit_are_refused_before_a_write(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "kept.json"
