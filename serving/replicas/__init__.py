@@ -1,8 +1,8 @@
-"""A server's rows, and how fresh they are.
+"""The rows of a server's models, and their freshness.
 
-`standing` is what all kinds have alike. `follower` keeps all of a model's rows (a full replica),
-`bounded` those that are asked for, which lie in `hot_rows`; `frozen` has those of a snapshot.
-`freshness` measures how fresh.
+`status` defines the interface of all replicas. A `follower` holds all rows of a model and follows
+the logs. A `caching_follower` holds the most recently used rows in a `row_cache`. `snapshot` loads
+rows that never change. `freshness` measures the delay from a click to its arrival here.
 """
 
 import lazy_loader

@@ -1,12 +1,12 @@
-"""A follower for whom not all rows fit: hot rows are here, the others are fetched while one waits.
+"""Follows the logs for a row cache, and fetches missing rows while a request waits.
 
-A request that names rows which are not here waits for them, for a few milliseconds and no longer,
-those included that it waited for its turn: then it is answered as if they did not exist, the answer
-says how many these were, and they are here for the next one. Rows of buckets that do not answer are
-not waited for at all.
+A request that misses rows waits for them, for at most `miss_deadline_ms` since it was queued. If
+they are late, it is scored with initial values in their place, the answer counts them
+(`defaulted_rows`), and the rows are cached for the next request. Rows in buckets that do not
+respond are not waited for.
 
-The thread that follows the logs also fetches, since both change the same rows: whoever waits wakes
-it. What several requests wait for is fetched together.
+The thread that follows the logs also fetches, because both change the same rows. A waiting request
+wakes it up, and it fetches the rows of all waiting requests together.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
 
 _MOST_ROWS_A_FETCH = 10_000
-"""What is fetched together: more would keep the logs waiting."""
+"""Rows of one fetch. A larger fetch would delay the logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheBounds:
-    """How many of a model's rows a server holds, and how long it waits for the others."""
+    """Size of a model's row cache, and the wait for missing rows."""
 
     most_rows: int
-    """Beside those that every request reads."""
+    """Besides the rows that every request reads."""
     miss_deadline_ms: int = 5
-    """For all rows of a request that are not here; a round trip to a near server is well below."""
+    """For all missing rows of a request. A round trip to a nearby server takes much less."""
 
 
 class _Miss:
-    """Rows that somebody waits for."""
+    """Rows that a request waits for."""
 
     def __init__(self, ids: Ids) -> None:
         self.ids = ids
@@ -58,7 +58,7 @@ class _Miss:
 
 
 class CachingFollower(Follower):
-    """Follows one model's logs, and has the rows that are asked for."""
+    """Follows one model's logs with a row cache."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CachingFollower(Follower):
         arrived: Callable[[Iterable[int]], None],
         counted: Callable[[str, int], None],
     ) -> None:
-        """`counted` is told how many rows were a `hit`, `fetched` or `defaulted`."""
+        """`counted` takes an outcome (`hit`, `fetched`, `defaulted`) and a count of rows."""
         self._hot = RowCache(store, shape, asked.always, bounds.most_rows)
         self._asked, self._bounds, self._counted = asked, bounds, counted
         self._misses: deque[_Miss] = deque()
@@ -80,25 +80,25 @@ class CachingFollower(Follower):
 
     @property
     def tail_bytes(self) -> int:
-        """Memory of what the logs still hold."""
+        """Memory of the buffered log tails."""
         return self._hot.tail_bytes
 
     def reading(self, since_s: float | None = None) -> CachedRead:
-        """Return what one request reads from; `since_s` is when it began to wait."""
+        """Return the rows for one request. `since_s`: monotonic time at which it was queued."""
         began_s = time.monotonic() if since_s is None else since_s
         return CachedRead(self, self._asked, began_s + self._bounds.miss_deadline_ms / 1000)
 
     def stop(self) -> None:
-        """End the thread; nobody is waited for any more."""
+        """End the thread, and the waits of all requests."""
         self._ended.set()
         with self._woken:
             self._woken.notify_all()
         super().stop()
 
     def have(self, ids: Ids, deadline_s: float) -> tuple[RowTable, int]:
-        """Return a table with these rows, as far as they could be had; and how many could not.
+        """Return a table with these rows, and the count of rows that are missing at the deadline.
 
-        ids: (n,), each once. deadline_s: of the clock that never goes back.
+        ids: (n,), unique. deadline_s: monotonic time.
         """
         table, missing = self._present(ids)
         hits = ids.shape[0] - missing.shape[0]
@@ -125,7 +125,7 @@ class CachingFollower(Follower):
         return table, defaulted
 
     def _present(self, ids: Ids) -> tuple[RowTable, Ids]:
-        """Return the table, and which of the ids are not in it."""
+        """Return the table, and the ids that are not in it."""
         table, read = self._hot.held
         places = table.find(ids)
         here = places >= 0
@@ -133,7 +133,7 @@ class CachingFollower(Follower):
         return table, ids[~here]
 
     def _rest(self, seconds: float) -> None:
-        """Fetch what is asked for until it is time to poll again."""
+        """Fetch missing rows until the next poll."""
         until_s = time.monotonic() + seconds
         while not self._ended.is_set():
             with self._woken:
@@ -162,14 +162,14 @@ class CachingFollower(Follower):
 
 
 class CachedRead:
-    """What one request reads from; it knows how many of its rows were not to be had."""
+    """The rows for one request; `defaulted` counts those that did not arrive in time."""
 
     def __init__(self, rows: CachingFollower, asked: RequiredRows, deadline_s: float) -> None:
         self._rows, self._asked, self._deadline_s = rows, asked, deadline_s
         self.defaulted = 0
 
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
-        """Return a table that has the rows."""
+        """Return a table with the rows."""
         asked, deadline_s = self._asked, self._deadline_s
         table, self.defaulted = self._rows.have(asked.of_features(features), deadline_s)
         ids = asked.of_statistics(table, features, event_ms)

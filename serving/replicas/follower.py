@@ -1,17 +1,17 @@
-"""The thread that keeps a server's replica fresh, and says how it stands.
+"""Follows the logs of a model in a thread, and publishes the status of the replica.
 
-Every few milliseconds it polls the logs and folds what is new. Requests read the same table without
-a lock (see `models.predictor`), so nothing here can make one wait but the interpreter's own lock,
+Every few milliseconds the thread polls the logs and folds new entries. Requests read the same table
+without a lock (see `models.predictor`), so they wait for nothing here but the interpreter lock,
 which kernels and sockets release.
 
-What others need to know is published as one immutable `ReplicaStatus` after every poll: readers
-take the reference and see one moment, whole.
+After every poll the thread publishes an immutable `ReplicaStatus`. A reader takes the reference and
+sees one consistent moment.
 
-An error of the store that comes before the first copy is complete is kept as `failure`: there is
-nothing to answer from, and an operator has to act. A server none of whose models can be answered
-ends with it; one that has others goes on, and this model as soon as the error is mended. A replica
-that was complete is answered from all the same, staler and staler, and says so: whatever happens to
-the parameter server, answers do not stop.
+A store error before the first copy is complete becomes the replica's `failure`: an operator has to
+act, because the model cannot answer. A server ends with this error if all its models fail. If other
+models work it keeps running, and the failed model recovers once the error is fixed. A replica that
+was complete keeps answering with stale rows and reports its state: a failure of the parameter
+server never stops answers.
 """
 
 from __future__ import annotations
@@ -39,50 +39,50 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-"""After an error that an operator has to mend: often enough to notice that he did."""
+"""Pause after an error that needs an operator: short, so that a fix takes effect soon."""
 _JOIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """How closely to follow the logs."""
+    """Trade-off between freshness and load."""
 
     poll_interval_ms: int = 20
-    """Adds half of itself to freshness, and costs a round trip to every node each time."""
+    """Adds half of itself to freshness. Each poll costs a round trip to every node."""
     entries_a_poll: int = 64
-    """Of one bucket: what is folded before anything else is looked at."""
+    """Entries per bucket that one poll folds."""
     busy_share: float = 0.5
-    """At most this part of the thread's time goes into polling: requests need the rest."""
+    """Largest share of time that the thread spends polling. Requests need the rest."""
 
 
 class Followed(Protocol):
-    """What keeps rows up with the logs: a Replica, or part of one."""
+    """Rows that follow the logs: a `Replica` or a `RowCache`."""
 
     shape: Shape
 
     @property
     def table(self) -> RowTable:
-        """The rows, which others may read."""
+        """The rows. Other threads may read them."""
 
     @property
     def complete(self) -> bool:
-        """Whether there is something to answer from."""
+        """Whether requests can be answered."""
 
     @property
     def buckets(self) -> list[int]:
-        """The buckets that are followed."""
+        """The followed buckets."""
 
     def copied(self, bucket: int) -> bool:
         """Whether a bucket has a position."""
 
     def position(self, bucket: int) -> LogPosition:
-        """Return how far a bucket was followed."""
+        """Return a bucket's position in its log."""
 
     def poll(self, limit: int) -> list[Change]:
-        """Take in what is new, up to `limit` entries a bucket; return what changed, in order."""
+        """Fold up to `limit` new entries per bucket; return the changes in order."""
 
     def compact(self) -> object:
-        """Give back the memory of rows that were removed, if they are many."""
+        """Free the memory of removed rows, if there are many."""
 
 
 class Follower:
@@ -96,9 +96,10 @@ class Follower:
         arrived: Callable[[Iterable[int]], None],
         stood: Callable[[LocalRows], None] | None = None,
     ) -> None:
-        """Give every batch of freshness samples, in ms, to `arrived`.
+        """Begin without a thread.
 
-        `stood` is called after each poll, with this, by the thread that polls.
+        arrived: takes each batch of freshness samples, in ms. stood: called after each poll, on the
+        polling thread.
         """
         self._replica, self._following, self._now_ms = replica, following, now_ms
         self._arrived, self._stood = arrived, stood
@@ -110,34 +111,34 @@ class Follower:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self.failure: StoreError | None = None
-        """Why it cannot be completed now; who mends that sees it go on."""
+        """The error that prevents a first copy; None again once it is fixed."""
         self.standing = self._stand()
 
     @property
     def table(self) -> RowTable:
-        """The rows, to be read only."""
+        """The rows. Read only."""
         return self._replica.table
 
-    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (nothing is waited for)
-        """Return what a request reads from: all rows are here."""
+    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (never waits)
+        """Return the rows for a request: the whole table."""
         return TableRowSource(self._replica.table)
 
     def freshness(self) -> FreshnessSummary:
-        """Return the percentiles of recent freshness: not free, so only made when asked for."""
+        """Return percentiles of recent freshness. Computed on every call."""
         return self._freshness.summary()
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what was folded stays."""
+        """End the thread. The rows stay."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
 
     def step(self) -> None:
-        """Poll and fold once, note what has arrived, publish how it stands. Raises StoreError."""
+        """Poll and fold once, record arrivals, publish the status. Raises StoreError."""
         was_complete = self._replica.complete
         stale: dict[int, StoreError] = {}
         entries: Counter[int] = Counter()
@@ -151,7 +152,7 @@ class Follower:
                     self._copies += isinstance(change, Copied)
                 case Stale(bucket=bucket, error=error):
                     stale[bucket] = error
-        self._replica.compact()  # requests hold the columns they began with
+        self._replica.compact()  # running requests keep their references to the old columns
         self._behind = max(entries.values(), default=0) >= self._following.entries_a_poll
         self._caught_up |= was_complete and not (self._behind or stale)
         self._polled_ms = now = self._now_ms()
@@ -167,9 +168,9 @@ class Follower:
     def _tell_stale(self, stale: Mapping[int, StoreError]) -> None:
         if stale and not self._stale:
             bucket, error = next(iter(stale.items()))
-            log.warning("%d buckets get staler, bucket %d since: %s", len(stale), bucket, error)
+            log.warning("%d buckets are stale; bucket %d: %s", len(stale), bucket, error)
         elif self._stale and not stale:
-            log.info("all buckets are followed again")
+            log.info("no bucket is stale any more")
         self._stale = frozenset(stale)
 
     def _stand(self) -> ReplicaStatus:
@@ -202,8 +203,8 @@ class Follower:
                 self._rest(self._rest_s(time.monotonic() - began))
             except StoreError as error:
                 if self.standing.trouble != str(error):
-                    here = "what is here" if self._replica.complete else "nothing yet"
-                    log.error("answering from %s, since: %s", here, error)
+                    rows = "stale rows" if self._replica.complete else "no rows yet"
+                    log.error("cannot follow the logs, serving %s: %s", rows, error)
                 self.standing = replace(self.standing, trouble=str(error))
                 if not self._replica.complete:
                     self.failure = error
@@ -215,12 +216,12 @@ class Follower:
             self._stood(self)
 
     def _rest(self, seconds: float) -> None:
-        """Let this time pass, or the end come. Raises StoreError."""
+        """Wait until the next poll or the end. Raises StoreError."""
         self._ended.wait(seconds)
 
     def _rest_s(self, busy_s: float) -> float:
         interval_s = self._following.poll_interval_ms / 1000
         if not self._replica.complete:
-            return interval_s if self._stale else 0.0  # nobody is answered yet: copy at full speed
+            return interval_s if self._stale else 0.0  # no answers yet: copy at full speed
         share = self._following.busy_share
         return max(interval_s - busy_s, busy_s * (1 - share) / share)

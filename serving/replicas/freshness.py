@@ -1,19 +1,19 @@
-"""How fresh a replica is: the time from a click's append to Kafka to its arrival here.
+"""Measures freshness: the delay from a click's append to Kafka to its arrival in the replica.
 
-Every entry of a bucket's log says how far its sources had been read when it was pushed, and one
-bucket's entry of a round also names the clicks learned in it. One click changes rows in many
-buckets, so it has arrived only when *every* bucket has an entry that covers its offset. So for each
-source there is a frontier, the least stop over all buckets, and clicks that wait for it to pass
-their offsets.
+Every entry of a bucket's log has the offsets up to which its sources were read when it was pushed.
+In every round, the entry of one bucket also lists the clicks learned. A click changes rows in many
+buckets, so it has arrived only when *every* bucket has an entry that covers its offset. Each source
+therefore has a frontier, the smallest offset over all buckets, and clicks wait until the frontier
+passes their offset.
 
-A click counts once: whoever reads a source again (another learner took over, a push was refused)
-names the same offsets again, and these either wait already or lie behind the frontier. An entry
-that names a click is the first of its bucket to cover it, so the frontier cannot have passed a
-click that was never named. A click whose entry was copied rather than followed never counts: it may
-have been learned long before this server was there to see it.
+A click counts once. A source may be read again, after another learner took over or a push was
+refused. Its offsets are then listed again, but they wait already or are behind the frontier. The
+entry that lists a click is its bucket's first entry to cover the click, so the frontier cannot pass
+a click that was never listed. A click in a copied bucket never counts, because it may have been
+learned long before this server started.
 
-Ages are another matter: how old the newest event is that a bucket has learned from. They grow while
-no event comes, for a server cannot know that there was none.
+Ages are different: the age of the newest event that a bucket learned from. They grow while no
+events arrive, because a server cannot tell a pause of events from a failure.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from headrace.pserver.rows import EntryHeader
 
 RECENT = 10_000
-"""Samples that percentiles are taken of: at 40 clicks a second the last four minutes."""
+"""Samples behind the percentiles: at 40 clicks a second, the last four minutes."""
 
 MOST_WAITING = 100_000
-"""Clicks of one source that may wait: the frontier stands still while a shard is away."""
+"""Largest number of waiting clicks per source. The frontier stops while a shard is down."""
 
 
 class Ages(NamedTuple):
-    """Append times that the buckets' information has reached, in ms; None if none is known."""
+    """Append time, in ms, of the newest event in the freshest and the stalest bucket; or None."""
 
     newest_append_ms: int | None
     oldest_append_ms: int | None
@@ -46,21 +46,21 @@ class Ages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FreshnessSummary:
-    """FreshnessTracker over the recent samples; None where there are none."""
+    """Percentiles of the recent samples; None without samples."""
 
     p50_ms: float | None
     p99_ms: float | None
     count: int
-    """Clicks that arrived since the beginning."""
+    """Clicks that arrived since the start."""
 
 
 class _Frontier:
-    """One source: how far each bucket has it, and the clicks that wait."""
+    """One source: the offset that each bucket has reached, and the waiting clicks."""
 
     def __init__(self, buckets: int) -> None:
         self.stops = np.zeros(buckets, np.int64)
         self.passed = 0
-        """The furthest that the least stop ever was: clicks below have been counted."""
+        """The largest frontier so far: clicks below it were counted."""
         self.waiting: dict[int, list[int]] = {}
         """Append times of clicks by their offset."""
         self._count = 0
@@ -71,7 +71,7 @@ class _Frontier:
             if offset >= self.passed and offset not in self.waiting:
                 told.setdefault(offset, []).append(append_ms)
         for offset, appended in told.items():
-            # when full, those who have waited longest stay: dropping them would flatter the figure
+            # when full, keep the oldest clicks: dropping them would improve the figure
             if self._count + len(appended) <= MOST_WAITING:
                 self.waiting[offset] = appended
                 self._count += len(appended)
@@ -88,7 +88,7 @@ class _Frontier:
 
 
 class FreshnessTracker:
-    """Follows the headers of entries as they are folded. Pure: the clock is handed in."""
+    """Tracks freshness from the headers of folded entries. Pure: the caller passes the time."""
 
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets
@@ -98,21 +98,21 @@ class FreshnessTracker:
         self._count = 0
 
     def copied(self, bucket: int, append_ms: int, stops: Mapping[str, int]) -> None:
-        """A bucket was copied, learned up to these offsets: take no samples from what it held."""
+        """Record a bucket's copy, learned up to these offsets. Its clicks give no samples."""
         for frontier in self._frontiers.values():
-            frontier.stops[bucket] = 0  # history may have been rewritten: what was reached is gone
+            frontier.stops[bucket] = 0  # the copy may be of another history
         self._append_ms[bucket] = append_ms
         for source, stop in stops.items():
             self._frontier(source).stops[bucket] = stop
 
     def folded(self, bucket: int, header: EntryHeader) -> None:
-        """An entry of a bucket's log was folded: move frontiers, and let its clicks wait."""
+        """Record a folded entry: its clicks wait, and the frontiers advance."""
         for reached in header.reached:
             self._frontier(reached.source).take(reached.clicks)
         self._reach(bucket, header)
 
     def arrived(self, now_ms: int) -> list[int]:
-        """Return the freshness in ms of every click that has arrived by now, and remember it."""
+        """Return and record the freshness, in ms, of every click that has arrived by now."""
         samples = [
             max(0, now_ms - append_ms)
             for frontier in self._frontiers.values()
@@ -124,14 +124,14 @@ class FreshnessTracker:
         return samples
 
     def summary(self) -> FreshnessSummary:
-        """Return the percentiles of the recent samples."""
+        """Return percentiles of the recent samples."""
         if not self._count:
             return FreshnessSummary(None, None, 0)
         p50, p99 = np.percentile(self._recent[: min(self._count, RECENT)], (50, 99))
         return FreshnessSummary(float(p50), float(p99), self._count)
 
     def ages(self) -> Ages:
-        """Return the append times that the freshest and the stalest bucket have reached."""
+        """Return the append times of the freshest and the stalest bucket."""
         newest, oldest = int(self._append_ms.max()), int(self._append_ms.min())
         return Ages(newest or None, oldest or None)
 

@@ -1,8 +1,8 @@
-"""What a server tells Prometheus.
+"""Prometheus metrics of replicas: freshness, state, and the row cache.
 
-Counters and histograms are counted as requests go by; the state of the replica is read when
-Prometheus asks. Buckets of the histograms lie around the budgets: a request of 200 candidates in
-10 ms, a click learned within a second.
+Freshness and cache reads are counted as they happen. The state of a replica is read during a
+scrape. The buckets of the histogram are dense around the target: a click is learned within a
+second.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _FRESHNESS_S = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5
 
 
 class FreshnessMetrics:
-    """The histogram of freshness; given the samples as they arrive."""
+    """The histogram of freshness."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
             "headrace_server_freshness_seconds",
-            "From a click's append to Kafka to the moment that this replica has learned from it.",
+            "Delay from a click's append to Kafka to its arrival in this replica.",
             ("model",),
             buckets=_FRESHNESS_S,
             registry=registry,
         )
 
     def of(self, model: str) -> Callable[[Iterable[int]], None]:
-        """Return what takes a model's samples, in milliseconds."""
+        """Return a function that observes a model's samples, in milliseconds."""
         child = self._seconds.labels(model)
 
         def observe(samples_ms: Iterable[int]) -> None:
@@ -55,25 +55,25 @@ class FreshnessMetrics:
 
 
 class CacheMetrics:
-    """What bounded replicas had, and what they had to fetch."""
+    """Hits and misses of row caches, and the memory of their log tails."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._read = Counter(
             "headrace_server_rows_read",
-            "Rows that requests read of a bounded replica: a hit, fetched within the deadline, or "
-            "defaulted, as if they had not learned anything.",
+            "Rows that requests read from a row cache: a hit, fetched within the deadline, or "
+            "defaulted to their initial values.",
             ("model", "outcome"),
             registry=registry,
         )
         self._tail = Gauge(
             "headrace_server_tail_bytes",
-            "Memory of what a bounded replica keeps of the logs.",
+            "Memory of the log tails that a row cache buffers.",
             ("model",),
             registry=registry,
         )
 
     def of(self, model: str) -> Callable[[str, int], None]:
-        """Return what counts a model's rows, by outcome."""
+        """Return a function that counts a model's rows by outcome."""
         children = {each: self._read.labels(model, each) for each in ROW_OUTCOMES}
 
         def count(outcome: str, rows: int) -> None:
@@ -83,30 +83,30 @@ class CacheMetrics:
         return count
 
     def watch(self, model: str, rows: CachingFollower) -> None:
-        """Tell from now on how large a model's tails are."""
+        """Export the size of a model's log tails."""
         self._tail.labels(model).set_function(lambda: rows.tail_bytes)
 
 
 class LocalReplicas(Protocol):
-    """A model whose rows are here."""
+    """A model with rows in this process."""
 
     @property
     def spec(self) -> ModelSpec:
-        """What the model is."""
+        """The model's spec."""
 
     @property
     def rows(self) -> LocalRows:
-        """Its rows."""
+        """The model's rows."""
 
 
 class ReplicaCollector(Collector):
-    """The state of every model's replica."""
+    """Metrics of every model's replica, read during a scrape."""
 
     def __init__(self, models: Sequence[LocalReplicas], now_ms: Callable[[], int]) -> None:
         self._models, self._now_ms = models, now_ms
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand now."""
+        """Yield the current metrics."""
         now = self._now_ms()
         standings = [(each.spec.name, each.rows.standing) for each in self._models]
         for name, text, value in _GAUGES:
@@ -117,23 +117,23 @@ class ReplicaCollector(Collector):
             yield gauge
         state = GaugeMetricFamily(
             "headrace_server_state",
-            "1 for how the replica stands, 0 for the others.",
+            "1 for the current state of the replica, 0 for the others.",
             labels=["model", "state"],
         )
         copies = CounterMetricFamily(
             "headrace_server_bucket_copies",
-            "Buckets copied, the first time included.",
+            "Buckets copied, including the first time.",
             labels=["model"],
         )
         age = GaugeMetricFamily(
             "headrace_server_age_seconds",
-            "Now less the append time of the newest event learned, of the freshest (newest) and "
-            "the stalest (oldest) bucket. Grows while no event comes.",
+            "Now minus the append time of the newest event learned, for the freshest (newest) and "
+            "the stalest (oldest) bucket. Grows while no events arrive.",
             labels=["model", "bucket"],
         )
         event = GaugeMetricFamily(
             "headrace_server_event_timestamp_seconds",
-            "Event time of the newest event learned, of the freshest (newest) and the stalest "
+            "Event time of the newest event learned, for the freshest (newest) and the stalest "
             "(oldest) bucket, Unix time.",
             labels=["model", "bucket"],
         )
@@ -153,20 +153,21 @@ class ReplicaCollector(Collector):
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[ReplicaStatus], float]], ...] = (
-    ("complete", "1 once predictions are answered.", lambda s: float(s.complete)),
+    ("complete", "1 once the replica can answer predictions.", lambda s: float(s.complete)),
     ("rows", "Rows in this server's replica.", lambda s: s.rows),
     ("version", "Sum of the versions of all buckets.", lambda s: s.version),
     ("buckets", "Buckets of the model.", lambda s: s.buckets),
     (
         "unreachable_buckets",
-        "Buckets that could not be followed when last asked.",
+        "Buckets that failed to respond to the last poll.",
         lambda s: s.unreachable,
     ),
     (
         "last_poll_timestamp_seconds",
-        "When the logs were last read, Unix time.",
+        "Time of the last read of the logs, Unix time.",
         lambda s: s.polled_ms / 1000,
     ),
 )
 _OF_LOGS = ("buckets", "unreachable_buckets", "last_poll_timestamp_seconds")
-"""Of models that follow the parameter server: no alert is to miss a snapshot's keepers."""
+"""Gauges of models that follow the parameter server. A snapshot has none of these, so that alerts
+on keepers do not fire for it."""

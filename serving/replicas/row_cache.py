@@ -1,18 +1,19 @@
-"""Some of a model's rows: those that were asked for lately, kept up with the logs like all of them.
+"""Caches the most recently used rows of a model, and keeps them up to date with the logs.
 
-It follows the logs' tails (pserver.replica.partial_replica), and adds to the rows that are here
-what each entry says of them, in the log's order: a row that is here is, bit for bit, what a full
-replica has at the same version. A row that is not is looked up. That a row does not exist is worth
-keeping as well: it is here as the row that never gained anything.
+The cache follows the tails of the logs (`pserver.replica.PartialReplica`) and folds every entry
+into the cached rows, in log order. A cached row is therefore bit-identical to the row of a full
+replica at the same version. Missing rows are looked up. A row that does not exist is cached too, as
+a row with initial values.
 
-When there is no more room, the rows that nobody has read since the last time go, the longest here
-first, until a quarter is free (a clock with one hand that sweeps at once). The others move to a new
-table, which takes the old one's place: who reads the old one meanwhile sees one moment. What every
-forward pass reads (`always`) never goes.
+Eviction is CLOCK with a single sweep. When the cache is full, it evicts rows that were not read
+since the last eviction, the oldest first, until a quarter is free. The remaining rows move to a new
+table, which then replaces the old one, so a concurrent reader sees a consistent table. Rows that
+every forward pass reads (`always`) are never evicted.
 
-Where a bucket's history broke, its rows stay visible until its tail is begun anew, and go then.
+If a bucket's history breaks, its rows stay readable until its tail starts again, and are then
+evicted.
 
-One thread follows and fetches; others may read the table, and mark what they have read.
+One thread follows and fetches. Other threads may read the table and mark rows as read.
 """
 
 from __future__ import annotations
@@ -36,74 +37,74 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
 
 _FREED_SHARE = 0.25
-"""Of the room, when rows have to go: moving the others is worth it."""
+"""Share of the cache that an eviction frees: large enough to pay for moving the rest."""
 _ROWS_A_MOVE = 1 << 14
-"""Moved in one go: numpy holds the interpreter meanwhile, and requests wait for it."""
+"""Rows per copy. numpy holds the interpreter lock meanwhile, and requests wait for it."""
 LEAST_ROWS = 1_000
-"""A request may name as many; with less room they would push each other out."""
+"""A request may read as many rows. In a smaller cache they would evict each other."""
 
 
 class CachedRows(NamedTuple):
-    """The rows that are here."""
+    """The cached rows, and the reads since the last eviction."""
 
     table: RowTable
     read: npt.NDArray[np.bool_]
-    """(most,) by place: whether the row was read since rows had to go. Anybody may set it."""
+    """(most,) by slot: whether the row was read since the last eviction. Any thread may set it."""
 
 
 class RowCache:
-    """At most so many rows, and what every forward pass reads; one thread's but for reading."""
+    """A bounded cache of rows. One thread may change it, others may read."""
 
     def __init__(self, store: Store, shape: Shape, always: Ids, most_rows: int) -> None:
-        """always: (n,) ids of rows that never go, each once."""
+        """always: (n,) unique ids of rows that are never evicted."""
         self.shape = shape
         self._most = max(most_rows, LEAST_ROWS) + always.shape[0]
         self._always = always
         self._lookup = PartialReplica(store, shape, self._watch)
-        self._anew = set(range(shape.buckets))  # whose tail is not begun (again) yet
+        self._anew = set(range(shape.buckets))  # buckets whose tail has not started yet
         self._lacking = always
         self._was_complete = False
         self._changes: list[Change] = []
         self.held = self._empty()
         self.failed: Mapping[int, StoreError] = {}
-        """Buckets that did not answer when last asked."""
+        """Buckets that failed to respond to the last request."""
 
     @property
     def table(self) -> RowTable:
-        """The rows that are here, to be read only."""
+        """The cached rows. Read only."""
         return self.held.table
 
     @property
     def complete(self) -> bool:
-        """Whether rows of every bucket could once be asked for, and what is always read was here.
+        """Whether all buckets were once readable and all `always` rows were cached.
 
-        From then on there is something to answer from, whatever happens.
+        It stays true from then on: the cache can answer, whatever happens to the store.
         """
         self._was_complete |= not self._anew and not self._lacking.shape[0]
         return self._was_complete
 
     @property
     def buckets(self) -> list[int]:
-        """All of them."""
+        """All buckets of the model."""
         return list(range(self.shape.buckets))
 
     @property
     def tail_bytes(self) -> int:
-        """Memory of what the logs still hold."""
+        """Memory of the buffered log tails."""
         return self._lookup.tail_bytes
 
     def copied(self, bucket: int) -> bool:
-        """Whether rows of a bucket can be asked for."""
+        """Whether rows of a bucket can be looked up."""
         return bucket not in self._anew
 
     def position(self, bucket: int) -> LogPosition:
-        """Return how far a bucket was followed. Raises KeyError before its tail was begun."""
+        """Return a bucket's position in its log. Raises KeyError before its tail has started."""
         return self._lookup.position(bucket)
 
     def poll(self, limit: int) -> list[Change]:
-        """Take in up to `limit` new entries a bucket; return what changed, in order.
+        """Fold up to `limit` new entries per bucket; return the changes in order.
 
-        Raises what the store raises beyond Unreachable.
+        Raises the store's errors except Unreachable.
         """
         stale = [each for each in self._lookup.poll(limit) if isinstance(each, Stale)]
         self.failed = {each.bucket: each.error for each in stale}
@@ -114,9 +115,10 @@ class RowCache:
         return [*changes, *stale]
 
     def fetch(self, ids: Ids) -> None:
-        """Look up the rows that are not here, each id once: as many as there is room for.
+        """Look up missing rows, as many as fit. ids: unique.
 
-        What does not answer is named in `failed`. Raises what the store raises beyond Unreachable.
+        Buckets that do not respond are added to `failed`. Raises the store's errors except
+        Unreachable.
         """
         wanted = ids[self.table.find(ids) < 0][: self._most // 2]
         found = self._lookup.rows(wanted)
@@ -134,7 +136,7 @@ class RowCache:
             self._lacking = self._lacking[self.table.find(self._lacking) < 0]
 
     def compact(self) -> None:
-        """Nothing: rows go when there is no more room."""
+        """Do nothing: eviction frees memory."""
 
     def _watch(self, news: EntryApplied | HistoryReset) -> None:
         if isinstance(news, HistoryReset):
@@ -142,7 +144,7 @@ class RowCache:
             return
         bucket, version, header, content = news
         if bucket in self._anew:
-            return  # its rows are of another history, and go when all of this one was read
+            return  # its cached rows are of the old history, and are evicted once the tail starts
         here = self.table.find(content.ids) >= 0
         if isinstance(content, Deletions):
             self.table.remove(content.chosen(here))
@@ -151,14 +153,14 @@ class RowCache:
             self._changes.append(Folded(bucket, version, header, content, 0))
 
     def _add(self, rows: FoldedRows) -> None:
-        """Add rows that are not here; who finds one finds all of it."""
+        """Add missing rows. The values come before the index: a reader finds complete rows only."""
         columns, first = self.table.columns, len(self.table)
         for name, column in rows._asdict().items():
             getattr(columns, name)[first : first + rows.ids.shape[0]] = column
-        self.table.find_or_add(rows.ids)  # they are found where they were written: the next places
+        self.table.find_or_add(rows.ids)  # assigns the next slots: those just written
 
     def _settle(self) -> None:
-        """Let the rows go of buckets whose tails were begun anew."""
+        """Evict the rows of buckets whose tails have started again."""
         begun = [bucket for bucket in self._anew if self._begun(bucket)]
         if not begun:
             return
@@ -184,7 +186,7 @@ class RowCache:
         always = self.table.find(self._always)
         stays[always[always >= 0]] = True
         left = max(int(self._most * (1 - _FREED_SHARE)) - more, 0)
-        # the newest last: in the order they came, as `ids` has them
+        # `ids` is in order of insertion: the newest rows are last
         for some in (read & ~stays, ~read & ~stays):
             room = left - int(np.count_nonzero(stays))
             newest = np.flatnonzero(some)
@@ -192,7 +194,7 @@ class RowCache:
         self._move(np.flatnonzero(stays))
 
     def _move(self, places: npt.NDArray[np.int64]) -> None:
-        """Let the rows at these places be all there are, in a new table."""
+        """Keep only the rows in these slots, in a new table."""
         new = self._empty()
         for start in range(0, places.shape[0], _ROWS_A_MOVE):
             new.table.put(self.table.take(places[start : start + _ROWS_A_MOVE]))

@@ -1,8 +1,8 @@
-"""The rows of a snapshot, served as they are: no parameter server is asked, and nothing follows.
+"""Serves the rows of a snapshot, without a parameter server and without updates.
 
-They are read in a thread, bucket by bucket, each compared with what was written: other models
-answer meanwhile, and this one when all of it is here. What it has learned, and when, is said by the
-manifest. A snapshot that is damaged stays unanswered; one that cannot be reached is tried again.
+A thread loads the buckets one by one and verifies their checksums. Other models answer meanwhile;
+this one answers once all buckets are loaded. The manifest gives the version and the event times. A
+damaged snapshot is never served. An unreachable one is retried.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
-"""After the storage did not answer: loading is tried for as long as the server runs."""
+"""Pause after a failure of the storage. Loading is retried for as long as the server runs."""
 _JOIN_S = 10.0
 
 
 class SnapshotRows:
-    """A snapshot's rows, read in a thread between `start` and `stop`."""
+    """The rows of a snapshot, loaded by a thread between `start` and `stop`."""
 
     def __init__(
         self,
@@ -42,9 +42,10 @@ class SnapshotRows:
         table: RowTable | None = None,
         stood: Callable[[LocalRows], None] | None = None,
     ) -> None:
-        """Serve the snapshot that `manifest` says, in `table` (a new one, if None).
+        """Serve the snapshot of `manifest`.
 
-        `stood` is called with this, by the thread that loads, when loading ended or failed.
+        table: where to load the rows; None: a new table. stood: called on the loading thread when
+        loading has ended or failed.
         """
         self._shelf, self._manifest, self._now_ms = shelf, manifest, now_ms
         self._table = RowTable(manifest.width) if table is None else table
@@ -52,29 +53,29 @@ class SnapshotRows:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
         self.failure: StoreError | None = None
-        """Why it cannot be loaded."""
+        """The error that prevents loading."""
         self.standing = _standing(manifest)
 
-    def reading(self, since_s: float | None = None) -> TableRowSource:  # noqa: ARG002 (nothing is waited for)
-        """Return what a request reads from: all rows are here."""
+    def reading(self, since_s: float | None = None) -> TableRowSource:  # noqa: ARG002 (never waits)
+        """Return the rows for a request: the whole table."""
         return TableRowSource(self._table)
 
     def freshness(self) -> FreshnessSummary:
-        """Return that nothing arrives here."""
+        """Return an empty summary: nothing arrives in a snapshot."""
         return FreshnessSummary(None, None, 0)
 
     def start(self) -> None:
-        """Begin to load."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if it is still at it."""
+        """End the thread, if it is still loading."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
 
     def load(self) -> None:
-        """Load what is not here yet. Raises DamagedSnapshot, StorageFailed."""
+        """Load the missing buckets. Raises DamagedSnapshot, StorageFailed."""
         manifest = self._manifest
         self._table.reserve(manifest.rows - len(self._table))
         for each in manifest.files[self.standing.copied :]:
@@ -93,14 +94,14 @@ class SnapshotRows:
                 polled_ms=self._now_ms(),
                 trouble="",
             )
-        log.info("snapshot %s is here: %d rows", manifest.name, len(self._table))
+        log.info("loaded snapshot %s: %d rows", manifest.name, len(self._table))
 
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
                 self.load()
             except StoreError as error:
-                log.error("snapshot %s is not served: %s", self._manifest.name, error)
+                log.error("cannot serve snapshot %s: %s", self._manifest.name, error)
                 self.standing = replace(self.standing, trouble=str(error))
                 self.failure = error
                 self._tell_stood()
@@ -118,7 +119,7 @@ class SnapshotRows:
 
 
 def _standing(manifest: Manifest) -> ReplicaStatus:
-    """Return how a snapshot stands of which nothing was loaded yet."""
+    """Return the status of a snapshot before its first bucket is loaded."""
     appended = [each.append_ms for each in manifest.files]
     events = list(_event_times(manifest))
     return ReplicaStatus(
@@ -140,7 +141,7 @@ def _standing(manifest: Manifest) -> ReplicaStatus:
 
 
 def _event_times(manifest: Manifest) -> Iterator[int]:
-    """Yield the greatest event time that each bucket has learned from, 0 if none is known."""
+    """Yield the largest event time that each bucket learned, 0 if unknown."""
     for each in manifest.files:
-        # the log says it exactly, the rows to the second; but the log may have been trimmed
+        # exact from the log, or to the second from the rows if the log was trimmed
         yield each.event_ms or (1000 * each.last_seen_s if each.rows else 0)

@@ -1,8 +1,8 @@
-"""A model's rows on this server, wherever they come from, and how they stand.
+"""Interface and status of a model's rows, independent of their origin.
 
-RowSource may follow the logs of the parameter server, all of them or those that are asked for, or
-be a snapshot. To who answers requests they are alike: something to read from, and a `ReplicaStatus`
-that is put in its place whole, so that an answer speaks of one moment.
+The rows may be a full replica or a row cache that follows the parameter server, a snapshot, or the
+rows of another process. Request handlers see the same interface: rows to read, and an immutable
+`ReplicaStatus` that is replaced as a whole, so that an answer describes one moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from headrace.serving.replicas.freshness import Ages  # noqa: TC001 - read when it goes to another process
+from headrace.serving.replicas.freshness import Ages  # noqa: TC001 - msgspec reads the annotation at runtime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,46 +24,46 @@ if TYPE_CHECKING:
     from headrace.serving.replicas.freshness import FreshnessSummary
 
 LATE_MS = 1_000
-"""Logs that were not read for so long are not followed, whatever the reason."""
+"""A replica whose last poll is older than this is `behind`, for any reason."""
 STATES = ("incomplete", "snapshot", "trouble", "unreachable", "starting", "behind", "fresh")
-"""How a model's rows may stand, the worst first: not complete yet; a snapshot, which stays as it
-is; something that an operator has to mend; buckets that do not answer; complete, and not yet at the
-end of the logs; not at their end any more; and as it should be."""
+"""States of a replica, the worst first: not complete yet; a snapshot, which never changes; an error
+that needs an operator; buckets that do not respond; complete, but never yet at the end of the logs;
+no longer at the end of the logs; up to date."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """How a replica stood after its last poll."""
+    """Status of a replica after its last poll."""
 
     complete: bool
     buckets: int
     copied: int
-    """Buckets of which it holds a complete copy."""
+    """Buckets with a complete copy."""
     unreachable: int
-    """Buckets that could not be followed when last asked."""
+    """Buckets that failed to respond to the last poll."""
     version: int
-    """Sum of the versions of all buckets: grows with every push that was folded."""
+    """Sum of the versions of all buckets. Grows with every folded push."""
     rows: int
     ages: Ages
     newest_event_ms: int | None
-    """Greatest event time learned from, of the bucket that is ahead; None if none is known."""
+    """Largest event time learned, in the freshest bucket; None if unknown."""
     oldest_event_ms: int | None
-    """Of the bucket that is behind."""
+    """The same in the stalest bucket."""
     behind: bool
-    """The last poll did not come to the end of some bucket's log."""
+    """Whether the last poll left entries in the log of some bucket."""
     caught_up: bool
-    """Some poll has, since the replica is complete."""
+    """Whether any poll since completion reached the end of all logs."""
     polled_ms: int
-    """Wall clock when the logs were last read; 0 if never."""
+    """Wall time of the last poll; 0 if never."""
     copies: int
     """Buckets copied since the start."""
     trouble: str = ""
-    """What was said that an operator has to mend; empty if nothing."""
+    """An error that needs an operator; empty if there is no error."""
     snapshot: str = ""
-    """The snapshot that the rows are, and stay; empty if they follow the logs."""
+    """Name of the served snapshot; empty if the rows follow the logs."""
 
     def state(self, now_ms: int) -> str:
-        """Return one of STATES: the worst that is true at `now_ms`."""
+        """Return one of STATES: the worst that holds at `now_ms`."""
         if not self.complete:
             return "incomplete"
         if self.snapshot:
@@ -80,48 +80,48 @@ class ReplicaStatus:
 
 
 class LocalRows(Protocol):
-    """A model's rows, as long as a server runs."""
+    """The rows of a model, for the lifetime of a server."""
 
     @property
     def standing(self) -> ReplicaStatus:
-        """How they stand now."""
+        """The current status."""
 
     @property
     def failure(self) -> StoreError | None:
-        """Why there is nothing to answer from; None as long as there is, or will be."""
+        """The error that prevents answers; None if the rows can answer, or still load."""
 
     def reading(self, since_s: float | None = None) -> RowSource:
-        """Return what one request reads from.
+        """Return the rows for one request.
 
-        since_s: when it began to wait for its answer, by the clock that never goes back; None: now.
+        since_s: monotonic time at which the request was queued; None: now.
         """
 
     def freshness(self) -> FreshnessSummary:
-        """Return the percentiles of recent freshness: not free, so only made when asked for."""
+        """Return percentiles of recent freshness. Computed on every call."""
 
     def start(self) -> None:
-        """Begin to get them, and to follow if they do."""
+        """Begin to load the rows, or to follow the logs."""
 
     def stop(self) -> None:
-        """End what `start` began; what is here stays."""
+        """End the thread that `start` began. The rows stay."""
 
 
 class RowSource(Protocol):
-    """Where the rows come from that a prediction reads."""
+    """The rows for one prediction."""
 
     @property
     def defaulted(self) -> int:
-        """How many rows were read as if they did not exist, since they were not to be had."""
+        """Count of rows that did not arrive in time and were read with initial values."""
 
     def table_for(self, features: Encoded, event_ms: npt.NDArray[np.int64]) -> RowTable:
-        """Return a table that has them."""
+        """Return a table with the rows."""
 
 
 class TableRowSource:
-    """All rows in one table."""
+    """A full table: rows that are missing do not exist."""
 
     defaulted = 0
-    """Whatever is not here does not exist."""
+    """Always 0."""
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
@@ -132,35 +132,35 @@ class TableRowSource:
 
 
 class Age(msgspec.Struct, frozen=True, gc=False):
-    """Now less the append time of the newest event learned; null if none is known. In ms."""
+    """Now minus the append time of the newest event learned, in ms; null if unknown."""
 
     newest: int | None
-    """Of the bucket that is ahead."""
+    """In the freshest bucket."""
     oldest: int | None
-    """Of the bucket that is behind. Both grow while no event comes."""
+    """In the stalest bucket. Both grow while no events arrive."""
 
 
 class EventTime(msgspec.Struct, frozen=True, gc=False):
-    """Event time of the newest event learned, Unix time in ms; null if none is known."""
+    """Event time of the newest event learned, Unix time in ms; null if unknown."""
 
     newest: int | None
-    """Of the bucket that is ahead."""
+    """In the freshest bucket."""
     oldest: int | None
-    """Of the bucket that is behind."""
+    """In the stalest bucket."""
 
 
 def age(standing: ReplicaStatus, now_ms: int) -> Age:
-    """Return how old the information is at `now_ms`, by append time."""
+    """Return the age of the rows at `now_ms`, by append time."""
     return _age(*standing.ages, now_ms)
 
 
 def event_time(standing: ReplicaStatus) -> EventTime:
-    """Return the event times learned."""
+    """Return the newest event times learned."""
     return EventTime(standing.newest_event_ms, standing.oldest_event_ms)
 
 
 def event_age(standing: ReplicaStatus, now_ms: int) -> Age:
-    """Return how old the information is at `now_ms`, by event time."""
+    """Return the age of the rows at `now_ms`, by event time."""
     return _age(standing.newest_event_ms, standing.oldest_event_ms, now_ms)
 
 
