@@ -244,7 +244,7 @@ class PredictionHandler:
             scored = scored._replace(uncertainties=uncertainties(ready))
         written = face.write(scored)
         for each in self._beside:
-            each.answered(scored, lambda other: face.read(other, body, headers))
+            each.answered(scored, lambda other: face.read(other, body, headers), len(body))
         return written
 
 

@@ -44,13 +44,13 @@ class RequestMetrics(Collector):
         )
         self._logged = Counter(
             "headrace_server_predictions",
-            "Served candidates: logged, dropped under pressure, or not sampled.",
+            "Served candidates: logged, dropped under pressure, not sampled, or failed.",
             ("outcome",),
             registry=registry,
         )
         self._shadowed = Counter(
             "headrace_server_shadow_requests",
-            "Requests to shadow models: scored, dropped under pressure, or refused.",
+            "Requests to shadow models: scored, dropped under pressure, refused, or failed.",
             ("model", "outcome"),
             registry=registry,
         )

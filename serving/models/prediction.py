@@ -77,9 +77,15 @@ class AnswerObserver(Protocol):
     """Receives every answer. Must not block."""
 
     def answered(
-        self, scored: ScoredRequest, read: Callable[[ServedModel], CheckedRequest]
+        self,
+        scored: ScoredRequest,
+        read: Callable[[ServedModel], CheckedRequest],
+        body_bytes: int,
     ) -> None:
-        """Receive an answer, on any thread. `read` decodes the request for another model."""
+        """Receive an answer, on any thread.
+
+        read: decodes the request for another model. body_bytes: size of the request.
+        """
 
 
 def score(ready: ReadyRequest, predictor: Predictor | None = None) -> ScoredRequest:

@@ -1,4 +1,9 @@
-"""The log of what was served: `message` is one candidate of it, `log` writes it beside answers."""
+"""Observers of answers: the prediction log and the shadow models.
+
+Both run a `bounded_worker` thread and never delay an answer. `prediction_log` writes what was
+served to Kafka, one `prediction_message` per candidate. `shadows` scores the requests of an alias
+with other models, for comparison.
+"""
 
 import lazy_loader
 

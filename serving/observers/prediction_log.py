@@ -1,53 +1,51 @@
-"""What was served, to Kafka, without an answer ever waiting for it.
+"""Logs served predictions to Kafka, without delaying an answer.
 
-An answer is handed over by reference, into a queue that holds so many candidates and no more; one
-thread makes messages of them and sends them. When Kafka is slow or away the queue is full, and what
-comes then is dropped, whole requests at a time, and counted: a log that has holes and says how many
-is worth more than a server that waits.
+A request thread hands over the answer by reference, to the queue of a `BoundedWorker`. The worker
+encodes messages and sends them. If Kafka is slow or down, the queue fills up, and further requests
+are dropped as a whole and counted: a log with counted gaps is better than a server that waits.
 
-A writer whose messages were not acknowledged in time is given up, with what it had not yet had
-acknowledged (counted as dropped, though some of it may have arrived), and another is tried.
+A writer whose messages are not acknowledged in time is closed. Its unacknowledged requests count as
+dropped, although some may have arrived, and a new writer is opened.
 
-With a share below one, requests are drawn by chance, each with all its candidates.
+With a share below one, requests are sampled at random, each with all its candidates.
 
-The topic of what was served, and how it is made where it is missing: by whoever comes first.
-
-A server that logs and an evaluation that reads may be started in either order. Who finds it there
-takes it with as many partitions as it has.
+A server that logs and an evaluation that reads may start in either order: the first one creates the
+topic, and the other accepts the partitions that it finds.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.ingest import StreamError
 from headrace.ingest.kafka import BY_KEY, Source, TopicSpec, ensure_topics, partition_counts
+from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
 from headrace.serving.observers.prediction_message import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.ingest.kafka import KafkaSettings, Writer
     from headrace.serving.models import ScoredRequest, ServedModel
     from headrace.serving.requests import CheckedRequest
 
+    Messages = list[tuple[bytes, bytes]]
+
+log = logging.getLogger(__name__)
 
 TOPIC = "predictions"
-
-
 _DAY_MS = 24 * 3600 * 1000
-
-
 _KEPT_DAYS = 7
+_RETRY_S = 1.0
+_JOIN_S = 15.0
 
 
 def ensure_predictions(kafka: KafkaSettings, partitions: int, topic: str = TOPIC) -> int:
-    """Make the topic unless it is there; return how many partitions it has.
+    """Create the topic unless it exists; return its count of partitions.
 
     Raises KafkaUnreachable, NotAllowed, TopicMismatch.
     """
@@ -57,25 +55,21 @@ def ensure_predictions(kafka: KafkaSettings, partitions: int, topic: str = TOPIC
     return count
 
 
-log = logging.getLogger(__name__)
-
-_IDLE_S = 0.2
-_RETRY_S = 1.0
-_JOIN_S = 15.0
-
-
 @dataclass(frozen=True, slots=True)
 class PredictionLogSettings:
-    """How much of what was served is logged."""
+    """Sampling and memory of the prediction log."""
 
     share: float = 1.0
-    """Of the requests, by chance; 0: none."""
-    waiting_candidates: int = 20_000
-    """That may wait for Kafka: some 20 MB, and a second or two of what one core logs."""
+    """Share of the requests, chosen at random; 0 logs nothing."""
+    waiting_bytes: int = 32 << 20
+    """Memory of the requests that wait for Kafka: about two seconds of one core's answers."""
+    request_bytes: int = 16 << 20
+    """Messages of one request. Each message repeats the context, so a large context with many
+    candidates would grow to gigabytes; such a request is dropped."""
 
 
 class PredictionLog:
-    """Writes what was served, in a thread between `start` and `stop`."""
+    """Writes served predictions, in a thread between `start` and `stop`."""
 
     def __init__(
         self,
@@ -84,113 +78,117 @@ class PredictionLog:
         counted: Callable[[str, int], None],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`counted` is told how many candidates were `logged`, `dropped` or `sampled_out`."""
+        """`counted` takes an outcome and a count of candidates.
+
+        Outcomes: `logged`, `dropped`, `sampled_out`, or `failed` by an exception.
+        """
         self._settings, self._open = settings, open_writer
         self._counted, self._draw = counted, draw
-        self._waiting: deque[ScoredRequest] = deque()
-        self._candidates = 0
-        self._changed = threading.Condition()
-        self._ended = False
         self._writer: Writer | None = None
-        self._thread = threading.Thread(target=self._run, name="predictions", daemon=True)
+        self._worker: BoundedWorker[ScoredRequest] = BoundedWorker(
+            "predictions",
+            settings.waiting_bytes,
+            self._write,
+            lambda scored: self._count([scored], "failed"),
+            drains=True,
+            close=self._close_writer,
+            join_s=_JOIN_S,
+        )
 
     def answered(
         self,
         scored: ScoredRequest,
         read: Callable[[ServedModel], CheckedRequest],  # noqa: ARG002
+        body_bytes: int,
     ) -> None:
-        """Take what was answered, or drop it. Never waits for Kafka."""
-        share, count = self._settings.share, _candidates_of(scored)
+        """Queue or drop an answer. Never waits for Kafka."""
+        share = self._settings.share
         if share < 1.0 and self._draw() >= share:
-            self._counted("sampled_out", count)
-            return
-        with self._changed:
-            full = self._candidates and (
-                self._candidates + count > self._settings.waiting_candidates
-            )
-            if full or self._ended:
-                self._counted("dropped", count)
-                return
-            self._waiting.append(scored)
-            self._candidates += count
-            self._changed.notify()
+            self._count([scored], "sampled_out")
+        elif not self._worker.put(scored, memory_of(scored, body_bytes)):
+            self._count([scored], "dropped")
 
     def start(self) -> None:
-        """Begin to write."""
-        self._thread.start()
+        """Start the thread."""
+        self._worker.start()
 
     def stop(self) -> None:
-        """Write what waits, as far as Kafka takes it, and end."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
+        """Write the queued answers, as far as Kafka accepts them, and end the thread."""
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended, _IDLE_S)
-                waiting = list(self._waiting)
-                ended = self._ended
-            if not waiting:
-                if ended:
-                    break
-                continue
-            if not self._write(waiting) and not self._again(ended):
-                break
-        self._give_up()
+    def _write(self, batch: list[ScoredRequest]) -> None:
+        """Send the requests, and wait until Kafka has them."""
+        waiting = deque(batch)
+        while waiting:
+            if not self._connect():
+                self._count(waiting, "dropped")
+                return
+            taken: list[ScoredRequest] = []
+            try:
+                while waiting:
+                    scored = waiting.popleft()
+                    messages = self._encoded(scored)
+                    if messages is not None:
+                        taken.append(scored)
+                        self._send(messages)
+                self._flush()
+            except StreamError as error:
+                log.warning("predictions were not logged: %s", error)
+                self._count(taken, "dropped")
+                self._close_writer()
+                if waiting and self._worker.pause(_RETRY_S):
+                    self._count(waiting, "dropped")
+                    return
+            else:
+                self._count(taken, "logged")
 
-    def _again(self, ended: bool) -> bool:
-        """Wait before Kafka is tried again; whether to."""
-        if not ended:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ended, _RETRY_S)
-            return True
-        with self._changed:
-            self._waiting.clear()
-            left, self._candidates = self._candidates, 0
-        self._counted("dropped", left)
-        return False
-
-    def _write(self, waiting: list[ScoredRequest]) -> bool:
-        """Send these and wait until Kafka has them; whether it has."""
-        try:
-            if self._writer is None:
+    def _connect(self) -> bool:
+        """Open a writer unless there is one, with retries until the end."""
+        while self._writer is None:
+            try:
                 self._writer = self._open()
-        except StreamError as error:
-            log.warning("predictions are not logged: %s", error)
-            return False
-        taken = 0
-        try:
-            for scored in waiting:
-                taken += 1
-                for key, value in messages_of(scored):
-                    self._writer.send(Source(TOPIC, BY_KEY), value, key)
-            self._writer.flush()
-        except StreamError as error:
-            log.warning("predictions were not logged: %s", error)
-            self._done(taken, "dropped")
-            self._give_up()
-            return False
-        self._done(taken, "logged")
+            except StreamError as error:
+                log.warning("predictions are not logged: %s", error)
+                if self._worker.pause(_RETRY_S):
+                    return False
         return True
 
-    def _done(self, taken: int, outcome: str) -> None:
-        count = 0
-        with self._changed:
-            for _ in range(taken):
-                count += _candidates_of(self._waiting.popleft())
-            self._candidates -= count
-        self._counted(outcome, count)
+    def _encoded(self, scored: ScoredRequest) -> Messages | None:
+        """Return the messages of a request; None if it was counted as failed or dropped."""
+        messages: Messages = []
+        left = self._settings.request_bytes
+        try:
+            for key, value in messages_of(scored):
+                left -= len(value)
+                if left < 0:
+                    self._count([scored], "dropped")
+                    return None
+                messages.append((key, value))
+        except Exception:
+            log.exception("cannot encode a prediction of model %s", scored.target.served.spec.name)
+            self._count([scored], "failed")
+            return None
+        return messages
 
-    def _give_up(self) -> None:
+    def _send(self, messages: Messages) -> None:
+        assert self._writer is not None
+        for key, value in messages:
+            self._writer.send(Source(TOPIC, BY_KEY), value, key)
+
+    def _flush(self) -> None:
+        assert self._writer is not None
+        self._writer.flush()
+
+    def _count(self, requests: Iterable[ScoredRequest], outcome: str) -> None:
+        self._counted(outcome, sum(map(_candidates_of, requests)))
+
+    def _close_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
                 writer.close()
             except StreamError as error:
-                log.debug("closing the log of predictions: %s", error)
+                log.debug("closing the prediction log: %s", error)
 
 
 def _candidates_of(scored: ScoredRequest) -> int:

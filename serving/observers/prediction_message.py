@@ -1,10 +1,11 @@
-"""One candidate that was scored, as the topic `predictions` has it.
+"""Encodes one scored candidate as a message of the topic `predictions`.
 
     {"impression_id": "i1", "time": 1760000000000, "request_id": "r1", "model": "news",
      "alias": "production", "version": 812, "score": 0.043, "fields": {"article_id": "a1", ...}}
 
-The key is the impression id, so that a prediction meets its impression and its click. `fields` are
-those that the model reads, as they came: an impression is `fields` with id and time.
+The key is the impression id, so a prediction is in the same partition as its impression and its
+click. `fields` are the fields that the model reads, unchanged: with id and time they are an
+impression.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class PredictionMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was said of one candidate."""
+    """The prediction of one candidate."""
 
     impression_id: str
     time: int
-    """When it was shown, or asked for, in ms."""
+    """Time of the candidate, or of the request, in ms."""
     request_id: str | None = None
     model: str
     alias: str
-    """The alias that was asked, or the shadow's; empty if the model was asked by its name."""
+    """The requested alias, or the shadow's; empty if the request named the model."""
     version: int
     score: float
     fields: dict[str, object]
@@ -41,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and value of every candidate that the answer has."""
+    """Yield key and value of every candidate in the answer."""
     chosen = None if scored.chosen is None else set(scored.chosen.tolist())
     target, scores = scored.target, scored.scores.tolist()
     for place, event in enumerate(scored.asked.candidates.events(scored.now_ms)):
@@ -50,7 +51,7 @@ def messages_of(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
         name = scored.names[place]
         event.pop(ID, None)
         time_ms = event.pop(TIME)
-        assert isinstance(time_ms, int)  # the request was checked
+        assert isinstance(time_ms, int)  # the decoder checked it
         message = PredictionMessage(
             impression_id=name,
             time=time_ms,

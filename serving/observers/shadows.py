@@ -1,19 +1,19 @@
-"""ModelRegistry that score what others answer, beside the answer: how would they have done?
+"""Scores requests with shadow models, beside the answer.
 
-What was answered is handed over by reference, into a short queue; one thread reads the request as
-the shadow's model reads it (which may know fields that the answering model does not), scores it,
-and hands it to the log of predictions under the shadow's alias, with the same impression ids. So
-both are joined with the same clicks. What the thread cannot keep up with is dropped and counted.
+A request thread hands over the answer by reference, to the queue of a `BoundedWorker`. The worker
+decodes the request for the shadow's model (which may read other fields than the model that
+answered), scores it, and passes it on to the prediction log under the shadow's alias. The
+impression ids stay the same, so both predictions are joined with the same clicks. Requests beyond
+the capacity of the thread are dropped and counted.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.ingest.http import RequestRefused
 from headrace.serving.models import ReadyRequest, check_complete, score
+from headrace.serving.observers.bounded_worker import BoundedWorker, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     )
     from headrace.serving.requests import CheckedRequest
 
-_MOST_WAITING = 64
-"""Requests: a moment's worth. Shadows are a sample; a longer queue would only be an older one."""
-_JOIN_S = 10.0
+_MOST_WAITING_BYTES = 4 << 20
+"""Shadows are a sample: a longer queue would only be an older one. Besides, it keeps bodies."""
 
 
 class _Shadowed(NamedTuple):
     target: Route
     answered: ScoredRequest
     read: Callable[[ServedModel], CheckedRequest]
+    body_bytes: int
 
 
 class Shadows:
@@ -46,64 +46,58 @@ class Shadows:
         models: ModelRegistry,
         counted: Callable[[str, str], None],
         then: Sequence[AnswerObserver] = (),
+        most_bytes: int = _MOST_WAITING_BYTES,
     ) -> None:
-        """`counted` is told model and outcome: `scored`, `dropped` or `refused`."""
+        """`counted` takes a model and an outcome.
+
+        Outcomes: `scored`, `dropped`, `refused`, or `failed` by an exception.
+        """
         self._models, self._counted, self._then = models, counted, then
-        self._waiting: deque[_Shadowed] = deque()
-        self._changed = threading.Condition()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="shadows", daemon=True)
+        self._worker: BoundedWorker[_Shadowed] = BoundedWorker(
+            "shadows",
+            most_bytes,
+            lambda batch: self._score(*batch),
+            lambda shadowed: counted(shadowed.target.served.spec.name, "failed"),
+            batch_items=1,
+        )
 
     def answered(
-        self, scored: ScoredRequest, read: Callable[[ServedModel], CheckedRequest]
+        self,
+        scored: ScoredRequest,
+        read: Callable[[ServedModel], CheckedRequest],
+        body_bytes: int,
     ) -> None:
-        """Take what was answered, if a shadow is to score it, or drop it. Never waits."""
+        """Queue or drop an answer for each of its shadow models. Never waits."""
         for target in self._models.shadows(scored.target):
-            with self._changed:
-                if len(self._waiting) >= _MOST_WAITING:
-                    self._counted(target.served.spec.name, "dropped")
-                    continue
-                self._waiting.append(_Shadowed(target, scored, read))
-                self._changed.notify()
+            shadowed = _Shadowed(target, scored, read, body_bytes)
+            if not self._worker.put(shadowed, memory_of(scored, 2 * body_bytes)):  # `read` has it
+                self._counted(target.served.spec.name, "dropped")
 
     def start(self) -> None:
-        """Begin to score."""
-        self._thread.start()
+        """Start the thread."""
+        self._worker.start()
 
     def stop(self) -> None:
-        """End; what waits is not scored."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify()
-        if self._thread.ident is not None:
-            self._thread.join(_JOIN_S)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended)
-                if self._ended:
-                    return
-                shadowed = self._waiting.popleft()
-            self._score(shadowed)
+        """End the thread. Queued requests are not scored."""
+        self._worker.stop()
 
     def _score(self, shadowed: _Shadowed) -> None:
-        target, answered, read = shadowed
+        target, answered, read, body_bytes = shadowed
         model = target.served.spec.name
         try:
             standing = target.served.rows.standing
             check_complete(standing)
             asked = read(target.served)
         except RequestRefused:
-            # it has rows to copy yet, or its spec cannot read what another's could
+            # the shadow's replica is incomplete, or its spec cannot read the request
             self._counted(model, "refused")
             return
         predictor = target.served.spare or target.served.predictor
         rows = target.served.rows.reading()
         ready = ReadyRequest(target, asked, standing, answered.now_ms, answered.names, rows)
         scored = score(ready, predictor)
-        if answered.chosen is not None:  # what was shown is what the answer had
+        if answered.chosen is not None:  # log the candidates that were shown
             scored = scored._replace(chosen=answered.chosen)
         self._counted(model, "scored")
-        for each in self._then:
-            each.answered(scored, read)
+        for observer in self._then:
+            observer.answered(scored, read, body_bytes)

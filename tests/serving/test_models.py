@@ -249,12 +249,12 @@ def test_a_full_prediction_log_drops_and_counts_while_answers_do_not_wait() -> N
     def counted(outcome: str, candidates: int) -> None:
         counts[outcome] = counts.get(outcome, 0) + candidates
 
-    log = PredictionLog(PredictionLogSettings(waiting_candidates=5), lambda: writer, counted)
+    log = PredictionLog(PredictionLogSettings(waiting_bytes=3_000), lambda: writer, counted)
     serving = Two(log)
     log.start()
     try:
         asked: dict[str, Any] = {"candidates": [{}, {}]}
-        for _ in range(10):  # two requests of two fit; those that wait count until acknowledged
+        for _ in range(10):  # two requests fit; they count until Kafka acknowledges them
             assert ask(serving, "POST", "/v1/models/news:predict", json=asked).status_code == 200
         assert writer.reached.wait(20)
         assert counts == {"dropped": 16}
