@@ -1,9 +1,10 @@
-"""One server of several processes that share one copy of the models.
+"""A server of several processes that share one copy of the rows.
 
-`process` starts them and starts them again: one that follows the logs (`following`), and workers
-that answer (`answering`). The rows lie in files of memory (`memory`); how they stand, and which
-file is the newest, is said on a board (`board`, `publishing`), which workers read (`reading`), and
-so are the aliases (`aliases`).
+`worker_supervisor` starts a `follower_process`, which follows the logs, and `worker_process`es,
+which answer requests; `process_pool` restarts those that die. The rows are in files of shared
+memory (`shared_memory`). The follower publishes their status and file through a `mailbox`
+(`row_publisher`), from which workers map them (`row_subscriber`). `shared_aliases` uses a mailbox
+for the aliases.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The process that follows the logs for all workers, or loads the snapshots that they serve."""
+"""The follower process: follows the logs, or loads the snapshots, for all workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOOK_S = 0.05
 
 
 class _FollowedModel(NamedTuple):
-    """A model whose rows this process keeps."""
+    """A model whose rows this process keeps up to date."""
 
     spec: ModelSpec
     rows: Follower | SnapshotRows
@@ -49,15 +49,15 @@ class _FollowedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class FollowerWork:
-    """What the follower has to do. It travels to another process."""
+    """The work of the follower. It is pickled into another process."""
 
     settings: ServerSettings
     opening: Opening
-    """Opens the models, in the process that uses them."""
+    """Opens the models in the process that uses them."""
     folder: Path
 
-    def __call__(self, duty: WorkerContext) -> None:
-        """Follow until told to end. Raises what the first copies failed of, if all did."""
+    def __call__(self, context: WorkerContext) -> None:
+        """Follow until the end. Raises the error of a first copy if all models fail."""
         settings, registry = self.settings, new_registry()
         with ExitStack() as stack:
             kept = _open(self.opening(stack), settings, registry, self.folder)
@@ -70,26 +70,27 @@ class FollowerWork:
             stack.enter_context(running([each.rows for each in kept]))
             stack.enter_context(rare_collections(COLLECT_AFTER))
             said = False
-            while not duty.stop.wait(_LOOK_S):
+            while not context.stop.wait(_LOOK_S):
                 if died:
-                    raise ServingError(f"a thread that follows ended: {died[0]}")
+                    raise ServingError(f"expected threads to follow the logs, got: {died[0]}")
                 if any(each.publisher.complete for each in kept):
                     if not said:
-                        duty.ready()
+                        context.ready()
                     said = True
                     continue
                 failures = [each.rows.failure for each in kept if each.rows.failure is not None]
                 if len(failures) == len(kept):
                     raise failures[0]
-        if duty.orphaned:
+        if context.orphaned:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextmanager
 def dead_threads() -> Iterator[list[BaseException]]:
-    """Yield a list of what threads die of, as long as this lasts.
+    """Yield a list that collects the exceptions of threads that die.
 
-    In a process of its own nobody else would miss one; its end has another take its place.
+    A follower whose thread died would publish nothing and seem healthy. The process ends instead,
+    and the supervisor starts another.
     """
     died: list[BaseException] = []
     before = threading.excepthook
@@ -107,7 +108,7 @@ def dead_threads() -> Iterator[list[BaseException]]:
 
 
 def board_of(folder: Path, model: str) -> Mailbox:
-    """Return the board on which the follower says how a model's rows stand."""
+    """Return the mailbox with the status of a model's rows."""
     return Mailbox(folder / f"{model}.board")
 
 

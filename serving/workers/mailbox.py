@@ -1,12 +1,12 @@
-"""A message that one process leaves for others, in a file that all of them map.
+"""A mailbox: one message from a process to others, in a file that all of them map.
 
-There are two places, each with a number, a length, a checksum and the message. A message is written
-over the older of the two, its head last; who reads takes the newer whose checksum is right. So a
-message is seen whole or not at all: who reads while one is written has the one before, and a writer
-that is killed in the middle has left that one untouched. Nobody waits for anybody.
+The file has two slots, each with a number, a length, a checksum and a message. A writer overwrites
+the older slot, its head last. A reader takes the newest slot with a valid checksum. A message is
+thus seen completely or not at all: during a write readers get the previous message, and a writer
+that is killed leaves that message intact. No process ever waits for another.
 
-One process writes at a time; writers who take turns hold a lock (`lock`), which the system lets go
-when its holder dies.
+Only one process may write at a time. Several writers take turns with a lock (`lock`), which the
+system releases if its holder dies.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ if TYPE_CHECKING:
 _HEAD = struct.Struct("<QII")
 _NUMBER = struct.Struct("<Q")
 _TRIES = 1_000
-"""Each is undone only by another message within its microseconds."""
+"""Attempts of a read. One fails only if another message is written within its microseconds."""
 
 
 class MessageTooLong(ValueError):
-    """A message does not fit on its board."""
+    """A message does not fit into its mailbox."""
 
 
 class MailboxMessage(NamedTuple):
-    """What stands on a board."""
+    """The content of a mailbox."""
 
     number: int
-    """Of this message: 1 for the first."""
+    """1 for the first message."""
     content: bytes
 
 
 class Mailbox:
-    """A file with one message, of `size` bytes at most."""
+    """A file with one message of at most `size` bytes."""
 
     def __init__(self, file: Path, size: int = 8 << 10) -> None:
-        """Map the file, which is made if it is not there; all who map it name the same size."""
+        """Map the file, or create it. All processes must give the same size."""
         self._place = _HEAD.size + size
         self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, 2 * self._place)
         self._memory = mmap.mmap(self._file, 2 * self._place)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self._memory.close()
         os.close(self._file)
 
     def marks(self) -> tuple[bytes, bytes]:
-        """Return what is another after each message, and costs less to read than one."""
+        """Return the heads of both slots: they change with every message, and are cheap to read."""
         memory, place = self._memory, self._place
         return memory[: _HEAD.size], memory[place : place + _HEAD.size]
 
     def read(self) -> MailboxMessage | None:
-        """Return the newest message; None if there is none yet.
+        """Return the newest message; None before the first.
 
-        Never one that is older than what was read before: if a place was written meanwhile, the
-        other may have been the newer, and both are read again.
+        Never older than a message that was read before: if a slot changes during a read, the other
+        may have been newer, so both are read again.
         """
         for _ in range(_TRIES):
             before = self.marks()
@@ -77,13 +77,10 @@ class Mailbox:
         return None
 
     def write(self, content: bytes) -> int:
-        """Put a message in the place of the one there is; return its number. Raises
-        MessageTooLong."""
+        """Replace the message; return the new message's number. Raises MessageTooLong."""
         if len(content) > self._place - _HEAD.size:
             size = self._place - _HEAD.size
-            raise MessageTooLong(
-                f"expected a message of at most {size} bytes, found {len(content)}"
-            )
+            raise MessageTooLong(f"expected a message of at most {size} bytes, got {len(content)}")
         places = [self._at(0), self._at(1)]
         numbers = [each.number if each is not None else 0 for each in places]
         number = max(numbers) + 1
@@ -96,7 +93,7 @@ class Mailbox:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process that writes, as long as this lasts."""
+        """Exclude other writers."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
@@ -104,7 +101,7 @@ class Mailbox:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _at(self, which: int) -> MailboxMessage | None:
-        """Return the message of a place if it is whole."""
+        """Return the message of a slot if its checksum is valid."""
         first = which * self._place
         number, length, checksum = _HEAD.unpack(self._memory[first : first + _HEAD.size])
         begin = first + _HEAD.size

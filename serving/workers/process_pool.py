@@ -61,19 +61,19 @@ class WorkerContext:
 
 def _enter(work: Callable[[WorkerContext], None], channel: Connection, level: int) -> None:
     """Run `work` in the new process."""
-    duty = WorkerContext(channel)
+    context = WorkerContext(channel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: duty.stop.set())
-    duty.stop_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: context.stop.set())
+    context.stop_with_parent()
     logging.basicConfig(
         level=level,
         stream=sys.stderr,
         format="%(asctime)s %(levelname)-7s %(processName)s: %(name)s: %(message)s",
     )
     try:
-        work(duty)
+        work(context)
     except Exception as error:
-        log.debug("cannot go on", exc_info=True)
+        log.debug("the work failed", exc_info=True)
         with contextlib.suppress(OSError):
             channel.send(_sent(error))
         sys.exit(1)
@@ -173,7 +173,7 @@ class ManagedProcess:
         if not self.was_ready and self._history.exhausted:
             raise ServingError(f"expected {self.name} to become ready, got its end: {why}")
         self._due_s = time.monotonic() + self._history.pause_s
-        log.error("%s ended (%s); it is started again", self.name, why)
+        log.error("%s ended (%s); restarting it", self.name, why)
 
     def _close(self) -> None:
         if self._channel is not None:

@@ -1,11 +1,11 @@
-"""The follower's side: what it tells workers of a model's rows, and when.
+"""Publishes the status and the file of a model's rows to the workers.
 
-After each poll the follower puts on the model's board how the rows stand and which file they are
-in. Rows themselves are not copied: workers have the file mapped in which the follower changes them.
+After each poll the follower writes both to the model's mailbox. The rows are not copied: workers
+map the file in which the follower changes them.
 
-A follower that was killed has left a table, which workers go on answering from, staler and staler.
-The next one fills a new table, and until that is complete leaves on the board what was there, but
-for what troubles it.
+If the follower is killed, workers go on answering from its table, which grows stale. The next
+follower fills a new table. Until that is complete it leaves the published status and file as they
+were, except for its own error.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from headrace.serving.workers.shared_memory import SharedFiles
 
 _SUMMARY_S = 1.0
-"""Percentiles are not free, and nobody looks at them more often."""
+"""Interval of the percentiles, which cost processor time."""
 _LONGEST = 800
-"""Of what an operator is told, in characters: a board has room for two of them in any language."""
+"""Characters of an error message. A mailbox has room for two messages in any language."""
 
 
 class PublishedRows(msgspec.Struct, frozen=True, array_like=True):
-    """What a board says of a model."""
+    """Content of a model's mailbox."""
 
     standing: ReplicaStatus
     freshness: FreshnessSummary
     failure: str
-    """Why there is nothing to answer from; empty as long as there is, or will be."""
+    """The error that prevents answers; empty if the rows can answer, or still load."""
     file: str
-    """The rows; empty as long as they are not complete."""
+    """File of the rows; empty until they are complete."""
     capacity: int
-    """How many rows the file has room for."""
+    """Rows that fit into the file."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,10 +52,10 @@ NOTHING = FreshnessSummary(None, None, 0)
 
 
 class RowPublisher:
-    """Tells of one model."""
+    """Publishes one model."""
 
     def __init__(self, board: Mailbox, files: SharedFiles, table: RowTable) -> None:
-        """`table` has its memory of `files`."""
+        """`table` allocates its memory with `files`."""
         self._board, self._files, self._table = board, files, table
         self._summary, self._summary_due_s = NOTHING, 0.0
         message = board.read()
@@ -64,11 +64,11 @@ class RowPublisher:
 
     @property
     def complete(self) -> bool:
-        """Whether workers have something to answer from."""
+        """Whether workers can answer."""
         return self._before is not None and bool(self._before.file)
 
     def stood(self, rows: LocalRows) -> None:
-        """Tell how the rows stand; to be called by the thread that changes them, between."""
+        """Publish the status of the rows. Call it between polls, on the polling thread."""
         now = replace(rows.standing, trouble=rows.standing.trouble[:_LONGEST])
         if self._before is not None and self.complete and not now.complete:
             standing = replace(self._before.standing, trouble=now.trouble)

@@ -1,15 +1,14 @@
-"""A worker's side: a model's rows as another process keeps them.
+"""Reads the rows of a model that another process keeps up to date.
 
-A request looks at the board, which costs less than a microsecond where nothing is new, and reads
-the rows where they are; the follower changes them meanwhile. That needs no lock, for the reason
-that holds between threads (see `models.predictor`): a table in a file never shrinks or moves, slots
-never point beyond it, and half of them are free, so that a search ends whatever it reads. A row
-that is half changed is less than one step away from the row before and after; so is the one that a
-follower left when it was killed.
+A request checks the mailbox, which takes less than a microsecond if nothing changed, and reads the
+rows in place while the follower changes them. No lock is needed, for the same reason as between
+threads (see `models.predictor`). A table in a file never shrinks or moves, and slots never point
+beyond it. Half of the slots are free, so every search ends. A half-updated row is less than one
+step away from the row before and after. So is a row that a killed follower left.
 
-When the board names another file the next request has it mapped. The one before goes when the last
-request that began with it is done: numpy's arrays hold on to what they lie in. So that a worker
-that is asked nothing does not hold on to a table for ever, a thread looks, too.
+If the mailbox names a new file, the next request maps it. The old file is unmapped when its last
+request is done, because numpy arrays keep a reference to their memory. A thread checks the mailbox
+as well, so that an idle worker does not keep an old table forever.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _JOIN_S = 10.0
 _TRIES = 10
-"""Each is undone only by a follower that publishes two tables within its microseconds."""
+"""Attempts of a read. One fails only if the follower publishes two tables within microseconds."""
 
 
 class SharedRows:
-    """A model's rows, which another process keeps."""
+    """The rows of a model that another process keeps up to date."""
 
     def __init__(self, board: Mailbox, folder: Path, width: int, buckets: int) -> None:
-        """`folder` has the files that `board` names."""
+        """folder: has the files that `board` names."""
         self._board, self._folder, self._width = board, folder, width
         self._marks: tuple[bytes, bytes] | None = None
         self._published = PublishedRows(_nothing(buckets), NOTHING, "", "", 0)
@@ -53,33 +52,33 @@ class SharedRows:
 
     @property
     def standing(self) -> ReplicaStatus:
-        """How the rows stood when they were last told of."""
+        """The last published status."""
         self._look()
         return self._published.standing
 
     @property
     def failure(self) -> StoreError | None:
-        """Why there is nothing to answer from; None as long as there is, or will be."""
+        """The error that prevents answers; None if the rows can answer, or still load."""
         self._look()
         failure = self._published.failure
         return StoreError(failure) if failure else None
 
-    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (nothing is waited for)
-        """Return what a request reads from."""
+    def reading(self, since_s: float | None = None) -> RowSource:  # noqa: ARG002 (never waits)
+        """Return the rows for one request."""
         self._look()
         return TableRowSource(self._table)
 
     def freshness(self) -> FreshnessSummary:
-        """Return the percentiles of freshness, at most a moment old."""
+        """Return the last published percentiles of freshness."""
         self._look()
         return self._published.freshness
 
     def start(self) -> None:
-        """Begin to look at times when nobody asks."""
+        """Start the thread that checks the mailbox without requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End that."""
+        """End the thread."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join(_JOIN_S)
@@ -89,7 +88,7 @@ class SharedRows:
             self._look()
 
     def _look(self) -> None:
-        """Take what is new on the board. Never waits: who finds another looking has what was."""
+        """Take a new message. Never waits: while another thread looks, the old one stays valid."""
         if self._board.marks() == self._marks or not self._looking.acquire(blocking=False):
             return
         try:
@@ -101,10 +100,10 @@ class SharedRows:
                 try:
                     self._take(decode(message.content))
                 except FileNotFoundError:
-                    continue  # another has taken its place
+                    continue  # a newer file has replaced it
                 self._marks = marks
                 return
-            log.warning("the rows that the board names are not there; answering from those before")
+            log.warning("expected the published file of rows, got none; using the previous one")
         finally:
             self._looking.release()
 

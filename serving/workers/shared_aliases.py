@@ -1,7 +1,7 @@
-"""Aliases that several processes share: what they are stands on a board that all of them read.
+"""Shares the aliases between worker processes through a mailbox.
 
-Whichever worker is asked to switch an alias writes the whole table at once, under a lock; the next
-request of any worker sees it. So a switch is as atomic for several processes as it is for one.
+The worker that receives a switch writes the whole table at once, under a lock. The next request of
+any worker sees it, so a switch is as atomic for several processes as for one.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from headrace.serving.workers.mailbox import Mailbox
 
 ALIASES_BYTES = 256 << 10
-"""Of the board: more than a thousand aliases."""
+"""Size of the mailbox: more than a thousand aliases."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, Alias]).decode
 
 
 def tell_aliases(board: Mailbox, table: Mapping[str, Alias]) -> None:
-    """Write what the aliases are. Raises BadAlias if they are too many."""
+    """Write the table of aliases. Raises BadAlias if it is too large."""
     try:
         board.write(_encode(table))
     except MessageTooLong as error:
-        raise BadAlias(f"expected fewer aliases, found {len(table)}: {error}") from error
+        raise BadAlias(f"expected fewer aliases, got {len(table)}: {error}") from error
 
 
 class SharedAliases(Aliases):
-    """The aliases of a server of several processes, as one of them sees and changes them."""
+    """The aliases of a server of several processes, for one of them."""
 
     def __init__(
         self, models: Iterable[str], board: Mailbox, now_ms: Callable[[], int], file: Path | None
     ) -> None:
-        """`board` has what the aliases are; a `file` is written with every change."""
+        """board: the current table. file: written with every change."""
         super().__init__(models, {}, now_ms)
         self._file = file
         self._board = board
@@ -50,7 +50,7 @@ class SharedAliases(Aliases):
 
     @property
     def table(self) -> Mapping[str, Alias]:
-        """What every alias stands for, as of one moment."""
+        """The current table: never changed, only replaced."""
         marks = self._board.marks()
         seen = self._seen
         if marks != seen[0]:
@@ -66,6 +66,6 @@ class SharedAliases(Aliases):
 
     def _put(self, table: Mapping[str, Alias]) -> None:
         if len(_encode(table)) > ALIASES_BYTES:
-            raise BadAlias(f"expected fewer aliases, found {len(table)}; nothing was switched")
+            raise BadAlias(f"expected fewer aliases, got {len(table)}; no alias was changed")
         super()._put(table)
         tell_aliases(self._board, table)

@@ -1,18 +1,17 @@
-"""Memory that several processes share: files of a folder, mapped.
+"""Memory that several processes share: mapped files of a folder.
 
-The folder lies where files are memory (/dev/shm), or, where there is no such place, among temporary
-files, which the system keeps in memory as far as it can. It is there as long as its server: who
-made it holds a lock on it, and the next server removes the folders that nobody holds. So whatever
-was killed, and however, nothing stays beyond the next start.
+The folder is in /dev/shm, whose files are memory. On systems without it, the folder is among the
+temporary files, which the system caches. The server that creates the folder holds a lock on it, and
+every server removes unlocked folders when it starts. After any kill, nothing thus remains beyond
+the next start.
 
-A table's memory is a file of its own (`SharedFiles`), which never changes its size: a table that
-grows fills a new one. A file that is removed goes on existing for those who have it mapped; so a
-worker answers from the old table until its requests are done, and the memory is given back with the
-last.
+Each table has a file of its own (`SharedFiles`) of constant size: a table that grows fills a new
+file. A removed file stays valid for the processes that have it mapped. A worker thus answers from
+the old table until its requests are done, and the memory is freed with the last of them.
 
-Those who only read have it mapped read-only. Compiled kernels would take arrays that say so for
-another type, and be compiled again; so the arrays do not say it (`read_file`), and a process that
-wrote there nevertheless would be ended by the system.
+Readers map the file read-only. Their arrays are not marked read-only (`read_file`), because
+compiled kernels would treat them as another type and compile again. The system kills a process
+that writes to such an array.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ if TYPE_CHECKING:
 
 _PREFIX = "headrace-serving-"
 _HELD = "held"
-"""Names the file that says that a folder's maker has come to lock it."""
+"""Name of the file that marks a folder as locked by its creator."""
 _YOUNG_S = 60.0
-"""Whoever makes a folder has locked it by then."""
+"""Age at which a folder without that file counts as abandoned."""
 
 
 class NoRoom(StoreError):
-    """There is no room for a table where the processes of a server share memory."""
+    """The shared memory has no room for a table."""
 
 
 def shared_place() -> Path:
-    """Return where files are memory, or as near to that as this system has it."""
-    memory = Path("/dev/shm")  # noqa: S108 - folders there are made with names of their own
+    """Return the folder whose files are memory, or the folder of temporary files."""
+    memory = Path("/dev/shm")  # noqa: S108 - `mkdtemp` chooses unique names there
     return memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager
 def shared_folder(place: Path) -> Iterator[Path]:
-    """Make a folder in `place` that is removed at the end, or by the next who makes one."""
+    """Create a folder in `place`. It is removed at the end, or by the next server."""
     remove_left(place)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     held = os.open(folder, os.O_RDONLY)
@@ -73,7 +72,7 @@ def shared_folder(place: Path) -> Iterator[Path]:
 def remove_left(place: Path) -> None:
     """Remove the folders whose servers were killed."""
     for folder in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or another removes it just now
+        with contextlib.suppress(OSError):  # of another user, or removed at the same time
             _remove_if_left(folder)
 
 
@@ -90,22 +89,22 @@ def _remove_if_left(folder: Path) -> None:
 
 
 class SharedFiles:
-    """Makes the memory of one table. One process makes, any number may read."""
+    """Allocates the memory of one table. One process allocates, any number may read."""
 
     def __init__(self, folder: Path, table: str) -> None:
-        """`table` begins the names of its files, and of no other's."""
+        """table: unique prefix of the names of its files."""
         self._folder, self._table = folder, f"{table}."
         self.newest = ""
-        """The file that was made last; empty if none was."""
+        """The newest file; empty before the first."""
 
     def __call__(self, size: int) -> npt.NDArray[np.uint8]:
-        """Return so many bytes of zeros, in a new file. Raises NoRoom."""
+        """Return `size` bytes of zeros in a new file. Raises NoRoom."""
         room = _room(self._folder)
         if size > room:
             raise NoRoom(
                 f"--workers / HEADRACE_SERVING_WORKERS: expected room for {size >> 20} MiB of rows "
-                f"in {self._folder.parent}, found {room >> 20} MiB: make it larger "
-                "(--shm-size of a container), or answer with one worker"
+                f"in {self._folder.parent}, got {room >> 20} MiB: make it larger "
+                "(--shm-size of a container), or use one worker"
             )
         name = f"{self._table}{uuid4().hex}"
         file = os.open(
@@ -121,14 +120,14 @@ class SharedFiles:
         return np.frombuffer(memory, np.uint8)
 
     def keep(self, *names: str) -> None:
-        """Remove all files of the table but the newest and those named."""
+        """Remove all files of the table except the newest and `names`."""
         for file in self._folder.glob(f"{self._table}*"):
             if file.name != self.newest and file.name not in names:
                 file.unlink(missing_ok=True)
 
 
 class _Mapped:
-    """Mapped memory, for numpy: arrays of it hold on to this."""
+    """Mapped memory for numpy. Arrays keep a reference to it."""
 
     def __init__(self, memory: npt.NDArray[np.uint8]) -> None:
         self._memory = memory
@@ -137,7 +136,7 @@ class _Mapped:
 
 
 def read_file(file: Path) -> npt.NDArray[np.uint8]:
-    """Return another's memory, to be read only. Raises FileNotFoundError if it was removed."""
+    """Map the file of another process. Never write to it. Raises FileNotFoundError."""
     with file.open("rb") as opened:
         memory = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
     ask_for_large_pages(memory)
@@ -145,7 +144,7 @@ def read_file(file: Path) -> npt.NDArray[np.uint8]:
 
 
 def _room(folder: Path) -> int:
-    """Return how many bytes more there is room for, when all files here are full."""
+    """Return the free bytes of the filesystem once all files here are full."""
     about = os.statvfs(folder)
     promised = 0
     for file in folder.iterdir():

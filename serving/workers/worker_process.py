@@ -1,4 +1,4 @@
-"""A worker: a process that answers requests from rows that another keeps."""
+"""A worker process: answers requests from the rows of the follower process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class WorkerModel(NamedTuple):
-    """A model that workers answer from."""
+    """A model that workers serve."""
 
     spec: ModelSpec
     buckets: int
@@ -33,18 +33,18 @@ class WorkerModel(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerWork:
-    """What a worker has to do. It travels to another process."""
+    """The work of a worker. It is pickled into another process."""
 
     settings: ServerSettings
     models: tuple[WorkerModel, ...]
     folder: Path
     listener: socket.socket
-    """All workers accept from it: whoever is there takes what others cannot."""
+    """Shared by all workers: any idle worker accepts the next connection."""
     number: int
-    """From 1."""
+    """1 for the first worker."""
 
-    def __call__(self, duty: WorkerContext) -> None:
-        """Answer until told to end."""
+    def __call__(self, context: WorkerContext) -> None:
+        """Answer requests until the end."""
         settings, folder, registry = self.settings, self.folder, new_registry()
         if settings.metrics_port:
             settings = replace(settings, metrics_port=settings.metrics_port + self.number)
@@ -56,13 +56,13 @@ class WorkerWork:
         names = [each.spec.name for each in self.models]
         aliases = SharedAliases(names, aliases_board(folder), wall_ms, settings.aliases_file)
         serve(
-            *(settings, ModelRegistry(served, aliases), registry, self.listener, duty.stop),
-            lambda _: duty.ready(),
+            *(settings, ModelRegistry(served, aliases), registry, self.listener, context.stop),
+            lambda _: context.ready(),
             broken=lambda: False,
             alone=False,
         )
 
 
 def aliases_board(folder: Path) -> Mailbox:
-    """Return the board on which the aliases stand. No model has a capital in its name."""
+    """Return the mailbox of the aliases. No model's file has this name: they are lower-case."""
     return Mailbox(folder / "ALIASES", ALIASES_BYTES)

@@ -1,14 +1,15 @@
-"""A server of several processes: one follows the logs for all, workers answer on one port.
+"""Runs a server of several processes: one follows the logs, the others answer on one port.
 
-This process answers nothing. It opens the models once to see that they can be served, listens on
-the port, makes the folder of shared memory, and keeps the others running (`crew`):
+The supervisor answers no requests. It opens the models once to check that they can be served,
+listens on the port, creates the folder of shared memory, and keeps the other processes running
+(`process_pool`):
 
-    parent ──► follower    the logs, or snapshots ──► rows and boards in the folder
-           ──► worker 1..N the folder ──► answers
+    supervisor ──► follower      logs or snapshots ──► rows and mailboxes in the folder
+               ──► worker 1..N   the folder ──► answers
 
-A worker that is killed takes the requests with it that it was answering; connections that wait to
-be accepted are everybody's. While there is no follower workers go on answering, staler and staler,
-and say so; the next one fills a table of its own, and they change over to it.
+If a worker is killed, the requests that it was answering fail. Connections that are not accepted
+yet go to another worker. Without a follower, workers keep answering from stale rows and report that
+state. A new follower fills a new table, and the workers switch to it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 _MARGIN_S = 10.0
-"""Beyond what a worker may take to drain and finish."""
+"""Time to end beyond draining and finishing."""
 
 
 def run_workers(
@@ -52,15 +53,15 @@ def run_workers(
     listening: Callable[[int], None] = lambda _: None,
     place: Path | None = None,
 ) -> None:
-    """Serve with this many workers until `stop` is set; then let all of them leave.
+    """Serve with this many workers until `stop` is set; then let all of them drain.
 
-    `opening` is called in two processes, and has to be able to travel. `listening` is told the port
-    once all workers accept requests. place: where memory is shared; None: where it is fastest.
-    Raises what `run_server` raises, and ServingError if a process cannot do its work.
+    opening: called in two processes, so it must be picklable. listening: called with the port once
+    all workers accept requests. place: folder for shared memory; None: the fastest. Raises the
+    errors of `run_server`, and ServingError if a process cannot start.
     """
     tokens_of(settings)
     if settings.bounds is not None:
-        raise ServingError("expected one worker for a bounded number of rows, found several")
+        raise ServingError("expected one worker with a row cache, got several: omit --workers")
     with ExitStack() as stack:
         models = tuple(
             WorkerModel(each.spec, shape.buckets) for each, shape in compatible_spec(opening(stack))
@@ -71,7 +72,7 @@ def run_workers(
         listening_socket(settings.host, settings.port) as listener,
         shared_folder(place or shared_place()) as folder,
     ):
-        log.info("rows are shared in %s", folder)
+        log.info("sharing rows in %s", folder)
         board = aliases_board(folder)
         tell_aliases(board, aliases.table)
         board.close()
@@ -94,7 +95,7 @@ def _keep(
     stop: threading.Event,
     listening: Callable[[], None],
 ) -> None:
-    """Keep all running until told to stop. Raises what one of them cannot work for."""
+    """Keep all processes running until `stop` is set. Raises the error of one that cannot start."""
     began_s, said = time.monotonic(), False
     while not stop.is_set():
         for each in (follower, *answering):

@@ -70,7 +70,7 @@ def test_a_request_may_demand_a_snapshot_by_name_and_is_told_what_is_here_instea
         assert refused.status_code == 412
         error = refused.json()["error"]
         assert (error["field"], error["expected"]) == ("snapshot", f"snapshot {name}")
-        assert error["found"] == "a model that follows the logs, at version 4"
+        assert error["found"] == "a model that follows the logs, version 4"
         other = predict(client, "frozen", snapshot="20200101T000000.000Z-news-0000")
         assert other.status_code == 412 and other.json()["error"]["found"] == name
         assert predict(client, "20200101T000000.000Z-news-0000").status_code == 404

@@ -41,7 +41,7 @@ def test_a_board_has_the_last_message_for_whoever_looks(board: Mailbox, file: Pa
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(board: Mailbox) -> None:
     board.write(b"here")
-    with pytest.raises(MessageTooLong, match="at most 64 bytes, found 65"):
+    with pytest.raises(MessageTooLong, match="at most 64 bytes, got 65"):
         board.write(b"x" * 65)
     assert board.read() == MailboxMessage(1, b"here")
 

@@ -42,7 +42,7 @@ def test_who_was_killed_is_started_again_and_all_end_when_told(
         [first] = pids(caplog)
         os.kill(first, signal.SIGKILL)
         eventually(lambda: looked(member).was_ready and len(pids(caplog)) == 2)
-    assert "one ended (exit status -9); it is started again" in caplog.text
+    assert "one ended (exit status -9); restarting it" in caplog.text
     assert not any(psutil.pid_exists(each) for each in pids(caplog))
 
 

@@ -88,7 +88,7 @@ def scores(url: str, model: str) -> list[float]:
 
 
 def folder_of(served: Running) -> Path:
-    return Path(served.wait_for(r"rows are shared in (\S+)").group(1))
+    return Path(served.wait_for(r"sharing rows in (\S+)").group(1))
 
 
 def kill(served: Running, member: str, number: signal.Signals = signal.SIGKILL) -> int:

@@ -63,9 +63,9 @@ def test_more_shared_aliases_than_fit_are_refused_before_a_write(
     with closing(Mailbox(tmp_path / "ALIASES", ALIASES_BYTES)) as board:
         tell_aliases(board, many := named(3_360))  # one more does not fit
         aliases = SharedAliases(MODELS, board, Clock(), file)
-        with pytest.raises(BadAlias, match="expected fewer aliases, found 3361"):
+        with pytest.raises(BadAlias, match="expected fewer aliases, got 3361"):
             aliases.switch("b" * 64, "news-2")
         assert aliases.table == many and not file.exists()
-        with pytest.raises(BadAlias, match="found 9000"):
+        with pytest.raises(BadAlias, match="got 9000"):
             tell_aliases(board, named(9_000))
         assert aliases.table == many

@@ -186,7 +186,7 @@ def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they
     with monkeypatch.context() as patched:
         patched.setattr(memory_file, "_room", lambda _: 10_000)
         pusher.push(gains_of_ids(ids_of(6, 5000), 1.0))
-        with pytest.raises(NoRoom, match=r"--workers.*found 0 MiB"):
+        with pytest.raises(NoRoom, match=r"--workers.*got 0 MiB"):
             poll(side, 2 * BUCKETS)
         assert len(table_of(worker)) == len(ids_of(5, 100))
     poll(side, 2 * BUCKETS)
