@@ -99,7 +99,7 @@ def test_which_snapshot_is_meant_is_never_guessed(tmp_path: Path) -> None:
         find_frozen("week", str(tmp_path))
     with pytest.raises(NoSnapshot):
         find_frozen("news", f"{tmp_path}/20200101T000000.000Z-news-0000")
-    with pytest.raises(BadSnapshot, match="found 'Week'"):
+    with pytest.raises(BadSnapshot, match="got 'Week'"):
         find_frozen("Week", str(tmp_path))
 
 
