@@ -98,14 +98,16 @@ class Walk:
     def walk(self, step: Step) -> Walked:
         """Run the commands of a step.
 
-        A request that the page repeats is repeated until it is answered by other scores.
+        A request that the page repeats is repeated until its first score has risen. Any other score
+        is not enough: an impression is learned as a negative before its click is.
         """
         request = "\n".join(step.commands)
         printed = [""]
 
         def answered() -> bool:
             printed[0] = "".join(self._run(each) for each in step.commands)
-            return _scores(printed[0]) != self._answered.get(request)
+            before, now = self._answered.get(request), _scores(printed[0])
+            return before is None or (bool(now) and float(now[0]) > float(before[0]))
 
         assert wait_until(answered, ANSWER_S), printed[0]
         if scores := _scores(printed[0]):
