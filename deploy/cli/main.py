@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli import demo, evaluate, ingest, learner, pserver, run, serving
+from headrace.deploy.cli import demo, evaluate, ingest, learner, pserver, run, serving, spec
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ app.add_typer(learner.app, name="learner")
 app.add_typer(pserver.app, name="pserver")
 app.add_typer(serving.app, name="serving")
 app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(spec.app, name="spec")
 
 
 def _print_version(wanted: bool) -> None:

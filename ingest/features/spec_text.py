@@ -1,9 +1,9 @@
 """The text of a model spec, and errors that name the line at fault.
 
-TOML's parser forgets where a key stood. Rather than parse the text a second time by rules of our
-own, `line_of` asks the parser itself: the statement that defines a key is the first one after
-which the text so far, parsed alone, has that key. That is quadratic in the lines of a spec, and is
-only ever done on the way to an error.
+The TOML parser does not report the position of a key. `line_of` finds it by parsing the text line
+by line: a key is defined by the first statement after which the text so far has that key. This is
+quadratic in the lines of a spec, and it happens only for an error. *Refused:* a second parser with
+rules of its own.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class SpecError(ValueError):
-    """A model spec that cannot be used: where, what was expected, what was found."""
+    """An invalid model spec: file and line, the expected value, the value found."""
 
 
 class SpecText:
-    """A spec as it was written: parsed once, and searched when something in it is wrong."""
+    """The text of a spec, parsed once and searched for the line of an error."""
 
     def __init__(self, path: Path | str, text: str) -> None:
         self.path = str(path)
         self.text = text
 
     def tables(self) -> dict[str, object]:
-        """Return the parsed TOML. Raises SpecError where it is not TOML."""
+        """Return the parsed TOML. Raises SpecError if the text is not TOML."""
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
@@ -41,7 +41,7 @@ class SpecText:
     def line_of(self, *keys: str) -> int:
         """Return the line, from 1, on which the statement defining `keys` begins.
 
-        Where there is no such key (it is missing, say), the line of the nearest table around it.
+        For a missing key, the line of the innermost table around it that exists.
         """
         lines = self.text.splitlines()
         found, depth = 1, 0
@@ -63,8 +63,10 @@ class SpecText:
 
 
 def one_of(known: Iterable[str], found: str) -> str:
-    """Say which names are known, and which of them was perhaps meant."""
+    """Return the known names as text, with the one most like `found`."""
     names = sorted(known)
+    if not names:
+        return "but the spec has none"
     near = difflib.get_close_matches(found, names, n=1)
     meant = f' (did you mean "{near[0]}"?)' if near else ""
     return f"one of {', '.join(names)}{meant}"

@@ -26,33 +26,31 @@ impression was kept or not, with weight 1 (times that of its field): clicks are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
+
+from headrace.ingest.features.spec_sections import expected
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
-
-    from headrace.ingest.features.spec_text import SpecText
 
 MOST = 1e6
 """The greatest weight: a million copies of one example would be the model."""
-LEAST_RATE = 1e-4
-KEYS = ("weight", "negative_rate")
-"""Keys of weights in the section `[examples]`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleWeights:
+class ExampleWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The weights of examples."""
 
-    source: str = ""
-    """Raw event field; empty: every impression weighs 1."""
-    negative_rate: float = 1.0
-    """Share of the negative examples that is kept."""
+    source: Annotated[str, Meta(min_length=1), expected("naming a raw event field")] = (
+        msgspec.field(default="", name="weight")
+    )
+    """Raw field whose number, 0 to a million, is the weight of the impression's examples. A missing
+    one is 1."""
+    negative_rate: Annotated[float, Meta(ge=1e-4, le=1.0)] = 1.0
+    """Share of the negative examples that is kept. Each then weighs 1 / rate."""
 
     @property
     def declared(self) -> bool:
@@ -82,17 +80,6 @@ class ExampleWeights:
         if self.sampling:
             weights = own * np.where(labels == 0, np.float32(1.0 / self.negative_rate), 1.0)
         return weights.astype(np.float32)
-
-
-def parse_weights(table: Mapping[str, object], where: SpecText) -> ExampleWeights:
-    """Return the weights in `[examples]`. Raises SpecError."""
-    source, rate = table.get("weight", ""), table.get("negative_rate", 1.0)
-    if "weight" in table and (not isinstance(source, str) or not source):
-        raise where.error(("examples", "weight"), "weight naming a raw event field", repr(source))
-    if type(rate) not in (int, float) or not LEAST_RATE <= cast("float", rate) <= 1.0:
-        expected = f"negative_rate from {LEAST_RATE:g} to 1"
-        raise where.error(("examples", "negative_rate"), expected, repr(rate))
-    return ExampleWeights(cast("str", source), float(cast("float", rate)))
 
 
 def weights_of(

@@ -25,6 +25,7 @@ from .optimizer_spec import FTRL as FTRL
 from .optimizer_spec import SGD as SGD
 from .optimizer_spec import Optimizer as Optimizer
 from .optimizer_spec import floats as floats
+from .schema import spec_schema as spec_schema
 from .statistics_spec import AGE as AGE
 from .statistics_spec import CLICK as CLICK
 from .statistics_spec import RATE as RATE

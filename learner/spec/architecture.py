@@ -1,24 +1,22 @@
-"""Which model a spec declares, and what of its form has to agree: the section `[model]`.
+"""The section `[model]`: name, architecture and sizes of a model.
 
-Each architecture has keys of its own; one that means nothing to it is refused. What is learned lies
-in rows of one width: a weight, a vector beside it where the architecture has one, and what their
-optimizers need (learner.kernels.optimizers).
+Each architecture takes its own keys and refuses all others. Everything learned is kept in rows of
+one width: a weight, a vector beside it if the architecture has one, and the state of their
+optimizers (learner.kernels.optimizers).
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from headrace.ingest.features import one_of
+from msgspec import Meta, Struct
+
+from headrace.ingest.features import Variant, Variants, expected, one_of, shown
 from headrace.learner.spec.optimizer_spec import ADAGRAD, DENSE, EMBEDDINGS, SGD
-from headrace.learner.spec.tables import only, real, shown, whole
 
 if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet, SpecText
     from headrace.learner.spec.optimizer_spec import Optimizer
-    from headrace.learner.spec.tables import Table
 
 LOGISTIC_REGRESSION = "logistic_regression"
 FACTORIZATION_MACHINE = "factorization_machine"
@@ -29,60 +27,50 @@ DCN_V2 = "dcn_v2"
 DIN = "din"
 MODULE = "module"
 DEEP = (FIELD_WEIGHTED_FM, WIDE_AND_DEEP, DEEPFM, DCN_V2, DIN, MODULE)
-"""Those that are torch modules."""
-
-_MODEL_NAME = re.compile(r"[a-z0-9_-]+")
-_VECTOR_KEYS = ("dimensions", "init_scale", "seed")
-_STREAM_KEYS = (*_VECTOR_KEYS, "mini_batch", "synchronous")
-_DEEP_KEYS = (*_STREAM_KEYS, "layers")
-_KEYS: dict[str, tuple[str, ...]] = {
-    LOGISTIC_REGRESSION: (),
-    FACTORIZATION_MACHINE: _VECTOR_KEYS,
-    FIELD_WEIGHTED_FM: _STREAM_KEYS,
-    WIDE_AND_DEEP: _DEEP_KEYS,
-    DEEPFM: _DEEP_KEYS,
-    DCN_V2: (*_DEEP_KEYS, "cross_layers"),
-    DIN: (*_DEEP_KEYS, "history", "target"),
-    MODULE: (*_DEEP_KEYS, "cross_layers", "history", "target", "module"),
-}
-"""What may be written of each, beside name and architecture."""
-_NAMING = {
-    "history": "history naming a bag field of the event",
-    "target": "target naming a single-valued field",
-    "module": "module, a name like package.file:Class",
-}
-"""What is expected of the keys that name something."""
+"""Architectures that are torch modules."""
+DENSE_NUMBER = 1001
+"""Field number of the rows that hold layers."""
 FREE_TO_DIFFER = ("mini_batch", "synchronous")
-"""Of these what says how rows are learned and not what they mean: a copy may do it otherwise."""
+"""Keys that say how rows are learned and not what they mean: a copy may differ in them."""
+
+_HISTORY = "naming a bag field of the event"
+_TARGET = "naming a single-valued field"
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
-    """The form of a model. What the architecture does not use keeps its default."""
+class Structure(Struct, frozen=True):
+    """The section `[model]`. Keys that the architecture does not take keep their default."""
 
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]+\Z"), expected("of a-z, 0-9, _ and -")]
+    """Names the model, its topic `examples.NAME` and its rows. Another model needs another name."""
     architecture: str = LOGISTIC_REGRESSION
-    dimensions: int = 0
+    """The form of the model."""
+    dimensions: Annotated[int, Meta(ge=1, le=256)] = 16
     """Floats of the vector beside each weight."""
-    init_scale: float = 0.01
-    """Standard deviation of what vectors begin with: not zero, or nothing would ever move them."""
-    seed: int = 1
-    """Of what vectors and layers begin with: a function of it and the row's id, never stored."""
-
-    mini_batch: int = 128
-    """Examples after which the rows of a deep model are stepped, at most."""
+    init_scale: Annotated[float, Meta(ge=0.0, le=10.0)] = 0.01
+    """Standard deviation of initial vectors. At 0, the vectors of a factorization machine would
+    never move."""
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 1
+    """Seed of initial vectors and layers. Initial values are a function of the seed and the row's
+    id, and are never stored."""
+    mini_batch: Annotated[int, Meta(ge=1, le=65_536)] = 128
+    """Most examples per step of the rows. Fewer learn more from each example and take longer."""
     synchronous: bool = False
-    """Whether learners step the layers of a deep model together
-    (learner.models.deep.synchronous_layers)."""
-    layers: tuple[int, ...] = (64, 32)
-    """Widths of hidden layers."""
-    cross_layers: int = 2
-    """dcn_v2: layers of the cross network."""
-    history: str = ""
-    """din, module: the bag that holds a user's recent items."""
-    target: str = ""
-    """din, module: the single-valued field whose value they are compared with."""
-    module: str = ""
-    """module: `package.file:Class` of a torch module that can be imported."""
+    """Whether learners step the layers together. `[optimizer.dense]` is then `sgd` or `adagrad`,
+    without `decay_per_day`."""
+    layers: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=65_536)], ...],
+        Meta(min_length=1),
+        expected("listing widths of hidden layers, each from 1 to 65536"),
+    ] = (64, 32)
+    """Widths of the hidden layers, from the inputs on."""
+    cross_layers: Annotated[int, Meta(ge=1, le=16)] = 2
+    """Layers of the cross network."""
+    history: Annotated[str, expected(_HISTORY)] = ""
+    """A bag field of the event: the user's recent items."""
+    target: Annotated[str, expected(_TARGET)] = ""
+    """The single-valued field that the items are compared with. Required beside `history`."""
+    module: Annotated[str, expected("naming a class, like package.file:Class")] = ""
+    """Your own torch module. It must be importable."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -92,96 +80,67 @@ class Structure:
         return (EMBEDDINGS,) if self.dimensions else ()
 
     def agreed(self) -> dict[str, object]:
-        """Return what has to agree beside the architecture's name."""
-        found = {key: getattr(self, key) for key in _KEYS[self.architecture]}
-        # only where it is so: a model without it keeps the fingerprint it had before there was such
-        return {key: value for key, value in found.items() if key != "synchronous" or value}
+        """Return the part of the fingerprint beside name and architecture."""
+        kind = MODEL.kinds[self.architecture]
+        found = {each: getattr(self, each) for each in (*kind.takes, *kind.needs)}
+        # only if set: models older than this key keep their fingerprint
+        return {each: value for each, value in found.items() if each != "synchronous" or value}
 
 
-def parse_model(table: Table, where: SpecText) -> tuple[str, Structure]:
-    """Return the model's name and its structure. Raises SpecError."""
-    architecture = table.get("architecture", LOGISTIC_REGRESSION)
-    if not isinstance(architecture, str) or architecture not in _KEYS:
-        expected = f"architecture {one_of(_KEYS, str(architecture))}"
-        raise where.error(("model", "architecture"), expected, shown(architecture))
-    only(table, ("name", "architecture", *_KEYS[architecture]), where, "model")
-    name = table.get("name")
-    if not isinstance(name, str) or not _MODEL_NAME.fullmatch(name):
-        raise where.error(("model", "name"), "name of a-z, 0-9, _ and -", shown(name))
-    return name, _structure(table, architecture, where)
-
-
-def _structure(table: Table, architecture: str, where: SpecText) -> Structure:
-    if not _KEYS[architecture]:
-        return Structure(architecture)
-    keys, usual = ("model",), Structure()
-    history = _text(table, "history", where, architecture == DIN)
-    return Structure(
-        architecture,
-        whole(table, where, keys, "dimensions", 16, (1, 256)),
-        real(table, where, keys, "init_scale", usual.init_scale, (0.0, 10.0)),
-        whole(table, where, keys, "seed", usual.seed, (0, 2**63 - 1)),
-        whole(table, where, keys, "mini_batch", usual.mini_batch, (1, 65_536)),
-        _switch(table, "synchronous", where),
-        _layers(table.get("layers", list(usual.layers)), where),
-        whole(table, where, keys, "cross_layers", usual.cross_layers, (1, 16)),
-        history,
-        _text(table, "target", where, bool(history)),
-        _text(table, "module", where, architecture == MODULE),
-    )
-
-
-def _switch(table: Table, key: str, where: SpecText) -> bool:
-    found = table.get(key, False)
-    if not isinstance(found, bool):
-        raise where.error(("model", key), f"{key}, true or false", shown(found))
-    return found
-
-
-def _layers(found: object, where: SpecText) -> tuple[int, ...]:
-    widths = found if isinstance(found, list) else []
-    if not widths or not all(type(each) is int and 1 <= each <= 65_536 for each in widths):
-        expected = "layers listing widths of hidden layers, each from 1 to 65536"
-        raise where.error(("model", "layers"), expected, shown(found))
-    return tuple(widths)
-
-
-def _text(table: Table, key: str, where: SpecText, needed: bool) -> str:
-    found = table.get(key, None if needed else "")
-    if not isinstance(found, str):
-        raise where.error(("model", key), _NAMING[key], shown(found))
-    return found
+_VECTOR = ("dimensions", "init_scale", "seed")
+_STREAM = (*_VECTOR, "mini_batch", "synchronous")
+_DEEP = (*_STREAM, "layers")
+MODEL = Variants(
+    Structure,
+    "architecture",
+    {
+        LOGISTIC_REGRESSION: Variant("One weight per input.", defaults={"dimensions": 0}),
+        FACTORIZATION_MACHINE: Variant("Adds all pairs of inputs (Rendle 2010).", _VECTOR),
+        FIELD_WEIGHTED_FM: Variant(
+            "Adds a strength per pair of fields (Pan et al. 2018).", _STREAM
+        ),
+        WIDE_AND_DEEP: Variant(
+            "Weights, and a network over the vectors (Cheng et al. 2016).", _DEEP
+        ),
+        DEEPFM: Variant("All pairs, and a network (Guo et al. 2017).", _DEEP),
+        DCN_V2: Variant("A network on cross layers (Wang et al. 2021).", (*_DEEP, "cross_layers")),
+        DIN: Variant(
+            "Attention to recent items (Zhou et al. 2018).", _DEEP, needs=("history", "target")
+        ),
+        MODULE: Variant(
+            "Your own torch module.", (*_DEEP, "cross_layers", "history", "target"), ("module",)
+        ),
+    },
+    always=("name",),
+    usual=LOGISTIC_REGRESSION,
+)
 
 
 def check_synchronous(structure: Structure, dense: Optimizer | None, where: SpecText) -> None:
-    """Raise SpecError unless a step of layers splits into shares, if it is to (models.joint)."""
+    """Raise SpecError unless steps of synchronous layers can be shared by learners."""
     if not structure.synchronous or dense is None:
         return
     if dense.name not in (SGD, ADAGRAD):
-        expected = f"{SGD} or {ADAGRAD}, since [model] synchronous = true"
-        raise where.error(("optimizer", DENSE, "name"), expected, f'"{dense.name}"')
+        wanted = f"{SGD} or {ADAGRAD}, since [model] synchronous = true"
+        raise where.error(("optimizer", DENSE, "name"), wanted, f'"{dense.name}"')
     if dense.decay_per_day:
-        expected = "no decay_per_day, since [model] synchronous = true"
-        raise where.error(("optimizer", DENSE, "decay_per_day"), expected, f"{dense.decay_per_day}")
+        wanted = "no decay_per_day, since [model] synchronous = true"
+        raise where.error(("optimizer", DENSE, "decay_per_day"), wanted, f"{dense.decay_per_day}")
 
 
 def check_history(structure: Structure, fields: FieldSet, where: SpecText) -> None:
-    """Raise SpecError unless history and target name fields of their kinds, if they name any.
+    """Raise SpecError unless history and target name fields of their kinds, or both are empty.
 
-    din has to name both. A target without a history would be compared with nothing.
+    din must name both. A target without a history would be compared with nothing.
     """
     if not structure.history and structure.architecture != DIN:
         if structure.target:
-            expected = "no target, since there is no history, a bag field of the event, beside it"
-            raise where.error(("model", "target"), expected, shown(structure.target))
+            wanted = "no target without a history, a bag field of the event"
+            raise where.error(("model", "target"), wanted, shown(structure.target))
         return
-    bags, singles = ([each.name for each in some] for some in (fields.bags, fields.singles))
-    for key, known in (("history", bags), ("target", singles)):
-        name = getattr(structure, key)
-        if name not in known:
-            there = one_of(known, name) if known else "of which the spec has none"
-            raise where.error(("model", key), f"{_NAMING[key]}, {there}", shown(name))
-
-
-DENSE_NUMBER = 1001
-"""Field number of the rows that hold layers."""
+    pairs = {"history": (_HISTORY, fields.bags), "target": (_TARGET, fields.singles)}
+    for name, (naming, some) in pairs.items():
+        found, known = getattr(structure, name), [each.name for each in some]
+        if found not in known:
+            wanted = f"{name} {naming}, {one_of(known, found)}"
+            raise where.error(("model", name), wanted, shown(found or None))

@@ -1,44 +1,36 @@
-"""TODO."""
+"""The section `[calibration]`: a layer behind the model, learned online."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from headrace.ingest.features import one_of
-from headrace.learner.spec.tables import only, real, shown
+from msgspec import Meta, Struct
 
-if TYPE_CHECKING:
-    from headrace.ingest.features import SpecText
-    from headrace.learner.spec.tables import Table
-
+from headrace.ingest.features import Variant, Variants
 
 CALIBRATION_NUMBER = 1002
 """Field number of the rows of the layer."""
-
-
 PLATT, ISOTONIC = "platt", "isotonic"
 
 
-_ALPHA = {PLATT: 0.0005, ISOTONIC: 0.01}
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """The section `[calibration]`."""
 
     kind: str = PLATT
-    alpha: float = _ALPHA[PLATT]
-    """Learning rate: outcomes are forgotten after some 1 / (alpha p (1 - p)) examples: 20,000
-    where a tenth is clicked; with a greater one chance moves a and b more. isotonic: the same of
-    the examples of a knot, so 1,000 of these; 0.01 unless it is said."""
+    """The form of the layer."""
+    alpha: Annotated[float, Meta(ge=1e-6, le=1.0)] = 0.0005
+    """Learning rate. The layer forgets outcomes after about 1 / (`alpha` p (1 - p)) examples,
+    `isotonic` per knot: 20,000 for `platt` and 1,000 for `isotonic` where a tenth is clicked. A
+    larger rate makes it noisier."""
 
 
-def parse_calibration(table: Table, where: SpecText) -> Calibration:
-    """Return what the section says. Raises SpecError."""
-    keys = ("calibration",)
-    only(table, ("kind", "alpha"), where, *keys)
-    kind = table.get("kind")
-    if not isinstance(kind, str) or kind not in _ALPHA:
-        raise where.error((*keys, "kind"), f"kind {one_of(_ALPHA, str(kind))}", shown(kind))
-    return Calibration(kind, real(table, where, keys, "alpha", _ALPHA[kind], (1e-6, 1.0)))
+CALIBRATION = Variants(
+    Calibration,
+    "kind",
+    {
+        PLATT: Variant("Two numbers, scale and shift.", ("alpha",)),
+        ISOTONIC: Variant(
+            "A number for each of 25 log-odds, from -8 to 4.", ("alpha",), defaults={"alpha": 0.01}
+        ),
+    },
+)

@@ -1,10 +1,18 @@
-"""The half of the spec that everybody must agree on, and what it says when it is wrong."""
+"""The fields, labels and examples of a spec, and the refusals of invalid ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from headrace.ingest.features.fields import FieldSet, LabelPolicy, Policy, parse_fields
+from headrace.ingest.features.fields import (
+    LAST_NUMBER,
+    FieldSet,
+    LabelPolicy,
+    Policy,
+    number_id,
+    parse_fields,
+)
+from headrace.ingest.features.hashing import NUMBER_ROW, field_id
 from headrace.ingest.features.spec_text import SpecError, SpecText
 
 GOOD = """
@@ -61,27 +69,27 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def test_fields_come_in_the_order_of_their_numbers_by_kind() -> None:
+def test_fields_of_a_kind_are_in_the_order_of_their_numbers() -> None:
     fields = parse(GOOD)
     assert [each.name for each in fields.singles] == ["user", "pair", "triple", "clock", "item"]
     assert [each.name for each in fields.bags] == ["tags"]
     assert [each.name for each in fields.numbers] == ["price"]
-    assert (fields.number_ids & 1023).tolist() == [1]
+    assert fields.number_ids.tolist() == [field_id(NUMBER_ROW, 1)]
     assert fields["item"].source == "article_id"
     assert fields["user"].source == "user"
     assert fields["clock"].source == "timestamp_ms"
-    assert fields.label == LabelPolicy(Policy.WINDOW, 600_000)
+    assert fields.label == LabelPolicy(Policy.WINDOW, 600.0)
     assert fields.slice_by == ("device_type",)
     assert len(fields) == 7
 
 
-def test_the_label_policy_is_immediate_with_half_an_hour_unless_said() -> None:
+def test_the_default_label_policy_is_immediate_with_half_an_hour() -> None:
     fields = parse('[fields.user]\nnumber = 1\ntransform = "id"\n')
-    assert fields.label == LabelPolicy(Policy.IMMEDIATE, 1_800_000)
+    assert fields.label == LabelPolicy(Policy.IMMEDIATE, 1800.0)
     assert fields.slice_by == ()
 
 
-def test_the_fingerprint_is_of_what_is_meant_and_not_of_how_it_is_written() -> None:
+def test_the_fingerprint_covers_the_meaning_and_not_the_text() -> None:
     fingerprint = parse(GOOD).fingerprint
     assert parse("# a comment\n" + GOOD).fingerprint == fingerprint
     said = GOOD.replace('[fields.user]\nnumber = 2\ntransform = "id"', "")
@@ -102,7 +110,7 @@ def test_the_fingerprint_is_of_what_is_meant_and_not_of_how_it_is_written() -> N
         ("log1p = true", "log1p = false"),
     ],
 )
-def test_the_fingerprint_changes_with_every_meaning(old: str, new: str) -> None:
+def test_the_fingerprint_changes_with_the_meaning(old: str, new: str) -> None:
     assert old in GOOD
     assert parse(GOOD.replace(old, new)).fingerprint != parse(GOOD).fingerprint
 
@@ -113,7 +121,7 @@ def test_the_fingerprint_changes_with_every_meaning(old: str, new: str) -> None:
         ('"bag"', '"bagg"', '"bagg"'),
         ('"bag"', '"bagg"', 'did you mean "bag"?'),
         ("number = 6", "nummer = 6", 'did you mean "number"?'),
-        ("number = 6\n", "", "expected number from 1 to 1000, found nothing"),
+        ("number = 6\n", "", "expected number, a whole number from 1 to 1000, found nothing"),
         ("number = 6", "number = 0", "found 0"),
         ("number = 6", "number = 1001", "found 1001"),
         ("number = 6", "number = true", "found true"),
@@ -135,10 +143,10 @@ def test_the_fingerprint_changes_with_every_meaning(old: str, new: str) -> None:
         ('source = "article_id"', "source = 4", "found 4"),
     ],
 )
-def test_what_is_wrong_is_refused_naming_file_and_line(old: str, new: str, says: str) -> None:
+def test_invalid_fields_are_refused_with_file_and_line(old: str, new: str, says: str) -> None:
     before, _, after = GOOD.partition(old)
     assert old not in after
-    # where a key is missing, the table that lacks it
+    # the line of a missing key is that of its table
     line = (before if new else before[: before.rindex("[fields")]).count("\n") + 1
     text = before + new + after
     message = refusal(text)
@@ -151,7 +159,7 @@ def test_a_spec_without_fields_is_refused() -> None:
     assert "expected a table [fields.user]" in refusal("[fields]\nuser = 3\n")
 
 
-def test_the_line_of_a_key_is_where_its_statement_begins() -> None:
+def test_the_line_of_a_key_is_the_first_line_of_its_statement() -> None:
     where = SpecText("m", 'a = """\n[b]\n"""\n\n# c = 1\n[b]\nc = [\n 1,\n]\n"d e".f = 2\n')
     assert where.line_of("a") == 1
     assert where.line_of("b") == 6
@@ -164,13 +172,18 @@ def test_the_line_of_a_key_is_where_its_statement_begins() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("", r"t\.toml:1: expected period_s, the length of a period, found none"),
+        ("", r"t\.toml:1: expected period_s from 1 to .*, found nothing"),
         ("period_s = 0", r"t\.toml:4: expected period_s from 1 to"),
         ("period_s = 60\nof = 3", r"t\.toml:5: .*of"),
     ],
 )
-def test_a_period_says_how_long_it_is(more: str, said: str) -> None:
+def test_a_period_needs_a_valid_length(more: str, said: str) -> None:
     text = f'[fields.now]\nnumber = 1\ntransform = "period"\n{more}'
     where = SpecText("t.toml", text)
     with pytest.raises(SpecError, match=said):
         parse_fields(where.tables(), where)
+
+
+def test_the_plain_id_of_a_number_equals_the_compiled_one() -> None:
+    for number in range(LAST_NUMBER + 1):
+        assert number_id(number) == field_id(NUMBER_ROW, number)

@@ -52,7 +52,7 @@ def _records(name: str) -> list[Record]:
 def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> None:
     where = SpecText("m", _SPEC.format(policy=policy.value, window_s=WINDOW_S[policy]))
     fields = parse_fields(where.tables(), where)
-    assert fields.label == LabelPolicy(policy, WINDOW_S[policy] * 1000)
+    assert fields.label == LabelPolicy(policy, WINDOW_S[policy])
     reader = ChunkReader(fields)
     streams = {EventSide.IMPRESSIONS: _records("impressions"), EventSide.CLICKS: _records("clicks")}
     nexts = dict.fromkeys(streams, 0)

@@ -1,4 +1,4 @@
-"""Model specs: what is ready to run loads, and whatever is wrong is refused by file and line."""
+"""Shipped specs load, and an invalid spec is refused with file and line."""
 
 import re
 from pathlib import Path
@@ -43,22 +43,22 @@ alpha = 0.1
 @pytest.mark.parametrize(
     ("name", "width"), [("news", 2), ("news_ids", 3), ("news_window", 2), ("demo", 2)]
 )
-def test_the_specs_that_are_ready_to_run_load(name: str, width: int) -> None:
+def test_a_shipped_spec_loads(name: str, width: int) -> None:
     spec = load_spec(MODELS / f"{name}.toml")
     assert spec.name == name
     assert spec.width == width
 
 
 @pytest.mark.parametrize(("name", "weight"), [("news_fm", 2), ("news_deepfm", 3), ("news_dcn", 3)])
-def test_a_row_is_as_wide_as_weight_and_vector_and_what_steps_them(name: str, weight: int) -> None:
+def test_a_row_has_the_floats_of_weight_vector_and_optimizer_state(name: str, weight: int) -> None:
     spec = load_spec(MODELS / f"{name}.toml")
     assert spec.name == name
     assert spec.width == weight + 8 * 2
-    # the inputs are those of the linear model, so all of them can learn its examples
+    # the inputs of the linear model, so that all of them can learn its examples
     assert spec.fields.fingerprint == load_spec(MODELS / "news.toml").fields.fingerprint
 
 
-def test_the_policies_of_the_news_specs_are_what_they_are_named_for() -> None:
+def test_the_news_specs_have_the_policies_in_their_names() -> None:
     policies = {
         name: load_spec(MODELS / f"{name}.toml").fields.label
         for name in ("news", "news_ids", "news_window")
@@ -71,7 +71,7 @@ def test_the_policies_of_the_news_specs_are_what_they_are_named_for() -> None:
     assert load_spec(MODELS / "news_ids.toml").statistics == ()
 
 
-def test_a_good_spec_has_its_parts() -> None:
+def test_a_spec_has_the_parts_of_its_text() -> None:
     spec = parse_spec(GOOD, "m.toml")
     assert spec.architecture == "logistic_regression"
     assert [each.name for each in spec.statistics] == ["item_rate", "both"]
@@ -116,7 +116,7 @@ def test_a_good_spec_has_its_parts() -> None:
         ('name = "m"', 'name = "m"\ndimensions = 4', 3, "architecture"),
     ],
 )
-def test_what_is_wrong_is_refused_by_file_and_line(
+def test_an_invalid_spec_is_refused_with_file_and_line(
     old: str, new: str, line: int, expected: str
 ) -> None:
     _assert_refused(GOOD, old, new, line, expected)
@@ -156,7 +156,7 @@ most_rows = 1_000_000
 )
 
 
-def test_how_far_a_model_may_grow_is_in_its_spec() -> None:
+def test_a_spec_declares_admission_and_expiry() -> None:
     spec = parse_spec(GROWING, "m.toml")
     assert spec.admission == Admission("count", ("item", "tags"), 3, 64, 4, 0.01)
     assert (spec.expiry.after_s, spec.expiry.most_rows) == (30 * 86_400, 1_000_000)
@@ -165,7 +165,7 @@ def test_how_far_a_model_may_grow_is_in_its_spec() -> None:
     assert drawn == Admission("probability", ("tags",), probability=0.5)
 
 
-def test_without_such_sections_every_id_has_a_row_for_ever() -> None:
+def test_a_spec_without_admission_and_expiry_keeps_every_row() -> None:
     spec = parse_spec(GOOD, "m.toml")
     assert spec.admission is None
     assert not spec.expiry
@@ -177,7 +177,7 @@ def test_without_such_sections_every_id_has_a_row_for_ever() -> None:
         ("[admission]", "[admision]", 33, "admission"),
         ('kind = "count"', 'kind = "cuont"', 34, 'did you mean "count"?'),
         ('kind = "count"', "", 33, "kind one of count, probability"),
-        ("sightings = 3", "", 33, "sightings, a whole number 2 to 250"),
+        ("sightings = 3", "", 33, "sightings, a whole number from 2 to 250"),
         ("sightings = 3", "sightings = 1", 35, "2 to 250"),
         ("sightings = 3", "sightings = 2.5", 35, "2 to 250"),
         ("sightings = 3", "sightings = true", 35, "2 to 250"),
@@ -199,31 +199,31 @@ def test_without_such_sections_every_id_has_a_row_for_ever() -> None:
             "probability from 1e-06 to 1",
         ),
         ("after_days = 30", "after_days = 0", 38, "0.0001 to 36500"),
-        ("after_days = 30", "after_days = 0.02", 38, "0.02083 at least, the label's window"),
+        ("after_days = 30", "after_days = 0.02", 38, "at least 0.02083, the label's window"),
         ("after_days = 30", "after_day = 30", 38, 'did you mean "after_days"?'),
         ("most_rows = 1_000_000", "most_rows = 0", 39, "1 to 1000000000000"),
         ("most_rows = 1_000_000", "most_rows = 1e6", 39, "a whole number"),
         ("after_days = 30\nmost_rows = 1_000_000", "", 37, "after_days or most_rows"),
     ],
 )
-def test_growth_that_is_wrong_is_refused_by_file_and_line(
+def test_an_invalid_admission_or_expiry_is_refused_with_file_and_line(
     old: str, new: str, line: int, expected: str
 ) -> None:
     _assert_refused(GROWING, old, new, line, expected)
 
 
-def test_an_admission_with_nothing_to_admit_is_refused() -> None:
+def test_an_admission_without_ids_to_admit_is_refused() -> None:
     text = '[model]\nname = "m"\n[fields.hour]\nnumber = 1\ntransform = "hour"\n'
     with pytest.raises(SpecError, match=r"m\.toml:6: expected a field of transform id"):
         parse_spec(text + '[admission]\nkind = "count"\nsightings = 2\n', "m.toml")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"absent\.toml"):
         load_spec(tmp_path / "absent.toml")
 
 
-def test_the_fingerprint_is_of_the_meaning() -> None:
+def test_the_fingerprint_covers_the_meaning_and_not_the_text() -> None:
     fingerprint = parse_spec(GOOD, "m.toml").fingerprint
     same = "# a comment\n" + GOOD.replace("alpha = 0.1", "alpha = 0.10\nbeta = 1.0")
     assert parse_spec(same, "elsewhere.toml").fingerprint == fingerprint
@@ -237,7 +237,7 @@ def test_the_fingerprint_is_of_the_meaning() -> None:
         assert parse_spec(GOOD.replace(old, new), "m.toml").fingerprint != fingerprint
 
 
-def test_growth_is_part_of_the_fingerprint_by_its_meaning() -> None:
+def test_the_fingerprint_covers_admission_and_expiry() -> None:
     fingerprint = parse_spec(GROWING, "m.toml").fingerprint
     written_out = GROWING.replace("sightings = 3", 'sightings = 3\nfields = ["tags", "item"]')
     written_out = written_out.replace("sightings = 3", "sightings = 3\nhashes = 4")
@@ -262,10 +262,8 @@ def test_growth_is_part_of_the_fingerprint_by_its_meaning() -> None:
         ("demo", "0000a66e7493ce03"),
     ],
 )
-def test_specs_that_stores_were_made_from_keep_their_fingerprint(
-    name: str, fingerprint: str
-) -> None:
-    """It may only change with what the spec says: else no process would start on its store."""
+def test_a_shipped_spec_keeps_its_fingerprint(name: str, fingerprint: str) -> None:
+    """With another one, no process would start on an existing store."""
     assert load_spec(MODELS / f"{name}.toml").fingerprint == fingerprint
 
 
@@ -296,7 +294,7 @@ decay_per_day = 0.1
 )
 
 
-def test_a_deep_model_has_its_parts() -> None:
+def test_a_deep_spec_has_the_parts_of_its_text() -> None:
     spec = parse_spec(DEEP, "m.toml")
     structure, optimizers = spec.structure, spec.optimizers
     assert (structure.dimensions, structure.layers, structure.mini_batch) == (8, (16, 8), 128)
@@ -319,7 +317,7 @@ def test_a_deep_model_has_its_parts() -> None:
         ('architecture = "din"', 'architecture = "module"\nmodule = "some.where:Model"'),
     ],
 )
-def test_whoever_means_another_network_has_another_fingerprint(old: str, new: str) -> None:
+def test_another_network_has_another_fingerprint(old: str, new: str) -> None:
     changed = DEEP.replace(old, new, 1)
     assert parse_spec(changed, "m.toml").fingerprint != parse_spec(DEEP, "m.toml").fingerprint
 
@@ -335,13 +333,13 @@ def test_whoever_means_another_network_has_another_fingerprint(old: str, new: st
         ('history = "tags"', 'history = "item"', 6, "naming a bag"),
         ('target = "item"', 'target = "tags"', 7, "single-valued"),
         ('target = "item"', "", 1, "target"),
-        ('architecture = "din"', 'architecture = "module"', 1, "module, a name"),
+        ('architecture = "din"', 'architecture = "module"', 1, "module naming a class"),
         ('name = "adam"', 'name = "adma"', 36, "adam"),
         ('name = "adam"', "l1 = 1.0", 36, "epsilon"),
         ("[optimizer.dense]", "[optimizer.dens]", 38, "dense"),
     ],
 )
-def test_what_is_wrong_with_a_deep_model_is_refused_by_line(
+def test_an_invalid_deep_spec_is_refused_with_its_line(
     old: str, new: str, line: int, expected: str
 ) -> None:
     _assert_refused(DEEP, old, new, line, expected)
@@ -358,7 +356,7 @@ def test_what_is_wrong_with_a_deep_model_is_refused_by_line(
         (".dense", "negative_rate = 0.1", "negative_rate lets examples weigh more"),
     ],
 )
-def test_coin_is_refused_where_it_would_cut_one_outcome_more_than_the_other(
+def test_coin_is_refused_where_it_would_clip_one_outcome_more_than_the_other(
     group: str, more: str, why: str
 ) -> None:
     model = 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\n'
