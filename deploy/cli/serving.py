@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from headrace.deploy.cli.model_sources import both, frozen
 from headrace.deploy.cli.options import (
     REDIS,
     Host,
@@ -21,6 +20,7 @@ from headrace.deploy.cli.options import (
 )
 from headrace.deploy.cli.serving_score import score
 from headrace.deploy.errors import BadOption
+from headrace.deploy.model_sources import both, frozen
 
 app = typer.Typer(help="Serve predictions.", no_args_is_help=True)
 app.command()(score)

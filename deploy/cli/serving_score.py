@@ -107,7 +107,7 @@ def score(
 def _model_at(
     stack: ExitStack, model: Path | None, snapshot: str | None, redis: str
 ) -> "StoreModel | SnapshotModel":
-    from headrace.deploy.cli.model_sources import frozen, opened
+    from headrace.deploy.model_sources import frozen, opened
 
     models: list[StoreModel | SnapshotModel] = [
         *opened(stack, [model] if model else [], redis),
