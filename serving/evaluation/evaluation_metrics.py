@@ -1,7 +1,7 @@
-"""What evaluation tells Prometheus.
+"""Prometheus metrics of evaluation.
 
-WindowMetrics of windows are gauges, and what is published bounds them: of each alias all windows
-whole, and slices of the longest settled window alone. Everything else is about evaluation itself.
+The metrics of windows are gauges. Their number is bounded: every window of each alias, and slices
+of the longest settled window only. The other metrics are about the process itself.
 """
 
 from __future__ import annotations
@@ -25,33 +25,36 @@ if TYPE_CHECKING:
 _LABELS = ("model", "alias", "window", "until", "slice")
 _FIGURES = {
     "auc_ratio": ("auc", "Area under the ROC curve."),
-    "auc_error_ratio": ("auc_error", "The AUC is exact to within this."),
+    "auc_error_ratio": ("auc_error", "Bound of the error of the AUC."),
     "request_auc_ratio": ("request_auc", "Mean AUC within requests that have both labels."),
     "log_loss_nats": ("log_loss", "Mean negative log likelihood."),
     "normalized_entropy_ratio": (
         "normalized_entropy",
-        "Log loss over that of always answering the mean click rate.",
+        "Log loss divided by that of the mean click rate.",
     ),
-    "calibration_ratio": ("calibration", "Clicks expected over clicks that came."),
-    "ctr_ratio": ("ctr", "Clicks over scored impressions."),
+    "calibration_ratio": ("calibration", "Expected clicks divided by clicks."),
+    "ctr_ratio": ("ctr", "Clicks divided by scored impressions."),
     "ctr_predicted_ratio": ("ctr_predicted", "Mean score."),
     "score_drift_ratio": (
         "score_drift",
-        "Population stability index of the scores against the window before.",
+        "Population stability index of the scores against the previous window.",
     ),
-    "score_difference_ratio": ("difference", "Mean of score served less score at learning."),
-    "score_distance_ratio": ("distance", "Mean of the absolute value of that."),
-    "shown_impressions": ("shown", "Impressions of the window that have an outcome."),
-    "scored_impressions": ("scored", "Those of them that have a score."),
-    "given_scores": ("given", "Scores given in the window, with and without outcome."),
-    "clicks": ("clicks", "Scored impressions that were clicked."),
-    "sample_ratio": ("sample", "Share of the window's requests that were looked at."),
+    "score_difference_ratio": ("difference", "Mean of served score minus score at learning."),
+    "score_distance_ratio": (
+        "distance",
+        "Mean absolute difference of served score and score at learning.",
+    ),
+    "shown_impressions": ("shown", "Impressions of the window with an outcome."),
+    "scored_impressions": ("scored", "Impressions of the window with an outcome and a score."),
+    "given_scores": ("given", "Scores in the window, with and without outcome."),
+    "clicks": ("clicks", "Scored impressions with a click."),
+    "sample_ratio": ("sample", "Share of the window's requests that were evaluated."),
 }
-"""Name without its prefix -> attribute of `WindowMetrics`, and what it is."""
+"""Name without its prefix -> attribute of `WindowMetrics`, and help."""
 
 
 class EvaluationCollector(Collector):
-    """The figures of one model as they were last published, and how evaluation stands."""
+    """The last published metrics of one model, and the state of the evaluation."""
 
     def __init__(
         self, model: str, keeper: EvaluationAgent, feed: Callable[[], FeedFigures]
@@ -59,7 +62,7 @@ class EvaluationCollector(Collector):
         self._model, self._keeper, self._feed = model, keeper, feed
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand now."""
+        """Yield the current metrics."""
         figures = _exported(self._keeper.figures)
         for name, (attribute, text) in _FIGURES.items():
             family = GaugeMetricFamily(f"headrace_evaluation_{name}", text, labels=_LABELS)
@@ -91,24 +94,26 @@ class EvaluationCollector(Collector):
         feed, evaluation = self._feed(), self._keeper.evaluation
         rows = CounterMetricFamily(
             "headrace_evaluation_rows",
-            "Examples, scores and predictions read, sampled or not, by this process.",
+            "Examples, scores and predictions that this process read, sampled or not.",
             labels=("model", "kind"),
         )
         for kind in ("examples", "scores", "predictions"):
             rows.add_metric((self._model, kind), getattr(feed, kind))
         yield rows
-        yield self._counter("unusable_predictions", "Predictions left out.", feed.unusable)
-        yield self._counter("aborts", "Transactions not written, and begun again.", feed.aborts)
+        yield self._counter(
+            "unusable_predictions", "Invalid predictions that were ignored.", feed.unusable
+        )
+        yield self._counter("aborts", "Transactions aborted and repeated.", feed.aborts)
         yield self._gauge(
-            "active", "1 where the windows are kept, 0 in a process that stands by.",
+            "active", "1 in the process that computes the windows, 0 in a standby.",
             float(evaluation is not None),
         )  # fmt: skip
         if evaluation is None:
             return
-        yield self._counter("late_rows", "Rows whose minute was closed.", evaluation.late)
-        yield self._gauge("open_panes", "Minutes that await clicks.", len(evaluation.open))
+        yield self._counter("late_rows", "Rows of closed minutes.", evaluation.late)
+        yield self._gauge("open_panes", "Minutes that wait for clicks.", len(evaluation.open))
         yield self._gauge(
-            "open_rows", "Rows of these minutes.",
+            "open_rows", "Rows of the minutes that wait for clicks.",
             sum(pane.rows for pane in list(evaluation.open.values())),
         )  # fmt: skip
         reached_ms = evaluation.reached_ms()

@@ -1,7 +1,7 @@
-"""Evaluation as a process: a feeder in a thread of its own, and Faust's event loop beside it.
+"""Runs evaluation as a process: a feeder thread, and the event loop of Faust.
 
-Any number of these share the work of one model: the feeders share the partitions, and one of the
-processes folds what all of them feed. When it dies, another one takes its table over.
+Any number of processes share the work for a model. Their feeders share the partitions, and one of
+the processes folds the rows of all feeders. If it dies, another takes over its table.
 """
 
 from __future__ import annotations
@@ -52,49 +52,49 @@ _ROWS_DAYS = 1
 _DAY_MS = 24 * 3600 * 1000
 _STOP_POLL_S = 0.05
 _LEAST_WAIT_MS = 60_000
-"""Beyond the label's window: how far out of order events may be without being late."""
+"""Time beyond the label's window for events that are out of order."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """What may differ between two processes that evaluate the same model, but for the sample."""
+    """Settings that may differ between processes of one model, except for the sample."""
 
     instance: str = ""
-    """A name that stays over restarts: what was this process's is given back at once."""
+    """Stable over restarts: the process then gets its partitions back at once."""
     metrics_port: int = 0
     """0: no metrics are served."""
     sample: float = 1.0
-    """Share of the requests that are looked at. The same in all processes of a model; it may be
-    changed, and figures say the least share of their windows."""
+    """Share of requests to evaluate. It must be the same in all processes of a model. It may be
+    changed; metrics report the smallest share of their window."""
     predictions: str = TOPIC
-    """The topic of what was served; made if there is none."""
+    """The topic of served predictions; created if it is missing."""
     publish_s: float = 5.0
-    """Between two publications of what changed."""
+    """Interval between publications."""
     wait_ms: int | None = None
-    """From an impression to when its click must have come: the label's window and a minute."""
+    """Time for clicks after an impression; None: the label's window and a minute."""
     windows: Windows = field(default_factory=Windows)
     pace: FeedPace = field(default_factory=FeedPace)
 
 
 def group_of(model: str) -> str:
-    """Return the name of a model's evaluation, which its groups and topics begin with."""
+    """Return the prefix of the groups and topics of a model's evaluation."""
     return f"headrace.{model}.evaluation"
 
 
 def rows_topic(model: str) -> str:
-    """Return the topic of what a model's feeders have gathered."""
+    """Return the topic that a model's feeders write."""
     return f"evaluation-rows.{model}"
 
 
 def run_evaluation(
     settings: EvaluationSettings, kafka: KafkaSettings, spec: ModelSpec, stop: threading.Event
 ) -> None:
-    """Evaluate until `stop` is set; then write what was gathered, commit, and leave.
+    """Evaluate until `stop` is set; then write the collected rows, commit, and end.
 
-    Raises EvaluationError and the errors of ingest.errors, which an operator has to look at.
+    Raises EvaluationError and errors of ingest.errors that need an operator.
     """
     if not 0.0 < settings.sample <= 1.0:
-        raise EvaluationError(f"--sample: expected more than 0, at most 1, found {settings.sample}")
+        raise EvaluationError(f"--sample: expected more than 0, at most 1, got {settings.sample}")
     _quiet()
     topics, sources = _topics(settings, kafka, spec.name)
     rules = rules_of(settings, spec)
@@ -133,7 +133,7 @@ def run_evaluation(
 
 
 def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> EvaluationRules:
-    """Return the rules that follow from a model's spec and what is published."""
+    """Return the rules that follow from the model spec and the windows."""
     wait_ms = settings.wait_ms or spec.fields.label.window_ms + _LEAST_WAIT_MS
     return EvaluationRules(
         fields=spec.fields.slice_by,
@@ -156,21 +156,21 @@ def evaluation_topics(model: str, replicas: int = AS_THE_BROKER_SAYS) -> tuple[T
 
 
 def _quiet() -> None:
-    """Of Faust's life only what is amiss, unless more than the usual was asked for."""
+    """Silence Faust's info messages at the default log level."""
     if logging.getLogger().getEffectiveLevel() == logging.INFO:
         for name in ("faust", "aiokafka", "mode"):
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class _EvaluationExit:
-    """Why the process ends: it was told to, or a part of it failed."""
+    """The end of the process: by request or by an error."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop, self._leaving = stop, threading.Event()
         self.failure: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
-        """End with this error, unless there is one already."""
+        """End with this error, unless there is an earlier one."""
         if self.failure is None:
             self.failure = error
         self._leaving.set()
@@ -181,7 +181,7 @@ class _EvaluationExit:
 
     @property
     def near(self) -> bool:
-        """Whether it is time to leave."""
+        """Whether the process should end."""
         return self._stop.is_set() or self._leaving.is_set()
 
 
@@ -202,10 +202,10 @@ class _FeederThread(threading.Thread):
         self.figures = FeedFigures()
 
     def run(self) -> None:
-        """Feed until it is time to leave."""
+        """Feed until the process ends."""
         try:
             self._feed()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for the thread
+        except BaseException as error:  # noqa: BLE001 - `run_evaluation` raises it
             self._ending.fail(error)
 
     def _feed(self) -> None:
@@ -249,7 +249,7 @@ async def _run_app(
     await app.start()
     try:
         while not ending.near:
-            # asked rather than awaited: an event of threads cannot wake an event loop
+            # polled, because a threading.Event cannot wake an event loop
             await asyncio.sleep(_STOP_POLL_S)
             if app.crashed:
                 ending.fail(app.crash_reason or EvaluationError("Faust's worker crashed"))
@@ -260,14 +260,14 @@ async def _run_app(
 def _topics(
     settings: EvaluationSettings, kafka: KafkaSettings, model: str
 ) -> tuple[FeedTopics, tuple[str, ...]]:
-    """Make evaluation's topics; return all topics, and the partitions that are evaluated."""
+    """Create evaluation's topics; return all topics, and the partitions to evaluate."""
     examples, scores = examples_topic(model), scores_topic(model)
     counts = partition_counts(kafka, (examples, scores))
     missing = [name for name in (examples, scores) if name not in counts]
     if missing:
         raise EvaluationError(
-            f"expected topics {examples} and {scores}, found no {', '.join(missing)}: "
-            "they are made by the joiner and the learner of this model"
+            f"expected topics {examples} and {scores}, got no {', '.join(missing)}: "
+            "start the joiner and the learner of this model, which create them"
         )
     ensure_topics(kafka, evaluation_topics(model))
     predictions = settings.predictions

@@ -1,25 +1,25 @@
-"""Evaluator as a function of a log of rows: which minutes are open, which are closed, and how.
+"""Folds a log of rows into minutes, exactly once, with all state in a table.
 
-`Evaluator` folds messages (`rows.py`) one after another and says, for each, what is to be written
-to a table: in this order, keys and values of three kinds.
+`Evaluator` folds messages (`messages.py`) in order. For each message it returns the writes to a
+table, which must be applied in this order:
 
-    rows/<offset>   the message as it was folded: its rows that belong to minutes still open
-    pane/<minute>   the summary of a minute that is closed
-    state           up to which offset this is, and which minutes are closed
+    rows/<offset>   the message as folded: its rows in minutes that are still open
+    pane/<minute>   the summary of a closed minute
+    state           the offset of this state, and the closed minutes
     past            one summary of all minutes that are older than any window
 
-A message is folded if and only if its `rows/` is in the table, or `state` is past it; that is one
-write, so there is nothing in between. Closing minutes takes several writes and `state` decides:
-summaries count once a `state` says that their minute is closed, and rows are removed only after it.
-So whoever reads the table after a crash, at whatever write it came, has folded every message once,
-and a message that comes again changes nothing. That the table is written in order, and that its
-reader sees a beginning of what was written, is all that is asked of it.
+A message counts as folded if its `rows/` is in the table, or if `state` is past it. That is a
+single write, so there is no state in between. Closing minutes takes several writes, and `state` is
+decisive: a summary counts once `state` has closed its minute, and rows are removed only afterwards.
+A process that restores the table after a crash, after any write, has therefore folded every message
+once, and a repeated message changes nothing. The table must keep the order of writes, and a reader
+must see a prefix of them. Nothing else is required.
 
-When a minute is closed is a matter of event time alone. Each source (a partition of a topic) says
-which time it has reached; the least of them, less `wait`, is what has passed. A source at its end
-is taken to go on as wall time does, never to "now", so history that is replayed faster than it
-happened waits for the slowest reader. Wall time is what the messages say it was, and a gap between
-two of them counts for little: while nobody evaluates, no time passes.
+Event time alone closes minutes. Each source (a partition of a topic) reports the time it has
+reached. The smallest of these times, minus `wait_ms`, is the time that has passed. A source at its
+end advances with the wall clock, but never jumps to "now". A replay that is faster than the
+original events thus waits for the slowest reader. Wall time comes from the messages, and a long gap
+between two of them counts for ten seconds at most: no time passes while no process evaluates.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 _LONGEST_STEP_MS = 10_000
-"""Of wall time between two messages: more is the time that nobody evaluated."""
+"""Longest wall time between two messages that counts; the rest is time without evaluation."""
 _NEVER = -(1 << 62)
 _STATE, _PAST, _ROWS, _PANE = "state", "past", "rows/", "pane/"
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRules:
-    """What must be the same for every process that evaluates a model."""
+    """Rules that must be the same in all processes that evaluate a model."""
 
     fields: tuple[str, ...] = ()
     """Raw fields to slice by: those that the model spec keeps in the examples."""
     pane_ms: int = 60_000
-    """The least window; all others are made of it."""
+    """The smallest window; all others consist of it."""
     wait_ms: int = 31 * 60_000
-    """Until a click must have come: the label's window, and a minute for events out of order."""
+    """Time for clicks: the label's window, and a minute for events out of order."""
     hold_ms: int = 10 * 60_000
-    """From a prediction to its impression, at most."""
+    """Longest time from a prediction to its impression."""
     keep_ms: int = 120 * 60_000
-    """Closed panes are kept so long: twice the longest window, since drift compares two."""
+    """Retention of closed panes: twice the longest window, because drift compares two."""
     most_values: int = 20
-    """Of each field are told apart within a pane."""
+    """Values per field with a slice of their own within a pane."""
 
 
 class TableWrite(NamedTuple):
@@ -77,33 +77,33 @@ class TableWrite(NamedTuple):
 
 
 class EvaluationState(msgspec.Struct, array_like=True):
-    """What is known besides rows and panes."""
+    """State besides rows and panes."""
 
     offset: int = -1
-    """The last message in it."""
+    """The last folded message."""
     closed_ms: int = _NEVER
     """Minutes that begin before this are closed."""
     late: int = 0
-    """EvaluationRows that came when their minute was closed."""
+    """Rows that arrived after their minute was closed."""
     standings: dict[str, tuple[int | None, int | None]] = {}
-    """Of each source the time it has reached, and the observed time at which it came to its end."""
+    """By source: the event time reached, and the observed time at which its end was reached."""
     now_ms: int | None = None
     """Wall time of the last message."""
     observed_ms: int = 0
-    """Wall time that passed while somebody evaluated."""
+    """Wall time that passed during evaluation."""
     first_ms: int | None = None
-    """The first event time that any source had reached: where one begins that had nothing yet."""
+    """The first event time of any source: the start of a source that is still empty."""
 
 
 class ClosedMinutes(msgspec.Struct, array_like=True):
-    """All that is older than any window."""
+    """Summary of all minutes that are older than any window."""
 
     before_ms: int
     summary: bytes
 
 
 class Evaluator:
-    """Folds messages of rows; `sources` are all that a minute waits for before it is closed."""
+    """Folds messages of rows. A minute is closed once all `sources` have passed it."""
 
     def __init__(self, rules: EvaluationRules, sources: Iterable[str]) -> None:
         self.rules = rules
@@ -113,13 +113,13 @@ class Evaluator:
         self.closed: dict[int, PaneSummary] = {}
         self.past = PaneSummary()
         self._past_before_ms = _NEVER
-        self._needed_until_ms: dict[int, int] = {}  # by offset: closed so far, it may go
-        # of open minutes as they were last summed, and what was summed
+        self._needed_until_ms: dict[int, int] = {}  # by offset: removed once minutes are closed
+        # by open minute: its last summary, and the row counts behind it
         self._summaries: dict[int, tuple[tuple[object, ...], PaneSummary]] = {}
         self._owed: list[TableWrite] = []
 
     def restore(self, table: Iterable[tuple[str, bytes]]) -> None:
-        """Go on from what was written to the table, by this process or another."""
+        """Restore the state that this process or another wrote to the table."""
         found = dict(table)
         if _STATE in found:
             self.state = msgspec.msgpack.decode(found[_STATE], type=EvaluationState)
@@ -136,26 +136,26 @@ class Evaluator:
                     self._owed.append(TableWrite(key, None))
             elif key.startswith(_ROWS):
                 offset, rows = int(key.removeprefix(_ROWS)), messages.unpack(found[key])
-                # what it says of time and of late rows is in the state, if that is later
+                # a later state includes the message's times and late rows
                 self._take(offset, rows, in_state=offset <= saved)
-        # what a crash cut short is done again before anything else is folded
+        # repeat what a crash interrupted before folding new messages
         self._owed += self._drop_rows(saved)
         self._owed += self._forget(self.state.closed_ms - self.rules.keep_ms) + self._close()
 
     @property
     def late(self) -> int:
-        """EvaluationRows that came when their minute was closed."""
+        """Rows that arrived after their minute was closed."""
         return self.state.late
 
     @property
     def folded(self) -> int:
-        """The last offset that was folded; -1: none."""
+        """The last folded offset; -1 before the first."""
         return self.state.offset
 
     def fold(self, offset: int, message: bytes) -> list[TableWrite]:
-        """Fold one message; return what is to be written, in this order.
+        """Fold one message; return the writes in order.
 
-        Nothing is folded if the message was. Raises UnreadableRows.
+        A message that was folded before changes nothing. Raises UnreadableRows.
         """
         writes, self._owed = self._owed, []
         if offset <= self.state.offset:
@@ -166,11 +166,11 @@ class Evaluator:
         return writes + self._close()
 
     def summaries(self, enough: Callable[[], bool] = lambda: False) -> dict[int, PaneSummary]:
-        """Return the summary of each minute as it stands, by its begin; not of those long past.
+        """Return the current summary of each retained minute by its begin.
 
-        An open minute is summed anew if it changed. Once there is `enough` of that, those that are
-        left stand as they were summed before: the newest minute is never one of them, and the next
-        to be summed is the one that waits longest.
+        An open minute is summarized again if it changed. Once `enough` returns True, the remaining
+        minutes keep their last summary. The newest minute is always current, and the others take
+        turns: the one with the oldest summary is next.
         """
         opened = [begin for begin in self.open if begin >= self.state.closed_ms]
         age = {begin: place for place, begin in enumerate(self._summaries)}
@@ -185,7 +185,7 @@ class Evaluator:
         return self.closed | dict(sorted(found.items()))
 
     def reached_ms(self) -> int | None:
-        """Return the event time that all sources have passed; None while one was not heard of."""
+        """Return the event time that all sources have passed; None before all have reported."""
         reached = []
         for source in self._sources:
             time_ms, ended_ms = self.state.standings.get(source, (None, None))
@@ -201,7 +201,7 @@ class Evaluator:
     # ---------------------------------------------------------------- taking rows in
 
     def _in_time(self, rows: EvaluationRows) -> EvaluationRows:
-        """Return the message without the rows whose minute is closed."""
+        """Return the message without the rows of closed minutes."""
         closed = self.state.closed_ms
         shown, clicked, scored, served = _tables(rows)
         on_time = [table["time_ms"] >= closed for table in (shown, clicked, scored, served)]
@@ -219,7 +219,7 @@ class Evaluator:
         )
 
     def _take(self, offset: int, rows: EvaluationRows, *, in_state: bool) -> None:
-        """Put the rows of a message into their minutes, but for those of minutes closed since."""
+        """Add the rows of a message to their minutes, except to closed ones."""
         shown, clicked, scored, served = _tables(rows)
         hashes = rows.slice_hashes(len(self.rules.fields))
         closed, hold_ms = self.state.closed_ms, self.rules.hold_ms
@@ -244,14 +244,14 @@ class Evaluator:
             self._note(offset, rows)
 
     def _end_of_last(self, table: Table) -> int:
-        """Return the end of the last minute that there are rows of."""
+        """Return the end of the last minute with rows."""
         if not len(table):
             return _NEVER
         last = int(table["time_ms"].max())
         return last // self.rules.pane_ms * self.rules.pane_ms + self.rules.pane_ms
 
     def _note(self, offset: int, rows: EvaluationRows) -> None:
-        """Take in what a message says of its sources, of wall time, and of rows left out."""
+        """Record a message's sources, wall time and late rows."""
         state = self.state
         step = 0 if state.now_ms is None else rows.now_ms - state.now_ms
         observed_ms = state.observed_ms + min(max(step, 0), _LONGEST_STEP_MS)
@@ -283,7 +283,7 @@ class Evaluator:
         return pane
 
     def _by_pane(self, table: Table, least_ms: int) -> Iterator[tuple[int, Mask]]:
-        """Yield the minutes that the rows are of, from one on, and which rows each has."""
+        """Yield each minute from `least_ms` on, with the mask of its rows."""
         begins = table["time_ms"] // self.rules.pane_ms * self.rules.pane_ms
         for begin in np.unique(begins[begins >= least_ms]).tolist():
             yield begin, begins == begin
@@ -291,7 +291,7 @@ class Evaluator:
     # ---------------------------------------------------------------- closing
 
     def _close(self) -> list[TableWrite]:
-        """Close the minutes whose clicks must have come; return what is to be written."""
+        """Close the minutes whose time for clicks is over; return the writes."""
         reached = self.reached_ms()
         if reached is None:
             return []
@@ -302,7 +302,7 @@ class Evaluator:
             return []
         writes = []
         for begin in ready:
-            if begin >= self.state.closed_ms:  # else only its predictions were held
+            if begin >= self.state.closed_ms:  # otherwise it is closed, and holds predictions only
                 self.closed[begin] = self._summarize(begin, self.open[begin])
                 writes.append(TableWrite(_key(begin), panes.pack(self.closed[begin])))
                 self._summaries.pop(begin, None)
@@ -317,7 +317,7 @@ class Evaluator:
         return writes + self._forget(closed_ms - self.rules.keep_ms)
 
     def _drop_rows(self, saved: int) -> list[TableWrite]:
-        """Remove the messages that nobody needs, of those up to the offset of the written state."""
+        """Remove messages that are no longer needed, up to the offset of the written state."""
         done_ms = self.state.closed_ms
         needed = self._needed_until_ms.items()
         done = [each for each, until_ms in needed if until_ms <= done_ms and each <= saved]
@@ -326,7 +326,7 @@ class Evaluator:
         return [TableWrite(f"{_ROWS}{offset:020d}", None) for offset in done]
 
     def _forget(self, before_ms: int) -> list[TableWrite]:
-        """Add to the past what no window needs any more."""
+        """Move minutes that no window needs any more to the past."""
         old = [begin for begin in sorted(self.closed) if begin < before_ms]
         if not old:
             return []
@@ -337,7 +337,7 @@ class Evaluator:
         return writes + [TableWrite(_key(begin), None) for begin in old]
 
     def _summarize(self, begin_ms: int, pane: OpenPane) -> PaneSummary:
-        latest_ms = begin_ms + self.rules.pane_ms  # an impression may be a little before its answer
+        latest_ms = begin_ms + self.rules.pane_ms  # an impression may precede its prediction
         near = [
             begin
             for begin in sorted(self.open)
@@ -352,7 +352,7 @@ class Evaluator:
         if before is not None and before[0] == there:
             return before[1]
         made = summarize(pane, around, self.rules.fields, self.rules.most_values)
-        self._summaries.pop(begin_ms, None)  # the last to be summed is the last in the dictionary
+        self._summaries.pop(begin_ms, None)  # keep the dictionary in order of summarizing
         self._summaries[begin_ms] = there, made
         return made
 

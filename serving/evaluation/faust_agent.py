@@ -1,16 +1,18 @@
-"""The Faust application: one agent that folds rows, one table that holds what must survive.
+"""The Faust application of evaluation: an agent that folds rows, and a table that survives.
 
-Faust brings what a keyed, stateful aggregation needs of Kafka: a consumer group whose members take
-over from each other, and a table that is a dictionary here and a compacted topic there. What is
-done with both is `fold.py`, which knows neither.
+Faust provides a consumer group whose members take over from each other, and a table that is a
+dictionary in memory and a compacted topic in Kafka. `Evaluator` uses both without depending on
+Faust.
 
-How Faust is used, and why so. Rows are one partition, and so is the table: they fall to the same
-member. The agent acknowledges a message when its writes are queued; Faust commits an offset after
-Kafka has all that was queued before. Rows are written in transactions, so the consumer must not
-read what was aborted, which Faust asks of Kafka only in its exactly-once mode; that mode is not
-used, nor are windowed tables (they do not expire after a recovery), tables written from timers
-(refused) and Faust's own web server. The store is memory: a recovery reads the changelog, which is
-as long as what is open.
+The rows topic and the table have one partition each, so the same member gets both. The agent
+acknowledges a message once its writes are queued, and Faust commits an offset after Kafka has all
+earlier writes. The table is in memory: a recovery reads the changelog, whose size is that of the
+open minutes.
+
+Feeders write rows in transactions, so the consumer must not read aborted ones. Faust sets that
+isolation level only in its exactly-once mode. Here the level is set directly, because that mode is
+not used. Windowed tables (they do not expire after a recovery), writes from timers (Faust refuses
+them) and Faust's web server are not used either.
 """
 
 from __future__ import annotations
@@ -42,22 +44,22 @@ log = logging.getLogger(__name__)
 
 TABLE = "state"
 _SHARE = 0.1
-"""Of the time goes into summing open minutes anew; what is left of them waits for its turn."""
+"""Share of time for summarizing open minutes. The remaining minutes wait for their turn."""
 _SESSION_S = 10.0
-"""So long is a dead member missed before another one takes over."""
+"""Time after which another member takes over from a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What the application goes by."""
+    """Settings of the application."""
 
     name: str
-    """Of the consumer group; the changelog is named after it."""
+    """Name of the consumer group, and prefix of the changelog's."""
     model: str
     rows_topic: str
     results_topic: str
     instance: str
-    """A name that stays over restarts: the group then gives the partition back at once."""
+    """Stable over restarts: the group then returns the partition at once."""
     publish_s: float
     rules: EvaluationRules
     windows: Windows
@@ -65,12 +67,12 @@ class AgentSettings:
 
 
 def changelog_topic(name: str) -> str:
-    """Return the topic that backs the table."""
+    """Return the changelog topic of the table."""
     return f"{name}-{TABLE}-changelog"
 
 
 class EvaluationAgent:
-    """The evaluation of this process, as long as the rows fall to it."""
+    """The evaluation in this process while it is assigned the rows."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -79,7 +81,7 @@ class EvaluationAgent:
         self._published: dict[str, bytes] = {}
 
     def of(self, table: Mapping[bytes, bytes]) -> Evaluator:
-        """Return the evaluation; made from the table, if it is new here."""
+        """Return the evaluation; restored from the table on the first call."""
         if self.evaluation is None:
             self.evaluation = Evaluator(self._settings.rules, self._settings.sources)
             self.evaluation.restore((key.decode(), value) for key, value in table.items())
@@ -89,11 +91,11 @@ class EvaluationAgent:
         return self.evaluation
 
     def forget(self) -> None:
-        """The rows are no longer ours."""
+        """Drop the evaluation: the rows were assigned to another process."""
         self.evaluation, self.figures, self._published = None, [], {}
 
     def changed(self) -> dict[str, bytes | None]:
-        """Return what is to be published since this was last asked; None: it is no more."""
+        """Return the changes since the last call, by key; None: remove the key."""
         if self.evaluation is None:
             return {}
         settings = self._settings
@@ -120,7 +122,7 @@ def make_app(
     failed: Callable[[Exception], None],
     data_directory: str,
 ) -> faust.App:
-    """Return the application. `failed` is told why the agent cannot go on: it folds no more."""
+    """Return the application. `failed` takes the error that ends the agent."""
     app = faust.App(settings.name, **_configuration(settings, kafka, data_directory))
     app.transport = _Committed(app.conf.broker_consumer, app)
     raw: dict[str, Any] = {"key_type": bytes, "value_type": bytes}
@@ -135,7 +137,7 @@ def make_app(
             try:
                 _apply(table, keeper.of(table).fold(event.message.offset, event.value))
             except Exception as error:  # noqa: BLE001 - the process ends with it
-                # not acknowledged: whoever comes next meets the same message
+                # not acknowledged: the next process gets the same message
                 failed(_explained(error, settings, event.message.offset))
                 return
             await unacknowledged.ack(event)
@@ -146,7 +148,7 @@ def make_app(
             await results.send(key=key.encode(), value=value)
 
     async def on_revoked(*sent: Any, **_: Any) -> None:
-        revoked = sent[1]  # the application is the first
+        revoked = sent[1]  # sent[0] is the application
         if any(partition.topic == settings.rows_topic for partition in revoked):
             keeper.forget()
 
@@ -170,12 +172,12 @@ def _explained(error: Exception, settings: AgentSettings, offset: int) -> Except
 
 
 class _CommittedThread(driver.AIOKafkaConsumerThread):
-    """Faust's consumer, which reads only what was committed."""
+    """Faust's consumer with the isolation level `read_committed`."""
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
         if not hasattr(consumer, "_isolation_level"):
-            raise EvaluationError("expected an aiokafka whose consumer has an isolation level")
+            raise EvaluationError("expected an aiokafka consumer with _isolation_level, got none")
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - read when it starts
         return consumer
 
@@ -208,7 +210,7 @@ def _configuration(
         "store": "memory://",
         "stream_wait_empty": False,
         "table_standby_replicas": 0,
-        # headrace makes its topics and says how: Faust's are of one replica
+        # headrace creates the topics: Faust's would have one replica
         "topic_allow_declare": False,
         "topic_disable_leader": True,
         "topic_partitions": 1,
@@ -226,14 +228,14 @@ _KNOWN = frozenset(
 
 
 def _credentials(client: Mapping[str, str]) -> Any:
-    """Return how Faust's client is let in: what librdkafka is told, in its terms."""
+    """Translate librdkafka's settings of authentication for Faust's client."""
     unknown = [key for key in client if key.startswith(("sasl.", "ssl.")) and key not in _KNOWN]
     protocol = client.get("security.protocol", "plaintext").upper()
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "PLAIN"))
     if unknown or protocol not in {"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}:
         raise EvaluationError(
             f"--kafka-client / HEADRACE_KAFKA_CLIENT: expected settings that evaluation's client "
-            f"knows ({', '.join(sorted(_KNOWN))}), found "
+            f"supports ({', '.join(sorted(_KNOWN))}), got "
             f"{', '.join(sorted(unknown)) or f'security.protocol={protocol}'}"
         )
     context = None

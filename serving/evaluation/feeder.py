@@ -1,13 +1,12 @@
-"""From the topics to the one that evaluation folds: each example, score and prediction once.
+"""Feeds the rows topic of evaluation with each example, score and prediction exactly once.
 
-A feeder reads its share of the partitions of `examples`, `scores` and `predictions`, and writes
-what evaluation needs of them (`rows.py`) together with how far it read, in one Kafka transaction.
-So whatever dies, a batch is in the rows topic once. Any number of feeders share the partitions;
-what they write comes together in the one partition of the rows topic, where all impressions of a
-request meet, whichever partition each came by.
+A feeder reads its share of the partitions of `examples`, `scores` and `predictions`. It writes the
+columns that evaluation needs (`messages.py`), and its offsets, in one Kafka transaction. After any
+crash, a batch is therefore in the rows topic once. Any number of feeders share the partitions. They
+all write to the single partition of the rows topic, where the impressions of a request meet.
 
-Kafka's consumer is read here by confluent-kafka and not by Faust, since this is the side where the
-rate is high: a Faust agent takes some thousand messages a second, and a prediction is a message.
+The feeder uses confluent-kafka and not Faust, because the rate is high here: a Faust agent takes a
+few thousand messages a second, and every prediction is a message.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FeedTopics:
-    """What a feeder reads and writes."""
+    """Topics that a feeder reads and writes."""
 
     examples: str
     scores: str
@@ -56,27 +55,27 @@ class FeedTopics:
 
 @dataclass(frozen=True, slots=True)
 class FeedPace:
-    """How a feeder shares its time."""
+    """Batching and retries of a feeder."""
 
     gather_ms: int = 200
-    """How long rows are gathered: evaluation has one write to its table for each message."""
+    """Time to collect rows for a message. Each message costs evaluation a write to its table."""
     most_rows: int = 20_000
-    """In one message: some hundred kilobytes."""
+    """Rows of a message: a few hundred kilobytes."""
     heartbeat_ms: int = 1_000
-    """At least so often the wall time is told, by which sources that are at their end go on."""
+    """Longest time between messages. Their wall time advances sources at their end."""
     give_up_s: float = 60.0
-    """How long nothing can be written before this is an error."""
+    """Time without a successful write after which the feeder fails."""
 
 
 @dataclass(slots=True)
 class FeedFigures:
-    """Running totals, for the metrics."""
+    """Running totals for the metrics."""
 
     examples: int = 0
     scores: int = 0
     predictions: int = 0
     unusable: int = 0
-    """Predictions that could not be read, or whose score is no probability."""
+    """Predictions that cannot be decoded, or with a score outside 0 to 1."""
     aborts: int = 0
 
 
@@ -84,7 +83,7 @@ _prediction = msgspec.json.Decoder(ServedPrediction)
 
 
 class Feeder:
-    """Reads the partitions that fall to it. Not safe for use from several threads."""
+    """Feeds from the assigned partitions. Not safe for use from several threads."""
 
     def __init__(
         self,
@@ -112,13 +111,13 @@ class Feeder:
         self.figures = FeedFigures()
 
     def step(self, timeout_s: float) -> None:
-        """Do everything once.
+        """Run each step once.
 
-        1. place   begin a gained partition where the last transaction ended
-        2. gather  what came from Kafka
-        3. write   rows and offsets, if due; on an abort go back to the last commit
+        1. place   start a gained partition at its last committed offset
+        2. gather  collect rows from Kafka
+        3. write   rows and offsets, if due; after an abort, return to the last commit
 
-        Raises EvaluationError, and of ingest.errors those that do not mean "again".
+        Raises EvaluationError, and the errors of ingest.errors that are not temporary.
         """
         self._place()
         for happening in self._reader.poll(timeout_s):
@@ -140,7 +139,7 @@ class Feeder:
             self._write()
 
     def finish(self) -> None:
-        """Write what was gathered."""
+        """Write the collected rows."""
         if self._positions:
             self._write()
 
@@ -167,7 +166,7 @@ class Feeder:
         self._ours.discard(lost.source)
         self._unplaced.discard(lost.source)
         if lost.source in self._positions:
-            # another feeder reads these again: whoever commits them twice counts them twice
+            # another feeder reads these again: a commit here would count them twice
             self._go_back()
 
     def _gather(self, record: Record) -> None:
@@ -224,14 +223,14 @@ class Feeder:
         self._since_ms, self._failing_since_ms = now_ms, None
 
     def _failed(self, error: TransactionAborted | KafkaUnreachable) -> None:
-        """Go back to what is written for sure. Raises `error` once it has been so for too long."""
+        """Return to the last commit. Raises `error` after `give_up_s` without success."""
         self.figures.aborts += 1
         now_ms = self._now_ms()
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
         if now_ms - self._failing_since_ms > self._pace.give_up_s * 1000:
             raise error
-        log.warning("not written, going back to the last commit: %s", error)
+        log.warning("cannot write rows, returning to the last commit: %s", error)
         self._rest(0.1)
         self._go_back()
 

@@ -1,14 +1,14 @@
-"""What evaluation needs of examples, scores and predictions, as bytes: the topic that it folds.
+"""Messages of the rows topic: the parts of examples, scores and predictions that evaluation needs.
 
-Examples and scores come in batches, predictions one by one, all partitioned by impression; figures
-within a request need all impressions of a request in one place. So what is needed of them is taken
-out, thinned by request, and written to one partition, a message for some tenths of a second. Ids
-become 64-bit hashes, by the hash that ids of rows are made with. Texts that impressions are sliced
-by are hashes as well, and a message names those in it.
+Examples and scores arrive in batches, predictions one by one, all partitioned by impression. But
+metrics within a request need all its impressions in one place. The feeders therefore extract the
+necessary columns, sample by request, and write to a single partition, one message every few tenths
+of a second. Ids become 64-bit hashes, with the hash of row ids. Values to slice by become hashes,
+too, and the message lists their texts.
 
-A message is MessagePack (msgspec) around four tables of fixed width, so that neither side loops
-over impressions. It also says how its sources stand: the time that each had reached, and whether
-there was no more to read. What evaluation does is a function of these messages and nothing else.
+A message is MessagePack (msgspec) around four tables of fixed width, so neither side loops over
+impressions. It also has the position of its sources: the time that each has reached, and whether
+it was at its end. Evaluation is a function of these messages and nothing else.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LEARNED = "learned"
-"""Name of the scores that the learner gave, where those served have their alias."""
+"""Alias of the scores that the learner gave."""
 BY_NAME = "by-name"
-"""In place of the alias, where the model was asked by its name."""
+"""Alias of predictions whose request named the model."""
 LONGEST_TEXT = 100
-"""Characters of a value that impressions are sliced by; what is longer is cut."""
+"""Characters of a value to slice by. Longer values are truncated."""
 
 SHOWN = np.dtype([("id", "<u8"), ("request", "<u8"), ("time_ms", "<i8"), ("label", "u1")])
 CLICKED = np.dtype([("id", "<u8"), ("time_ms", "<i8")])
@@ -49,48 +49,47 @@ SERVED = np.dtype([("id", "<u8"), ("time_ms", "<i8"), ("score", "<f8"), ("series
 
 
 class UnreadableRows(ValueError):
-    """A message of the rows topic is not one that this version wrote."""
+    """A message of the rows topic has another format."""
 
 
 class ServedPrediction(msgspec.Struct, frozen=True):
-    """What evaluation reads of a message of the topic `predictions`."""
+    """The fields of a message of the topic `predictions` that evaluation reads."""
 
     impression_id: str
     model: str
     alias: str
-    """Empty if the model was asked by its name."""
+    """Empty if the request named the model."""
     score: float
     time: int
-    """Milliseconds: when it was shown or asked for, on the clock of the events."""
+    """Event time of the candidate or the request, in ms."""
     request_id: str | None = None
 
 
 class EvaluationRows(msgspec.Struct, array_like=True):
-    """EvaluationRows of many impressions, in the order they are to be folded."""
+    """Rows of many impressions, in the order to fold them."""
 
     format: int = FORMAT
     now_ms: int = 0
-    """Wall time of whoever wrote it."""
+    """Wall time of the writer."""
     sample: float = 1.0
-    """Share of the requests that are in it."""
+    """Share of the requests in the message."""
     standings: dict[str, tuple[int | None, bool]] = {}
-    """Of sources: the event time that each has reached, if any, and whether it was at its end."""
+    """By source: the event time reached, if any, and whether the source was at its end."""
     shown: bytes = b""
     slices: bytes = b""
-    """(n, fields) <u8: for each row of `shown` the hash of its value of each field."""
+    """(n, fields) <u8: for each row of `shown`, the hash of its value in each field."""
     texts: dict[int, str] = {}
-    """The values behind these hashes."""
+    """The values behind the hashes."""
     clicked: bytes = b""
     scored: bytes = b""
     served: bytes = b""
     series: list[str] = []
     """The aliases that `served` numbers."""
     late: int = 0
-    """EvaluationRows that were left out because their minute was closed. 0 where it was written
-    first."""
+    """Rows left out because their minute was closed; 0 in the feeder's message."""
 
     def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
-        """Return one of the tables as a read-only array."""
+        """Return a table as a read-only array."""
         return np.frombuffer(blob, kind)
 
     def slice_hashes(self, fields: int) -> Hashes:
@@ -104,26 +103,26 @@ _unpack = msgspec.msgpack.Decoder(EvaluationRows)
 
 
 def pack(rows: EvaluationRows) -> bytes:
-    """Return the bytes of a message."""
+    """Encode a message."""
     return _pack.encode(rows)
 
 
 def unpack(blob: bytes) -> EvaluationRows:
-    """Return what `pack` was given. Raises UnreadableRows."""
+    """Decode a message. Raises UnreadableRows."""
     try:
         rows = _unpack.decode(blob)
     except msgspec.DecodeError as error:
         raise UnreadableRows(f"rows of evaluation: expected MessagePack, found {error}") from error
     if rows.format != FORMAT:
         raise UnreadableRows(
-            f"rows of evaluation: expected format {FORMAT}, found {rows.format}: "
+            f"rows of evaluation: expected format {FORMAT}, got {rows.format}: "
             "another version of headrace wrote them"
         )
     return rows
 
 
 class RowsBuilder:
-    """EvaluationRows that are being gathered for the next message."""
+    """Collects rows for the next message."""
 
     def __init__(self, fields: Sequence[str], sample: float) -> None:
         self._fields, self._sample = tuple(fields), sample
@@ -134,7 +133,7 @@ class RowsBuilder:
         self._scored: list[Table] = []
         self._served: list[ServedPrediction] = []
         self.size = 0
-        """EvaluationRows so far."""
+        """Rows so far."""
 
     def examples(self, batch: Examples) -> None:
         """Add a batch of examples."""
@@ -156,14 +155,14 @@ class RowsBuilder:
         self.size += int(kept.sum())
 
     def scores(self, batch: Scores) -> None:
-        """Add a batch of scores; one that is no probability is left out."""
+        """Add a batch of scores. Scores outside 0 to 1 are left out."""
         ids = hash_strings(batch.impression_ids)
         kept = _kept(_requests(batch.request_ids, ids), self._sample) & _sound(batch.scores)
         self._scored.append(_table(SCORED, ids[kept], batch.event_ms[kept], batch.scores[kept]))
         self.size += int(kept.sum())
 
     def prediction(self, made: ServedPrediction) -> bool:
-        """Add it, unless it is outside the sample; False if its score is no probability."""
+        """Add a prediction, if it is sampled; return False if its score is outside 0 to 1."""
         if not 0.0 <= made.score <= 1.0:
             return False
         identity = made.request_id if made.request_id is not None else made.impression_id
@@ -173,7 +172,7 @@ class RowsBuilder:
         return True
 
     def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> EvaluationRows:
-        """Return what was gathered, and begin anew."""
+        """Return the collected rows, and start over."""
         names = sorted({_series(made.alias) for made in self._served})
         numbers = {name: number for number, name in enumerate(names)}
         served = _table(
@@ -207,18 +206,18 @@ class RowsBuilder:
 
 
 def _series(alias: str) -> str:
-    """Return what an alias is called here: nobody's scores pass for the learner's."""
+    """Return the name of an alias here. An alias `learned` must not pass for the learner."""
     return f"{LEARNED}-alias" if alias == LEARNED else alias or BY_NAME
 
 
 def _requests(request_ids: pa.StringArray, ids: Hashes) -> Hashes:
-    """Return the hash of each request; an impression without one is a request of its own."""
+    """Return the hash of each request. An impression without a request is one by itself."""
     alone = request_ids.is_null().to_numpy(zero_copy_only=False)
     return np.where(alone, ids, hash_strings(request_ids))
 
 
 def _kept(requests: Hashes, sample: float) -> npt.NDArray[np.bool_]:
-    """Return which requests are in the sample: the same for everybody who knows their ids."""
+    """Return the mask of sampled requests. It depends on their ids only."""
     kept: npt.NDArray[np.bool_] = (requests >> np.uint64(11)) * 2.0**-53 < sample
     return kept
 

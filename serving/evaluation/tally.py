@@ -1,13 +1,13 @@
-"""Sums over scored impressions that add up: of minutes to hours, of partitions to a whole.
+"""Additive sums over scored impressions: minutes add up to hours, partitions to a total.
 
-Every figure of a window is computed from a `Tally`, and the tally of two sets of impressions is the
-sum of theirs. All of it is whole numbers: scores fall into bins of their logit, and what is summed
-(losses, scores, AUCs of requests) is rounded once, for each impression or request, to `UNIT`. So
-merging is associative and commutative to the bit, and a recount in any other order agrees.
+Every metric of a window is computed from a `Tally`, and the tally of two sets of impressions is the
+sum of their tallies. All values are integers: scores fall into bins of their logit, and summands
+(losses, scores, AUCs of requests) are rounded once, per impression or request, to `UNIT`. Merging
+is therefore associative and commutative to the bit, and a recount in any other order agrees.
 
-A histogram knows of two scores in one bin no more than that they are close. It counts them as a
-tie; they may be right or wrong by half. So the AUC of a histogram is off by at most half the share
-of pairs that fall into one bin, which the histogram itself can count: `auc_error`.
+A histogram cannot order two scores in one bin. It counts them as a tie, which may be wrong by half.
+The AUC of a histogram is thus off by at most half the share of pairs within one bin, which the
+histogram can count: `auc_error`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 BINS_PER_LOGIT = 64
 """Two scores in one bin differ in their odds by less than 1.6 %."""
 UNIT = float(1 << 32)
-"""What is summed is rounded to 1 / UNIT: a window of a billion is right to a billionth each."""
+"""Summands are rounded to 1 / UNIT: an error of a billionth each, even over a billion of them."""
 _LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, as in `learner.validation.progressive`."""
+"""Smallest distance of probabilities from 0 and 1, as in `learner.validation.progressive`."""
 _ZERO = 1 << 12
-"""The bin of logit 0: bins count from the least score that there can be."""
+"""The bin of logit 0. Bins count from the smallest possible score."""
 
 
 def _none() -> Longs:
@@ -45,31 +45,31 @@ def _none() -> Longs:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What is known of a set of impressions that were scored and have an outcome."""
+    """Sums over a set of impressions with a score and an outcome."""
 
     keys: Longs = field(default_factory=_none)  # (k,) ascending: 2 * bin + label
     counts: Longs = field(default_factory=_none)  # (k,) impressions
     score_sum: int = 0
-    """In 1 / UNIT, as are all sums."""
+    """In 1 / UNIT, as all sums."""
     loss_sum: int = 0
     requests: int = 0
-    """Requests that have both labels."""
+    """Requests with both labels."""
     request_auc_sum: int = 0
     compared: int = 0
-    """Impressions that were scored by the learner, too."""
+    """Impressions that the learner scored, too."""
     difference_sum: int = 0
-    """Score served less score at learning."""
+    """Served score minus score at learning."""
     distance_sum: int = 0
-    """Its absolute value."""
+    """Absolute difference."""
 
     @property
     def impressions(self) -> int:
-        """How many there are."""
+        """Count of impressions."""
         return int(self.counts.sum())
 
     @property
     def clicks(self) -> int:
-        """How many of them were clicked."""
+        """Count of clicked impressions."""
         return int(self.counts[self.keys % 2 == 1].sum())
 
     def __eq__(self, other: object) -> bool:
@@ -85,7 +85,7 @@ class Tally:
 
     @property
     def sums(self) -> tuple[int, ...]:
-        """All that is summed, in the order of the fields."""
+        """All sums, in the order of the fields."""
         return (
             *(self.score_sum, self.loss_sum, self.requests, self.request_auc_sum),
             *(self.compared, self.difference_sum, self.distance_sum),
@@ -93,15 +93,15 @@ class Tally:
 
 
 class MeasuredValues:
-    """Scored impressions with all that a tally sums, of which any part can be tallied.
+    """Scored impressions of which any subset can be tallied.
 
-    What is dear is done once and not for each slice: logarithms, and the order within requests.
+    The expensive steps are done once for all slices: logarithms, and the order within requests.
     """
 
     def __init__(
         self, labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None
     ) -> None:
-        """All (n,); `learned`: the score at learning, NaN where it is unknown."""
+        """All arrays have shape (n,). `learned`: the score at learning, NaN if unknown."""
         self.order = np.lexsort((scores, requests))
         self._labels, self._scores = labels[self.order], scores[self.order]
         self._requests = requests[self.order]
@@ -114,7 +114,7 @@ class MeasuredValues:
         self._differences = _fixed(np.where(self._compared, self._scores - known, 0.0))
 
     def tally(self, chosen: npt.NDArray[np.bool_] | None = None) -> Tally:
-        """Return the tally of the impressions chosen (n,), or of all."""
+        """Return the tally of the chosen impressions, mask of shape (n,), or of all."""
         mine = slice(None) if chosen is None else chosen[self.order]
         histogram = np.bincount(self._keys[mine])
         keys = np.flatnonzero(histogram)
@@ -134,12 +134,12 @@ class MeasuredValues:
 
 
 def tally(labels: Labels, scores: Floats, requests: Hashes, learned: Floats | None = None) -> Tally:
-    """Return the tally of n impressions; `learned`: their score at learning, NaN if unknown."""
+    """Return the tally of n impressions. `learned`: their score at learning, NaN if unknown."""
     return MeasuredValues(labels, scores, requests, learned).tally()
 
 
 def bins(scores: Floats) -> Longs:
-    """Return the bin of each score: of its logit, in steps of 1 / BINS_PER_LOGIT."""
+    """Return the bin of each score's logit, in steps of 1 / BINS_PER_LOGIT."""
     kept = np.clip(scores, _LEAST, 1.0 - _LEAST)
     logits = np.log(kept) - np.log1p(-kept)
     found: Longs = np.floor(logits * BINS_PER_LOGIT).astype(np.int64) + _ZERO
@@ -147,7 +147,7 @@ def bins(scores: Floats) -> Longs:
 
 
 def merge(tallies: Sequence[Tally]) -> Tally:
-    """Return the tally of all their impressions, in whatever order they come."""
+    """Return the tally of all impressions. The order of the tallies does not matter."""
     if len(tallies) == 1:
         return tallies[0]
     keys, place = np.unique(
@@ -161,9 +161,9 @@ def merge(tallies: Sequence[Tally]) -> Tally:
 
 
 def auc(of: Tally) -> tuple[float, float]:
-    """Return the AUC and by how much it may be off; NaN without both labels.
+    """Return the AUC and the bound of its error; NaN without both labels.
 
-    Pairs of one bin count half. The bound holds for every arrangement of scores within the bins.
+    Pairs within one bin count half. The bound holds for every order of scores within the bins.
     """
     positive = of.keys % 2 == 1
     places, place = np.unique(of.keys // 2, return_inverse=True)
@@ -181,10 +181,11 @@ def auc(of: Tally) -> tuple[float, float]:
 
 
 def score_drift(now: Tally, before: Tally) -> float:
-    """Return the population stability index of the scores against those before.
+    """Return the population stability index of the scores against the previous scores.
 
-    Over tenths of the scores before: sum of (p - q) * ln(p / q) (Siddiqi, "Credit Risk Scorecards",
-    2006, ch. 8); under 0.1 is calm by custom, over 0.25 a shift. NaN if either has no scores.
+    The sum of (p - q) * ln(p / q) over deciles of the previous scores (Siddiqi, "Credit Risk
+    Scorecards", 2006, ch. 8). By convention, below 0.1 is stable and above 0.25 is a shift. NaN if
+    either side has no scores.
     """
     if not (now.impressions and before.impressions):
         return float("nan")
@@ -200,7 +201,7 @@ def score_drift(now: Tally, before: Tally) -> float:
 
 
 def value_drift(now: Mapping[str, int], before: Mapping[str, int]) -> float:
-    """Return the population stability index of a field's values, given how often each came."""
+    """Return the population stability index of a field's values, given their counts."""
     names = sorted({*now, *before})
     if not (sum(now.values()) and sum(before.values())):
         return float("nan")
@@ -211,7 +212,7 @@ def value_drift(now: Mapping[str, int], before: Mapping[str, int]) -> float:
 
 
 def _stability(now: Floats, before: Floats) -> float:
-    # half an impression more in each group: one that is empty on one side is not infinite
+    # add half an impression to each group: an empty group would make the index infinite
     p, q = ((each + 0.5) / (each + 0.5).sum() for each in (now, before))
     return float(((p - q) * np.log(p / q)).sum())
 

@@ -1,11 +1,11 @@
-"""One minute of impressions: their rows while it is open, and what remains of it when it is closed.
+"""One minute of impressions (a pane): rows while it is open, a summary once it is closed.
 
-A minute (a pane) is open until the clicks of its impressions must have come. Until then its rows
-are kept and its figures computed from them anew, so that what is published of it is always right
-for what is known. Then only its summary stays: tallies, whole and by value of each sliced field.
+A pane is open until the time for clicks is over. Until then its rows are kept and its metrics are
+computed from them again, so that the published metrics match all known events. Afterwards only the
+summary remains: tallies of all impressions and of each slice.
 
-An impression counts once, and so does its score: the first one that the learner gave it, and the
-earliest that each alias served for it. Values of a field that are rare in the pane share one slice.
+An impression counts once, with one score per name: the first score of the learner, and the earliest
+one that each alias served. Rare values of a field share one slice.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     Slice = tuple[str, str]
 
 WHOLE: Slice = ("", "")
-"""The slice of all impressions; the others are a field and its value."""
+"""The slice of all impressions. Other slices are a field and a value."""
 OTHER = "*other"
-"""In place of values that are too rare to be told apart."""
+"""Stands for all rare values."""
 MISSING = "*absent"
-"""In place of a value that the event does not have."""
+"""Stands for a missing value."""
 
 
 @dataclass(slots=True)
 class OpenPane:
-    """The rows of an open pane, in the order they came."""
+    """The rows of an open pane, in order of arrival."""
 
     sample: float = 1.0
     shown: list[Table] = field(default_factory=list)
@@ -50,22 +50,22 @@ class OpenPane:
     clicked: list[Table] = field(default_factory=list)
     scored: list[Table] = field(default_factory=list)
     served: dict[str, list[Table]] = field(default_factory=dict)
-    """By alias, of the predictions that were made in this minute."""
+    """Predictions of this minute by alias."""
     _earliest: dict[str, tuple[int, tuple[Hashes, Floats]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
-        """How many it keeps."""
+        """Count of rows, including predictions."""
         kept = (*self.shown, *self.clicked, *self.scored)
         return sum(map(len, kept)) + self.predictions
 
     @property
     def predictions(self) -> int:
-        """How many of them are predictions."""
+        """Count of predictions."""
         return sum(len(table) for tables in list(self.served.values()) for table in tables)
 
     def earliest(self, alias: str) -> tuple[Hashes, Floats]:
-        """Return the ids that an alias served, ascending, and the score that each got first."""
+        """Return the ids that an alias served, ascending, and the earliest score of each."""
         tables = self.served.get(alias, ())
         known = self._earliest.get(alias)
         if known is None or known[0] != len(tables):
@@ -77,32 +77,32 @@ class OpenPane:
 
 @dataclass(frozen=True, slots=True)
 class PaneScores:
-    """Scores of one name: the learner's, or an alias's."""
+    """Scores of the learner or of an alias."""
 
     given: int = 0
-    """Impressions that got one in this time, whether they were shown or not."""
+    """Impressions scored in this pane, shown or not."""
     tallies: Mapping[Slice, Tally] = field(default_factory=dict)
-    """Of the impressions shown in this time that have one."""
+    """Tallies of the impressions of this pane that have a score."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaneSummary:
-    """What remains of a pane, or of many: it adds up, see `combine`."""
+    """Summary of one pane or several. Additive, see `combine`."""
 
     sample: float = 1.0
-    """Share of requests that were looked at: the least of what was added up."""
+    """Share of requests that were evaluated: the smallest of the panes."""
     seen: Mapping[Slice, tuple[int, int]] = field(default_factory=dict)
-    """Impressions shown, and those of them that were clicked."""
+    """Counts of impressions and clicks."""
     series: Mapping[str, PaneScores] = field(default_factory=dict)
 
 
 def summarize(
     pane: OpenPane, around: Sequence[OpenPane], fields: Sequence[str], most_values: int
 ) -> PaneSummary:
-    """Return the summary of a pane as it stands.
+    """Return the current summary of a pane.
 
-    `around`: the panes, in order of time, whose predictions may be of its impressions; itself one
-    of them. `most_values`: of each field, the others are one slice.
+    around: panes in order of time, including this one, whose predictions may belong to its
+    impressions. most_values: values per field with a slice of their own.
     """
     shown = _joined(pane.shown, SHOWN)
     ids, place = np.unique(np.ascontiguousarray(shown["id"]), return_index=True)
@@ -131,7 +131,7 @@ def summarize(
 
 
 def combine(summaries: Iterable[PaneSummary]) -> PaneSummary:
-    """Return the summary of all their impressions, in whatever order they come."""
+    """Return the summary of all impressions. The order of the summaries does not matter."""
     summaries = list(summaries)
     seen: dict[Slice, tuple[int, int]] = {}
     given: dict[str, int] = {}
@@ -156,7 +156,7 @@ def combine(summaries: Iterable[PaneSummary]) -> PaneSummary:
 
 
 def narrowed(summary: PaneSummary, most_values: int) -> PaneSummary:
-    """Return it with the most frequent values of each field, and the rest of them in one slice."""
+    """Return a summary with the most frequent values of each field, and the rest in one slice."""
     ranked: dict[str, list[tuple[int, str]]] = {}
     for (name, value), (shown, _) in summary.seen.items():
         if name and value != OTHER:
@@ -173,7 +173,7 @@ def narrowed(summary: PaneSummary, most_values: int) -> PaneSummary:
 
 
 def whole(summary: PaneSummary) -> PaneSummary:
-    """Return it without its slices."""
+    """Return a summary without its slices."""
     series = {
         alias: PaneScores(
             each.given, {name: one for name, one in each.tallies.items() if name == WHOLE}
@@ -204,7 +204,7 @@ def _renamed(summary: PaneSummary, place: Mapping[Slice, Slice]) -> PaneSummary:
 def _slices(
     hashes: Hashes, texts: Mapping[int, str], fields: Sequence[str], most_values: int
 ) -> dict[Slice, npt.NDArray[np.bool_]]:
-    """Return which impressions are in each slice."""
+    """Return the mask of impressions of each slice."""
     masks = {WHOLE: np.ones(hashes.shape[0], bool)}
     for column, name in enumerate(fields):
         codes, counts = np.unique(hashes[:, column], return_counts=True)
@@ -245,7 +245,7 @@ def _first(table: Table) -> tuple[Hashes, Floats]:
 
 
 def _found(ids: Hashes, scored_ids: Hashes, scores: Floats) -> Floats:
-    """Return the score of each id, NaN where there is none."""
+    """Return the score of each id; NaN without a score."""
     found = np.full(ids.shape[0], np.nan)
     if scored_ids.shape[0]:
         place = np.minimum(np.searchsorted(scored_ids, ids), scored_ids.shape[0] - 1)
@@ -276,11 +276,11 @@ _decoder = msgspec.msgpack.Decoder(_WireSummary)
 
 
 class UnreadableSummary(ValueError):
-    """A value of the table is not a summary that this version wrote."""
+    """A value of the table has another format."""
 
 
 def pack(summary: PaneSummary) -> bytes:
-    """Return a summary as bytes."""
+    """Encode a summary."""
     series = {
         alias: (
             each.given,
@@ -299,13 +299,13 @@ def pack(summary: PaneSummary) -> bytes:
 
 
 def unpack(blob: bytes) -> PaneSummary:
-    """Return what `pack` was given. Raises UnreadableSummary."""
+    """Decode a summary. Raises UnreadableSummary."""
     try:
         wire = _decoder.decode(blob)
     except msgspec.DecodeError as error:
-        raise UnreadableSummary(f"summary: expected MessagePack, found {error}") from error
+        raise UnreadableSummary(f"summary: expected MessagePack, got: {error}") from error
     if wire.format != _FORMAT:
-        raise UnreadableSummary(f"summary: expected format {_FORMAT}, found {wire.format}")
+        raise UnreadableSummary(f"summary: expected format {_FORMAT}, got {wire.format}")
     series = {
         alias: PaneScores(given, {(name, value): _tally(one) for name, value, one in tallies})
         for alias, (given, tallies) in wire.series.items()

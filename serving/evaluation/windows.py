@@ -1,11 +1,10 @@
-"""What is published: figures of windows, whole and by slice, of the learner and of each alias.
+"""Computes and reads the published metrics of windows, by alias and slice.
 
-A window is the sum of its minutes. It ends either where everything is known (`settled`: the clicks
-of its last impression must have come) or with the newest minute, where clicks are still to come
-(`open`: the AUC can be read, the calibration cannot). Drift compares a window with the one of equal
-length before it.
+A window is the sum of its minutes. A `settled` window ends where the time for clicks is over. An
+`open` window ends with the newest minute, whose clicks are incomplete: its AUC is meaningful, its
+calibration is not. Drift compares a window with the previous one of equal length.
 
-What evaluation has published, read by whoever wants it: commands, pages, tests.
+`read_published` reads the metrics back, for commands, pages and tests.
 """
 
 from __future__ import annotations
@@ -38,69 +37,69 @@ SETTLED, OPEN = "settled", "open"
 
 
 class Windows(msgspec.Struct, frozen=True):
-    """Which windows are published."""
+    """The windows to publish."""
 
     lengths_ms: tuple[int, ...] = (60_000, 600_000, 3_600_000)
-    """Each made of whole minutes. The first one tumbles, the others slide by a minute."""
+    """Multiples of a minute. The first window tumbles, the others slide by a minute."""
     most_values: int = 8
-    """Of each field get a slice of their own: what is published is bounded by it."""
+    """Values per field with a slice of their own. Bounds the published metrics."""
 
 
 class WindowMetrics(msgspec.Struct, frozen=True):
-    """One alias over one window in one slice. None: undefined, for lack of impressions or labels.
+    """Metrics of one alias, window and slice. None: undefined, without impressions or labels.
 
-    The names are the contract with whoever reads the topic.
+    The names are the contract with readers of the topic.
     """
 
     model: str
     alias: str
-    """Who gave the scores; "learned": the learner, before it learned the outcome."""
+    """The alias that served the scores; "learned": the learner, before it learned the outcome."""
     window: str
-    """Its length, such as 10m."""
+    """Length, such as 10m."""
     until: str
     """"settled" or "open"."""
     slice: str
     """"all", or field=value."""
     begin_ms: int
     end_ms: int
-    """Event time of the impressions: from, and before."""
+    """Event time of the impressions: up to, exclusive."""
     sample: float
-    """Share of requests that were looked at."""
+    """Share of requests that were evaluated."""
     shown: int
     """Impressions with an outcome."""
     scored: int
-    """Those of them that have a score: the figures below are of these."""
+    """Impressions with an outcome and a score. The metrics below are of these."""
     given: int | None
-    """Scores given in this time, to impressions with and without outcome. Of all slices alone."""
+    """Scores in this window, with and without outcome. In the slice "all" only."""
     clicks: int
     ctr: float | None
-    """Clicks by scored impression."""
+    """Clicks per scored impression."""
     ctr_predicted: float | None
     calibration: float | None
-    """Clicks expected by clicks that came."""
+    """Expected clicks per click."""
     auc: float | None
     auc_error: float | None
-    """The AUC is exact to within this."""
+    """Bound of the AUC's error."""
     request_auc: float | None
-    """Mean of the requests' own."""
+    """Mean AUC of the requests with both labels."""
     requests: int
-    """Requests with both labels, which that is the mean of."""
+    """Requests with both labels."""
     log_loss: float | None
     normalized_entropy: float | None
     score_drift: float | None
-    """Population stability index of the scores against the window before."""
+    """Population stability index of the scores against the previous window."""
     value_drift: dict[str, float]
-    """The same of each sliced field's values. Of all slices alone."""
+    """The same for the values of each sliced field. In the slice "all" only."""
     compared: int
-    """Impressions scored by the learner, too."""
+    """Impressions that the learner scored, too."""
     difference: float | None
-    """Mean of score served less score at learning."""
+    """Mean of served score minus score at learning."""
     distance: float | None
-    """Mean of its absolute value."""
+    """Mean absolute difference."""
 
     @property
     def key(self) -> str:
-        """WindowKey it stands in the compacted topic."""
+        """Key in the compacted topic."""
         return f"{self.model}/{self.alias}/{self.window}/{self.until}/{self.slice}"
 
 
@@ -110,9 +109,9 @@ def figures(
     windows: Windows,
     enough: Callable[[], bool] = lambda: False,
 ) -> list[WindowMetrics]:
-    """Return everything that is to be published of what was folded so far.
+    """Return the metrics to publish.
 
-    `enough`: see `Evaluator.summaries`; windows that are settled are exact all the same.
+    enough: see `Evaluator.summaries`. Settled windows are exact in any case.
     """
     panes = evaluation.summaries(enough)
     if not panes:
@@ -136,7 +135,7 @@ def figures(
 
 
 class WindowKey(msgspec.Struct, frozen=True):
-    """Which window figures are of."""
+    """A window of a model."""
 
     model: str
     window: str
@@ -146,7 +145,7 @@ class WindowKey(msgspec.Struct, frozen=True):
 
 
 def total(evaluation: Evaluator) -> PaneSummary:
-    """Return all that was ever folded, closed or not, without slices where it is long past."""
+    """Return the summary of all folded messages. Minutes long past have no slices."""
     return combine([evaluation.past, *(evaluation.summaries().values())])
 
 
@@ -213,7 +212,7 @@ def _value_drifts(now: PaneSummary, before: PaneSummary) -> dict[str, float]:
     fields = sorted({field for field, _ in now.seen if field})
     found = {}
     for field in fields:
-        # values that only one of the windows tells apart are among the others in both
+        # a value with a slice in only one of the windows counts as OTHER in both
         common = {v for f, v in now.seen if f == field} & {v for f, v in before.seen if f == field}
         counts = [_value_counts(each, field, common - {OTHER}) for each in (now, before)]
         drift = value_drift(*counts)
@@ -246,7 +245,7 @@ def _known(value: float) -> float | None:
 
 
 def _named(length_ms: int) -> str:
-    """Return 90 s as 90s, ten minutes as 10m, an hour as 1h."""
+    """Return 90s for 90 seconds, 10m for ten minutes, 1h for an hour."""
     for unit, size_ms in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if length_ms % size_ms == 0:
             return f"{length_ms // size_ms}{unit}"
@@ -254,13 +253,13 @@ def _named(length_ms: int) -> str:
 
 
 RESULTS = "evaluation"
-"""The compacted topic of all models' figures."""
+"""The compacted topic with the metrics of all models."""
 
 
 def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMetrics]:
-    """Return the figures that were published last, in the order of their keys.
+    """Return the last published metrics in the order of their keys.
 
-    Raises EvaluationError if there is a message that is none, KafkaUnreachable, MissingTopic.
+    Raises EvaluationError for an invalid message, KafkaUnreachable, MissingTopic.
     """
     last: dict[bytes, bytes] = {}
     for record in read_all(kafka, topic):
@@ -271,4 +270,6 @@ def read_published(kafka: KafkaSettings, topic: str = RESULTS) -> list[WindowMet
     try:
         return [msgspec.json.decode(last[key], type=WindowMetrics) for key in sorted(last)]
     except msgspec.DecodeError as error:
-        raise EvaluationError(f"topic {topic}: expected figures of evaluation: {error}") from error
+        raise EvaluationError(
+            f"topic {topic}: expected evaluation metrics, got: {error}"
+        ) from error

@@ -219,7 +219,7 @@ def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> Non
 
 def test_rows_of_another_format_are_refused_by_name() -> None:
     evaluation = Evaluator(RULES, SOURCES)
-    with pytest.raises(UnreadableRows, match="expected format 1, found 9"):
+    with pytest.raises(UnreadableRows, match="expected format 1, got 9"):
         evaluation.fold(0, pack(EvaluationRows(format=9)))
     with pytest.raises(UnreadableRows, match="expected MessagePack"):
         evaluation.fold(0, b"\xc1")
