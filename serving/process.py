@@ -1,4 +1,7 @@
-"""A server as a process: the replicas' threads, the HTTP server, their ports, and a clean end."""
+"""Runs a server as a process: threads of the replicas, the HTTP server, and a clean shutdown.
+
+`run_server` opens the models and serves them; `serve` is the part that worker processes share.
+"""
 
 from __future__ import annotations
 
@@ -50,62 +53,64 @@ __all__ = ["ServerSettings", "SnapshotModel", "StoreModel", "run_server", "serve
 log = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""How long the follower may keep the interpreter from a request that waits for it. Python's default
-of 5 ms would be half of the whole budget of a request."""
+"""Longest time that another thread holds the interpreter while a request waits for it. Python's
+default of 5 ms would be half the latency budget of a request."""
 _LOST_S = 10.0
-"""A log that Kafka has not taken for so long is given up: what waits for it is in memory."""
+"""Time after which the prediction log gives up a writer: unacknowledged messages are in memory."""
 COLLECT_AFTER = 20_000
-"""Objects between two looks for cycles: Python's default of 700 looks several times a request."""
+"""Objects between two garbage collections. Python's default of 700 would collect several times per
+request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What may differ between two servers of the same models."""
+    """Settings that may differ between servers of the same models."""
 
     host: str = "127.0.0.1"
-    """Only this machine, unless said otherwise; another needs tokens, or `anyone`."""
+    """The loopback address by default. Another address needs tokens, or `anyone`."""
     port: int = 8080
-    """0: a free one, which the log names."""
+    """0: a free port, which the log names."""
     tokens: Sequence[str] = field(default=(), repr=False)
-    """Whoever has one may ask for predictions; none: everybody who reaches the port."""
+    """Tokens for predictions; empty: every client that reaches the port is allowed."""
     anyone: bool = False
-    """Whether to listen to other machines without tokens: something in front checks."""
+    """Whether other machines may connect without tokens, because a proxy in front checks."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Alias -> model, to begin with."""
+    """Alias -> model, at the start."""
     admin_tokens: Sequence[str] = field(default=(), repr=False)
-    """Whoever has one may change aliases; none: nobody, unless only this machine can ask."""
+    """Tokens for changes of aliases; empty: changes are allowed on a loopback address only."""
     aliases_file: Path | None = None
-    """Where switched aliases outlive the server; none: they do not."""
+    """File in which switched aliases survive the server; None: they do not."""
     metrics_port: int = 0
-    """A port of its own for metrics; they are also at /metrics. 0: none."""
+    """An extra port for metrics, which are also at /metrics; 0: no extra port."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
-    """Metrics say nothing of events."""
+    """Metrics contain no data of events."""
     drain_ms: int = 0
-    """How long to go on answering once not ready: more than a load balancer's probe interval."""
+    """Time to keep answering while not ready: longer than a load balancer's probe interval."""
     finish_s: int = 5
-    """How long requests under way may take to finish."""
+    """Time for open requests to finish."""
     following: Following = field(default_factory=Following)
     bounds: CacheBounds | None = None
-    """How many rows of each model that follows are held; None: all of them."""
+    """Row cache of each model that follows a store; None: full replicas."""
     limits: RequestLimits = field(default_factory=RequestLimits)
     told_to: KafkaSettings | None = None
-    """Whose topic `status` this server tells how it is, and the page draws; None: no page."""
+    """Kafka with the topic `status`, to which this server reports, and which its page draws; None:
+    no page."""
 
     predictions_to: KafkaSettings | None = None
-    """Whose topic `predictions` has what was served; None: it is not logged."""
+    """Kafka with the topic `predictions`; None: predictions are not logged."""
     predictions_partitions: int = 4
-    """Of that topic, where it is not there yet: as many as `impressions` has."""
+    """Partitions of that topic if it is created: as many as `impressions` has."""
     predictions: PredictionLogSettings = field(default_factory=PredictionLogSettings)
 
 
 class Runnable(Protocol):
-    """What has a thread of its own."""
+    """An object with a thread."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
 
     def stop(self) -> None:
-        """End."""
+        """End the thread."""
 
 
 def run_server(
@@ -114,14 +119,14 @@ def run_server(
     stop: threading.Event,
     listening: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Serve until `stop` is set; then finish what is under way and leave.
+    """Serve until `stop` is set; then drain and end.
 
-    `listening` is told the port once requests are accepted. A model whose first copy fails is
-    refused with the reason, and tried again, as long as there are others. Raises WrongModel if a
-    store's model is of another spec, what the first copy failed of if all models' did,
+    listening: called with the port once requests are accepted. A model whose first copy fails
+    refuses requests with the reason and retries, as long as another model works. Raises WrongModel
+    if the spec of a store's model differs, the error of a first copy if all models fail,
     AddressTaken, BadTokens, BadAlias.
     """
-    tokens_of(settings)  # refused before anything is opened
+    tokens_of(settings)  # fail before opening anything
     registry = new_registry()
     served = ModelRegistry(
         open_models(models, settings.following, settings.bounds, settings.limits, registry),
@@ -147,9 +152,9 @@ def serve(
     broken: Callable[[], bool],
     alone: bool = True,
 ) -> None:
-    """Serve these models on `listener` until `stop` is set or it is `broken`; then leave.
+    """Serve these models on `listener` until `stop` is set or `broken` returns True.
 
-    alone: no other process answers on this socket. Raises AddressTaken, BadTokens.
+    alone: whether no other process answers on this socket. Raises AddressTaken, BadTokens.
     """
     tokens = tokens_of(settings)
     rows = [each.rows for each in served]
@@ -182,7 +187,7 @@ def serve(
 
 
 def tokens_of(settings: ServerSettings) -> Tokens:
-    """Return who may ask. Raises BadTokens if everybody could who is on another machine."""
+    """Return the tokens for predictions. Raises BadTokens if other machines need none."""
     return tokens_for(
         settings.tokens,
         settings.host,
@@ -192,15 +197,15 @@ def tokens_of(settings: ServerSettings) -> Tokens:
 
 
 class _ServerExit:
-    """Whether there is any use in going on."""
+    """Ends the server once all of its models have failed."""
 
     def __init__(self, rows: Sequence[LocalRows]) -> None:
         self._rows = rows
         self.failure: StoreError | None = None
-        """What the server ends with."""
+        """The error that ends the server."""
 
     def broken(self) -> bool:
-        """Return whether there is no model left that is answered, or will be."""
+        """Return whether all models have failed."""
         failures = [each.failure for each in self._rows if each.failure is not None]
         if len(failures) == len(self._rows):
             self.failure = failures[0]
@@ -210,15 +215,15 @@ class _ServerExit:
 def _beside(
     settings: ServerSettings, models: ModelRegistry, metrics: RequestMetrics
 ) -> list[Shadows | PredictionLog]:
-    """Return who is told of every answer."""
+    """Return the observers of answers."""
     logs: list[PredictionLog] = []
     kafka = settings.predictions_to
     if kafka is not None:
-        impatient = replace(kafka, lost_timeout_s=_LOST_S)
+        short_timeout = replace(kafka, lost_timeout_s=_LOST_S)
 
         def open_writer() -> Writer:
             ensure_predictions(kafka, settings.predictions_partitions)
-            return KafkaWriter(impatient)
+            return KafkaWriter(short_timeout)
 
         logs.append(PredictionLog(settings.predictions, open_writer, metrics.logged))
     return [*logs, Shadows(models, metrics.shadowed, logs)]
@@ -238,7 +243,7 @@ def _page_of(kafka: KafkaSettings | None) -> Iterator[StatusReader | None]:
 
 @contextlib.contextmanager
 def running(threads: Sequence[Runnable]) -> Iterator[None]:
-    """Let these run as long as this lasts."""
+    """Run the threads within the context."""
     for each in threads:
         each.start()
     try:
@@ -250,7 +255,7 @@ def running(threads: Sequence[Runnable]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quick_switches() -> Iterator[None]:
-    """Let threads take turns quickly, as long as this lasts."""
+    """Shorten the interpreter's switch interval within the context."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:

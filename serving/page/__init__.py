@@ -1,7 +1,7 @@
-"""The page at `/`: what every process tells of itself, as curves that go on by themselves.
+"""The live page at `/`: curves and tables of all processes.
 
-topic status ──► reader ──► history ──► /page/figures ──► page.html (Plotly)
-                (thread)    (pure)
+topic status ──► status_reader ──► history ──► /page/figures ──► page.html (Plotly)
+                   (thread)         (pure)
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Which curves the page draws, chart by chart."""
+"""The curves of the page, chart by chart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 EVALUATED = {"window": "1m", "until": "open", "slice": "all"}
 WATCHED = {"window": "recent", "until": "now", "slice": "all"}
-"""Of whoever watches a run while it goes on: drawn in place of evaluation's where there are any."""
+"""Metrics of an observer of a running demo: drawn in place of evaluation's if there are any."""
 ALIASES = ("learned", "production", "frozen")
 
 

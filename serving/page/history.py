@@ -1,8 +1,8 @@
-"""The figures of all processes as they come, turned into curves, tiles and tables. Pure.
+"""Turns the metrics of all processes into curves, tiles and tables. Pure.
 
-Counters become rates, histograms quantiles, both over the last `SMOOTHED_MS` (in two seconds there
-are few clicks, and their quantile jumps); gauges are taken as they are. Several processes of a kind
-are added up, or the worst of them counts. A process that says goodbye, or says nothing for
+Counters become rates and histograms become quantiles, over the last `SMOOTHED_MS`. (Two seconds
+have few clicks, so a quantile over them would jump.) Gauges stay as they are. Processes of one kind
+are added up, or the worst of them counts. A process that reported its end, or was silent for
 `SILENT_MS`, is shown as gone and adds nothing.
 """
 
@@ -42,18 +42,18 @@ class _Process:
     status: ProcessStatus
     now: Samples
     past: deque[tuple[int, Samples]] = field(default_factory=deque)
-    """Of the time that rates are made over, oldest first."""
+    """Samples of the last `SMOOTHED_MS`, oldest first."""
 
     def take(self, status: ProcessStatus, samples: Samples) -> None:
         self.past.append((self.status.time_ms, self.now))
         if any(samples.get(key, 0.0) < was for key, was in self.now.items() if _counts(key[0])):
-            self.past.clear()  # it was started again under its old name
+            self.past.clear()  # a counter fell: the process was restarted under its name
         self.status, self.now = status, samples
         while self.past and self.past[0][0] < status.time_ms - SMOOTHED_MS:
             self.past.popleft()
 
     def rates(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
-        """The rate a second of each sample of a counter, since the message before."""
+        """Yield the rate per second of each sample of a counter."""
         if not self.past:
             return
         began_ms, before = self.past[0]
@@ -78,7 +78,7 @@ class Curve:
 
 
 class History:
-    """What is known of every process, and the curves of the last hour."""
+    """The last metrics of every process, and the curves of the last hour."""
 
     def __init__(self, curves: Iterable[Curve]) -> None:
         self.curves = tuple(curves)
@@ -90,7 +90,7 @@ class History:
         self._now_ms = 0
 
     def take(self, status: ProcessStatus) -> None:
-        """Take what one process says. An older message than the last one known is left out."""
+        """Record the status of a process. A message older than the last one is ignored."""
         key = status.process, status.instance
         known = self.processes.get(key)
         if known is not None and known.status.time_ms >= status.time_ms:
@@ -102,7 +102,7 @@ class History:
             known.take(status, now)
 
     def step(self, now_ms: int) -> None:
-        """Add a point to every curve, and forget who has long gone."""
+        """Add a point to every curve, and drop processes that are long gone."""
         self._now_ms = now_ms
         for key in [k for k, p in self.processes.items() if now_ms - p.status.time_ms > KEPT_MS]:
             del self.processes[key]
@@ -111,7 +111,7 @@ class History:
             points.append(curve.of(self))
 
     def living(self) -> Iterator[_Process]:
-        """The processes that are there."""
+        """Yield the processes that are running."""
         for each in self.processes.values():
             if not self._gone(each.status):
                 yield each
@@ -122,22 +122,22 @@ class History:
     # -------------------------------------------------------------- what curves are made of
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """The sum of the rates of a counter over all processes, a second."""
+        """Return the rate per second of a counter, summed over all processes."""
         return _sum(v for p in self.living() for of, v in p.rates(name) if _has(of, labels))
 
     def total(self, name: str, **labels: str) -> float | None:
-        """The sum of a gauge or counter over all processes."""
+        """Return a gauge or counter, summed over all processes."""
         return _sum(v for p in self.living() for of, v in p.gauges(name) if _has(of, labels))
 
     def worst(self, name: str, **labels: str) -> float | None:
-        """The greatest value of a gauge over all processes."""
+        """Return the largest value of a gauge over all processes."""
         return max(
             (v for p in self.living() for of, v in p.gauges(name) if _has(of, labels)),
             default=None,
         )
 
     def quantile(self, name: str, share: float) -> float | None:
-        """The quantile of a histogram over what it counted lately, in all processes."""
+        """Return a quantile of a histogram over its recent counts in all processes."""
         counts: dict[float, float] = {}
         for process in self.living():
             for of, rate in process.rates(f"{name}_bucket"):
@@ -157,7 +157,7 @@ class History:
         return lower
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The values of a gauge or counter by one of its labels, added up over all processes."""
+        """Return a gauge or counter by the values of a label, summed over all processes."""
         found: dict[str, float] = {}
         for process in self.living():
             for of, value in process.gauges(name):
@@ -168,7 +168,7 @@ class History:
     # -------------------------------------------------------------------------- the answer
 
     def answer(self, since_ms: int) -> dict[str, Any]:
-        """What the page shows: the points after `since_ms`, the tables, and who is there."""
+        """Return the data of the page: points after `since_ms`, tables and processes."""
         fresh = [i for i, at in enumerate(self.times) if at > since_ms]
         first = fresh[0] if fresh else len(self.times)
         return {
@@ -180,7 +180,7 @@ class History:
                 if any(point is not None for point in points)
             ],
             "processes": sorted(
-                (self._told(process.status) for process in self.processes.values()),
+                (self._described(process.status) for process in self.processes.values()),
                 key=lambda each: (each["process"], each["instance"]),
             ),
             "partitions": self._partitions(),
@@ -189,7 +189,7 @@ class History:
             "accuracy": self._accuracy(),
         }
 
-    def _told(self, status: ProcessStatus) -> dict[str, Any]:
+    def _described(self, status: ProcessStatus) -> dict[str, Any]:
         state = "stopped" if status.ended else "silent" if self._gone(status) else "here"
         return {
             "process": status.process,
@@ -199,7 +199,7 @@ class History:
         }
 
     def _accuracy(self) -> list[dict[str, Any]]:
-        """What evaluation knows of whole windows: of each the settled one, or else the open one."""
+        """Return the metrics of each window without slices: settled, or else open."""
         found: dict[tuple[str, str, str], dict[str, Any]] = {}
         for process in self.living():
             for name, figure in _ACCURACY.items():

@@ -1,4 +1,4 @@
-"""The routes of the page: the page itself, its library, and the figures that it asks for."""
+"""Routes of the page: the page itself, Plotly, and the metrics that the page polls."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _page() -> str:
 
 @cache
 def _library() -> bytes:
-    # found, not imported: importing it takes some tenths of a second from those who are answering
+    # located without an import, which would take tenths of a second from requests
     found = find_spec("plotly")
     places = found.submodule_search_locations if found is not None else None
     if not places:
-        raise FileNotFoundError("expected the package plotly, found none")
+        raise FileNotFoundError("expected the package plotly, got none: install it")
     return Path(places[0], "package_data", "plotly.min.js").read_bytes()
 
 
@@ -40,7 +40,7 @@ def _packed_library() -> bytes:
 
 
 def page_routes(reader: StatusReader) -> APIRouter:
-    """Return the routes; `reader` has the figures."""
+    """Return the routes, with the metrics of `reader`."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/")

@@ -1,4 +1,4 @@
-"""Reads the topic `status` from its beginning, in a thread, into the history of the page."""
+"""Reads the topic `status` from its start, in a thread, into the history of the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AGAIN_S = 5.0
 
 
 class StatusReader:
-    """The history, kept up to date until closed."""
+    """Keeps the history up to date, in a thread that runs until `close`."""
 
     def __init__(self, kafka: KafkaSettings, now_ms: Callable[[], int]) -> None:
         self._kafka, self._now_ms = kafka, now_ms
@@ -34,12 +34,12 @@ class StatusReader:
         self._thread.start()
 
     def answer(self, since_ms: int) -> dict[str, Any]:
-        """What the page asks for."""
+        """Return the data of the page."""
         with self._lock:
             return self._history.answer(since_ms)
 
     def close(self) -> None:
-        """Stop reading."""
+        """End the thread."""
         self._done.set()
         self._thread.join()
 
@@ -48,7 +48,7 @@ class StatusReader:
             try:
                 self._follow()
             except StreamError as error:
-                log.debug("the page has no figures: %s", error)
+                log.debug("the page has no metrics: %s", error)
                 self._step()
                 self._done.wait(_AGAIN_S)
 

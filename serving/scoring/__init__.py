@@ -1,6 +1,7 @@
-"""Scoring a stream: impressions in one topic, their scores in another, each exactly once.
+"""Scores a stream: impressions from one topic, their scores into another, each exactly once.
 
-`message` is what a score says, `loop` the order of effects, `process` runs it.
+Read `loop` for the order of effects, `message` for the format of a score, and `scoring_process` for
+the process around them.
 """
 
 import lazy_loader

@@ -1,12 +1,12 @@
-"""ImpressionBatch from Kafka through the forward pass, scores back to Kafka, once each.
+"""Scores impressions from Kafka, and writes their scores to Kafka exactly once.
 
-Scores, dead letters and the offsets of the impressions are one transaction. Nothing else is kept:
-the process can be killed at any line, and the next one goes on where the last transaction ended.
-An impression that is read again was never scored before, to whoever reads what is committed.
+Scores, dead letters and the offsets of the impressions are one transaction. There is no other
+state: the process can be killed at any line, and the next one continues after the last transaction.
+For readers of committed messages, an impression that is read again was never scored before.
 
-The metadata of a committed offset is the identity of its topic: a topic that was made again under
-its name begins at its beginning, as its offsets mean other messages. ImpressionBatch that retention
-has taken before they were scored are counted and said, and not waited for.
+The metadata of a committed offset is the id of its topic. If a topic was deleted and created again
+under its name, its offsets mean other messages, and scoring starts from its beginning. Impressions
+that retention removed before they were scored are counted and logged.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_FINITE = "expected a score, found one that is not a finite number"
+NOT_FINITE = "expected a finite score, got NaN or infinity"
 _LONGEST_ABORT_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringTopics:
-    """What is read, and where it goes."""
+    """Topics that a scorer reads and writes."""
 
     impressions: str
     scores: str
@@ -63,7 +63,7 @@ class ScoringTopics:
 
 @dataclass(slots=True)
 class ScoringTotals:
-    """Running totals of one process, for its metrics; of what was committed."""
+    """Running totals of committed work, for the metrics."""
 
     scored: int = 0
     defaulted_rows: int = 0
@@ -71,14 +71,14 @@ class ScoringTotals:
     transactions: int = 0
     aborts: int = 0
     gone: int = 0
-    """ImpressionBatch that retention took before they were scored."""
+    """Impressions that retention removed before they were scored."""
     newest_ms: int = 0
-    """Greatest event time that was scored."""
+    """Largest event time scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImpressionBatch:
-    """Events of a stream, as what is to be scored."""
+    """Events of a stream as candidates."""
 
     own: Sequence[Event]
 
@@ -86,24 +86,24 @@ class ImpressionBatch:
         return len(self.own)
 
     def encode(self, encoder: Encoder, now_ms: int) -> Encoded:  # noqa: ARG002
-        """Return ids and numbers; each was shown when it says."""
+        """Return ids and numbers. Every event has its own time."""
         return encoder.encode(self.own)
 
     def times(self, now_ms: int) -> npt.NDArray[np.int64]:  # noqa: ARG002
-        """Return when each was shown, (n,)."""
+        """Return the time of each event, shape (n,)."""
         return np.fromiter((each[TIME] for each in self.own), np.int64, len(self.own))
 
     def names(self) -> Sequence[str | None]:
-        """Return the impression id of each."""
+        """Return the impression id of each event."""
         return [each[ID] for each in self.own]  # type: ignore[misc]
 
     def events(self, now_ms: int) -> Iterator[Event]:  # noqa: ARG002
-        """Yield each as it is."""
+        """Yield the events unchanged."""
         yield from self.own
 
 
 class StreamScorer:
-    """Scores the partitions that fall to its reader. Not safe for use from several threads."""
+    """Scores the assigned partitions. Not safe for use from several threads."""
 
     def __init__(
         self,
@@ -123,16 +123,16 @@ class StreamScorer:
         self._now_ms, self._restoring = now_ms, restoring
         self._aborts = AbortBackoff(give_up_s, steady_ms, rest, _LONGEST_ABORT_WAIT_S)
         self._topic_ids: dict[Source, str] = {}
-        """Of the sources that are placed."""
+        """Topic id by source, for the sources that were started."""
         self.figures = ScoringTotals()
 
     def step(self, timeout_s: float) -> bool:
-        """Do everything once; return whether an impression was taken.
+        """Run each step once; return whether there were impressions.
 
-        1. poll    what came from Kafka
-        2. place   a gained partition goes back to its last committed offset
-        3. score   what can be read as an event; the rest becomes dead letters
-        4. commit  scores, dead letters, offsets, in one transaction; on an abort, place again
+        1. poll    records and assignments from Kafka
+        2. place   start a gained partition at its last committed offset
+        3. score   valid events; other messages become dead letters
+        4. commit  scores, dead letters and offsets in one transaction; after an abort, place again
         """
         gained: list[Source] = []
         records: list[Record] = []
@@ -152,7 +152,7 @@ class StreamScorer:
         return bool(records)
 
     def _place(self, sources: Sequence[Source]) -> None:
-        """Begin reading where the last transaction ended."""
+        """Start reading at the last committed offsets."""
         if sources:
             self._restoring(self._place_once, sources)
 
@@ -164,17 +164,17 @@ class StreamScorer:
             first, _ = self._reader.held(source)
             offset, told = found.get(source, Committed(first, topic_id))
             if told != topic_id:
-                log.warning("%s was made again: scoring it from its beginning", source.topic)
+                log.warning("topic %s was created again: scoring it from the start", source.topic)
                 offset = first
             if offset < first:
                 self.figures.gone += first - offset
-                log.warning("%s: %d impressions are gone unscored", source, first - offset)
+                log.warning("%s: retention removed %d unscored impressions", source, first - offset)
             starts[source] = max(offset, first)
         self._reader.start(starts)
         self._topic_ids.update(dict.fromkeys(sources, topic_id))
 
     def _scored(self, records: Sequence[Record]) -> tuple[list[Outgoing], ScoringTotals]:
-        """Return what is to be written of these, and what is to be counted then."""
+        """Return the messages for these records, and the totals to add after the commit."""
         figures, messages = ScoringTotals(), list[Outgoing]()
         events: list[tuple[Record, Event]] = []
         for record in records:
@@ -238,9 +238,9 @@ class StreamScorer:
     def _abort(
         self, sources: Sequence[Source], error: TransactionAborted | KafkaUnreachable
     ) -> None:
-        """Go back to what was committed for sure; raise if nothing could be for `give_up_s`."""
+        """Return to the last commit. Raises `error` after `give_up_s` without a commit."""
         self.figures.aborts += 1
         self._aborts.record(error)
-        log.warning("not committed, going back to the last commit: %s", error)
+        log.warning("cannot commit, returning to the last commit: %s", error)
         self._aborts.sleep()
         self._place([source for source in sources if source in self._topic_ids])

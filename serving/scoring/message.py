@@ -1,10 +1,10 @@
-"""One impression's score, as a topic of scores has it.
+"""Encodes the score of an impression as a message of a topic of scores.
 
     {"impression_id": "i1", "timestamp_ms": 1760000000000, "request_id": "r1", "model": "news",
      "version": 812, "state": "fresh", "score": 0.043}
 
-The key is the impression id, so that a score meets its impression and its click. Time and request
-are the impression's own. `version` and `state` are what a server's answer would say.
+The key is the impression id, so a score is in the same partition as its impression and its click.
+Time and request are those of the impression. `version` and `state` are as in a server's answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What is said of one impression."""
+    """The score of one impression."""
 
     impression_id: str
     timestamp_ms: int
@@ -32,7 +32,7 @@ class ScoreMessage(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     state: str
     snapshot: str = ""
     score: float
-    """Probability of a click."""
+    """Click probability."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -41,9 +41,9 @@ _encode = msgspec.json.Encoder().encode
 def message_of(
     event: Event, score: float, model: str, standing: ReplicaStatus, state: str
 ) -> tuple[bytes, bytes]:
-    """Return key and value of an event's score; the event was read by `read_event`."""
+    """Return key and value for the score of an event from `read_event`."""
     name, time_ms, request = event[IMPRESSION_ID], event[TIME], event.get(REQUEST_ID)
-    assert isinstance(name, str) and isinstance(time_ms, int)  # else it is no event
+    assert isinstance(name, str) and isinstance(time_ms, int)  # `read_event` checked both
     message = ScoreMessage(
         impression_id=name,
         timestamp_ms=time_ms,

@@ -1,4 +1,4 @@
-"""What scoring a stream tells Prometheus, beside how its replica stands."""
+"""Prometheus metrics of a scorer, besides those of its replica."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class ScoringCollector(Collector):
     """The totals of one process."""
 
     def __init__(self, model: str, figures: Callable[[], ScoringTotals | None]) -> None:
-        """`figures` returns None as long as nothing is scored."""
+        """`figures` returns None before scoring starts."""
         self._model, self._figures = model, figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand now."""
+        """Yield the current metrics."""
         found = self._figures()
         counters = (
             ("impressions", "Impressions whose scores were committed.", found and found.scored),
             ("transactions", "Transactions committed.", found and found.transactions),
             ("aborts", "Transactions that were not committed.", found and found.aborts),
-            ("gone", "Impressions that retention took unscored.", found and found.gone),
+            ("gone", "Impressions that retention removed unscored.", found and found.gone),
             (
                 "defaulted_rows",
-                "Rows taken as if they had not learned anything: not to be had in time.",
+                "Rows that missed the fetch deadline and were scored with their initial values.",
                 found and found.defaulted_rows,
             ),
         )
@@ -50,7 +50,7 @@ class ScoringCollector(Collector):
         yield letters
         newest = GaugeMetricFamily(
             "headrace_scorer_event_timestamp_seconds",
-            "Greatest event time that was scored, Unix time.",
+            "Largest event time scored, Unix time.",
             labels=["model"],
         )
         if found and found.newest_ms:

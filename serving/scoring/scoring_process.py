@@ -1,4 +1,4 @@
-"""StreamScorer a stream as a process: the loop with its rows, clients, clocks and metrics."""
+"""Runs a scorer as a process: the loop with its rows, Kafka clients, clocks and metrics."""
 
 from __future__ import annotations
 
@@ -35,38 +35,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.05
-"""A step waits no longer for impressions: a stop is noticed in time."""
+"""Longest wait for impressions within a step, so that a stop takes effect soon."""
 _LOOK_S = 0.05
-"""Between two looks whether the rows are here."""
+"""Interval of checks whether the rows are complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringSettings:
-    """What may differ between two processes that score for the same model."""
+    """Settings that may differ between processes that score for the same model."""
 
     instance: str = ""
-    """Name that stays over restarts: what a predecessor left half done is undone, and its
-    partitions are this one's at once. "" is a name too; two processes need two names."""
+    """Stable over restarts: a predecessor's open transaction is aborted, and its partitions are
+    assigned at once. Each process needs another name; "" is a name, too."""
     impressions: str = "impressions"
-    """The topic that is read; several models, or processes of other groups, may read it as well."""
+    """The topic to read. Other models and groups may read it as well."""
     scores: str = ""
-    """The topic that is written; empty: `scored.<model>`. Made where it is missing, with as many
-    partitions as the one that is read."""
+    """The topic to write; empty: `scored.<model>`. If it is missing, it is created with as many
+    partitions as the topic to read."""
     metrics_port: int = 0
-    """0: no metrics are served."""
+    """0: no metrics."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
     following: Following = field(default_factory=Following)
     bounds: CacheBounds | None = None
-    """How many rows are held; None: all of them."""
+    """Size of the row cache; None: a full replica."""
 
 
 def scored_topic(model: str) -> str:
-    """Return the topic of a stream's scores by a model, unless another is named."""
+    """Return the default topic for the scores of a model."""
     return f"scored.{model}"
 
 
 def scorer_group(model: str) -> str:
-    """Return the consumer group whose committed offsets say what was scored by a model."""
+    """Return the consumer group whose committed offsets mark the impressions a model has scored."""
     return f"headrace.{model}.scorer"
 
 
@@ -76,11 +76,11 @@ def run_scoring(
     model: StoreModel | SnapshotModel,
     stop: threading.Event,
 ) -> None:
-    """Score until `stop` is set; what was read by then is committed, the rest is the next one's.
+    """Score until `stop` is set; then commit the impressions that were read, and end.
 
-    Waits for all rows before the first impression. Raises the errors of `ingest.errors`, Fenced if
-    another process of the same instance took over, what the first copy of the rows failed of, and
-    WrongModel.
+    Waits for the complete replica before the first impression. Raises the errors of
+    `ingest.errors`, Fenced if another process of the same instance took over, the error of the
+    first copy of the rows, and WrongModel.
     """
     name = model.spec.name
     topics = _topics(settings, kafka, name)
@@ -105,13 +105,13 @@ def run_scoring(
 
 
 def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> ScoringTopics:
-    """Return the topics, made where they are missing."""
+    """Return the topics, and create missing ones."""
     topics = ScoringTopics(
         settings.impressions, settings.scores or scored_topic(model), EventTopics().dead_letters
     )
     counts = partition_counts(kafka, [topics.impressions, topics.scores, topics.dead_letters])
     if topics.impressions not in counts:
-        raise MissingTopic(f"expected the topic {topics.impressions} to score, found none")
+        raise MissingTopic(f"expected a topic {topics.impressions} to score, got none: create it")
     missing = {topics.scores: counts[topics.impressions], topics.dead_letters: 1}
     log_only = {"cleanup.policy": "delete"}
     ensure_topics(
@@ -122,7 +122,7 @@ def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> Scor
 
 
 def _here(served: ServedModel, stop: threading.Event) -> bool:
-    """Wait for the rows; return whether they came before `stop`."""
+    """Wait for the complete rows; return False if `stop` is set first."""
     while not served.rows.standing.complete:
         if served.rows.failure is not None:
             raise served.rows.failure
@@ -165,7 +165,7 @@ def _score(
     except KafkaUnreachable:
         if not stop.is_set():
             raise
-        log.warning("stopped while Kafka was unreachable: the next one reads again")
+        log.warning("stopped while Kafka is unreachable: uncommitted impressions are read again")
     finally:
         transactions.close()
         reader.close()
