@@ -1,4 +1,4 @@
-"""TODO."""
+"""Vector instructions for kernels: eight floats at once, and neighbouring numbers of a row."""
 
 import lazy_loader
 

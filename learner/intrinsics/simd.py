@@ -1,12 +1,12 @@
-"""Eight neighbours of an array at once: what is written for one coordinate works on eight.
+"""Vectors of eight neighbouring floats for numba kernels.
 
-LLVM makes such code of loops by itself, but of long ones: it takes 32 floats at a time, and what is
-left one by one, after looking whether any two arrays overlap. A row has 16 coordinates: all of it
-was what is left. Here kernels say themselves that they take eight.
+LLVM vectorizes loops by itself, but only long ones: it takes 32 floats at a time, does the rest one
+by one, and first checks whether any two arrays overlap. A row has 16 coordinates, so all of it was
+"the rest". Here a kernel says itself that it takes eight.
 
-A inlined of a kernel that is written with operators and the functions below does its work `at` one
-coordinate, an integer, with numbers; or at `eight(k)`, which are those from k on, with
-`VectorType`. Who walks an array calls it twice:
+A function inlined in a kernel, written with operators and the functions below, works `at` one
+coordinate (an integer) with numbers, or at `eight(k)`, the coordinates from k on, with vectors. The
+code that walks an array calls it twice:
 
     whole = count - count % LANES
     for k in range(0, whole, LANES):
@@ -14,12 +14,17 @@ coordinate, an integer, with numbers; or at `eight(k)`, which are those from k o
     for k in range(whole, count):
         step(..., k)
 
-An operation rounds as that of a single number does: a result does not tell which of the two was
-used.
+Each operation rounds as it does for a single number: results do not depend on which was used.
 
-How numba is told: a `Type` is what its compiler calls a value by, a model says what that is in
-LLVM (here a vector), a template says which types an operator takes and gives, and `intrinsic` and
-`lower_builtin` write the instructions.
+This file reaches into numba's internals, below what `numba.njit` promises to keep. A `types.Type`
+is the compiler's name for a value; a data model (`register_model`) says which LLVM type holds it,
+here a vector; a template (`infer_global`, `AbstractTemplate`) says which types an operator takes
+and returns; `intrinsic` and `lower_builtin` emit the instructions through llvmlite's `ir` builder.
+numba and llvmlite are therefore pinned to a minor version, and tests/learner/test_intrinsics.py
+runs every intrinsic against numpy, so that an upgrade that breaks one says which. The refused
+alternatives: plain loops, with which the core of a factorization machine of 16 dimensions learned
+125 k examples/s and not 215 k (docs/benchmarks-diary.md); and C, which would need a compiler, a
+wheel per platform, and a second language for kernels that have to be inlined into these.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ _I32 = ir.IntType(32)
 
 
 class VectorType(types.Type):
-    """So many numbers of one type."""
+    """The type of LANES numbers of one type."""
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = dtype
@@ -51,7 +56,7 @@ class VectorType(types.Type):
 
 
 class _Vector8Type(types.Type):
-    """Coordinates from one on."""
+    """The type of `eight(k)`: LANES coordinates from k on."""
 
     def __init__(self) -> None:
         super().__init__(name="eight")
@@ -82,14 +87,14 @@ def _constant(kind: Any, numbers: list[int]) -> Any:
 
 
 def _all(builder: Any, number: Any) -> Any:
-    """Return lanes each of which is this number."""
+    """Return a vector of this number in every lane."""
     nothing = ir.Constant(_vector(number.type), ir.Undefined)
     first = builder.insert_element(nothing, number, _I32(0))
     return builder.shuffle_vector(first, nothing, _constant(_I32, [0] * LANES))
 
 
 def _broadcast(context: Any, builder: Any, value: Any, kind: Any, wanted: Any) -> Any:
-    """Return a value of this type as one of that which is wanted: a number perhaps as lanes."""
+    """Return a value of type `kind` as one of type `wanted`: a number becomes a vector."""
     if isinstance(kind, VectorType):
         return value
     number = context.cast(builder, value, kind, _number_of(wanted))
@@ -97,7 +102,7 @@ def _broadcast(context: Any, builder: Any, value: Any, kind: Any, wanted: Any) -
 
 
 def _number_of(kind: Any) -> Any:
-    """Return the type of the numbers, of lanes and of one."""
+    """Return the type of the numbers in a vector, or of a single number."""
     return kind.dtype if isinstance(kind, VectorType) else kind
 
 
@@ -105,9 +110,9 @@ def _number_of(kind: Any) -> Any:
 
 
 def _operator(symbol: Any, floats: str, integers: str) -> None:
-    """Let an operator take lanes: two, or one and a number of their type.
+    """Let an operator take vectors: two, or one and a number of the same type.
 
-    floats, integers: LLVM's own instruction for it, "" where there is to be none.
+    floats, integers: the LLVM instruction, "" if the operator is not offered for that kind.
     """
 
     class Template(AbstractTemplate):
@@ -118,7 +123,7 @@ def _operator(symbol: Any, floats: str, integers: str) -> None:
             if not lanes or kws or not _method(lanes[0], floats, integers):
                 return None
             if any(_number_of(each) != lanes[0].dtype for each in args):
-                return None  # of a wider number eight would be less exact than one
+                return None  # a wider number would round differently in a vector than alone
             made = VectorType(types.boolean) if floats in _COMPARED else lanes[0]
             return signature(made, *args)  # type: ignore[no-untyped-call]
 
@@ -163,11 +168,11 @@ for _symbol, _floats, _integers in (
     _operator(_symbol, _floats, _integers)
 
 
-# functions of lanes and of numbers alike
+# functions of vectors and of numbers alike
 
 
 def _llvm(name: str, arguments: int) -> Any:
-    """Return a function that LLVM has, of floats: of lanes each for itself."""
+    """Return an LLVM function of floats, applied to each lane."""
 
     def function(_context: Any, builder: Any, signed: Any, values: Any) -> Any:
         made, kind = signed.return_type, values[0].type
@@ -214,9 +219,9 @@ def _chosen(typing_context, condition, yes, no):  # type: ignore[no-untyped-def]
 
 
 chosen: Any = intrinsic(_chosen)
-"""Return `yes` where the condition holds, else `no`: also where it compares with what is no number.
+"""Return `yes` where the condition holds, else `no`; a comparison with NaN does not hold.
 
-Both are worked out before; if the condition is of lanes, one of them may be a number.
+Both are computed first. If the condition is a vector, one of them may be a number.
 """
 
 
@@ -247,7 +252,7 @@ def _eight(typing_context, k):  # type: ignore[no-untyped-def]  # noqa: ARG001
 
 
 eight: Any = intrinsic(_eight)
-"""Return the coordinates from k on, for what takes `at`."""
+"""Return the LANES coordinates from k on, to pass as `at`."""
 
 
 def _made_at(dtype: Any, at: Any) -> Any:
@@ -255,7 +260,7 @@ def _made_at(dtype: Any, at: Any) -> Any:
 
 
 def _found_at(array: Any, at: Any) -> Any:
-    """Return the type of what is there. Raises TypingError if neighbours may lie apart."""
+    """Return the type at this place. Raises TypingError if the array may have gaps."""
     if array.ndim != 1 or array.layout != "C":
         raise TypingError(f"expected one row of neighbours, got {array}")
     return _made_at(array.dtype, at)
@@ -284,7 +289,7 @@ def _take(typing_context, array, first, at):  # type: ignore[no-untyped-def]  # 
 
 
 take: Any = intrinsic(_take)
-"""Return `array[first + at]` of an array of neighbours. Nobody looks whether that is in it."""
+"""Return `array[first + at]` of a contiguous array. Bounds are not checked."""
 
 
 def _put(typing_context, array, first, at, value):  # type: ignore[no-untyped-def]  # noqa: ARG001
@@ -298,7 +303,7 @@ def _put(typing_context, array, first, at, value):  # type: ignore[no-untyped-de
 
 
 put: Any = intrinsic(_put)
-"""Let `array[first + at]` be this value."""
+"""Set `array[first + at]` to this value. Bounds are not checked."""
 
 
 @inlined

@@ -1,8 +1,11 @@
-"""Neighbouring numbers of a row, changed together: one load, one store for two or four of them.
+"""Changes neighbouring numbers of a row together: one load and one store for two or four of them.
 
-LLVM would do so by itself only if it knew that nothing of it overlaps, and that rows lie as they
-do. For use inside kernels, on columns that lie row by row (`pserver.rows.columns.lay_out`): a
-column says where in a row the first of the numbers is.
+LLVM would do so only if it could prove that the columns do not overlap and how rows are laid out.
+These intrinsics say it. For use inside kernels, on columns laid out row by row
+(`pserver.rows.columns.lay_out`): the column says which number of the row comes first.
+
+They reach into numba as `learner.intrinsics.simd` does: `intrinsic`, `cgutils.get_item_pointer` and
+`context.make_array` for the address, llvmlite's `ir` builder for the instructions.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def _raise_four(typing_context, column, place, first, second, third, fourth):  #
 
 
 def _neighbours(context: Any, builder: Any, signature: Any, arguments: Any, count: int) -> Any:
-    """Return where so many numbers begin, as a pointer to all of them."""
+    """Return a pointer to the first of `count` neighbouring numbers, as a pointer to a vector."""
     column = signature.args[0]
     data = context.make_array(column)(context, builder, arguments[0])
     indices = [arguments[1], *[ir.Constant(arguments[1].type, 0)] * (column.ndim - 1)]
@@ -67,5 +70,5 @@ add_two: Any = intrinsic(_add_two)
 """Add two numbers to the one of `column[place]` and to its neighbour, of the same type."""
 
 raise_four: Any = intrinsic(_raise_four)
-"""Of four unsigned ints from `column[place]` on, add the first two numbers to two, and let the
-other two be no less than the other two numbers. Return what the third of them was."""
+"""Change four unsigned ints from `column[place]` on: add `first` and `second` to two of them, raise
+the others to at least `third` and `fourth`. Return the third as it was before."""
