@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from headrace.learner.loop import AllRows
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -97,11 +99,11 @@ class LearnerCollector(Collector):
             )
 
     def _bounded(self) -> Iterator[Metric]:
-        """Yield what only a learner tells that does not hold all rows."""
-        bounded = self._learner.bounded
-        if bounded is None:
+        """Yield the metrics of a learner that holds only some rows."""
+        rows = self._learner.rows
+        if isinstance(rows, AllRows):
             return
-        usage = bounded.usage
+        usage = rows.usage
         asked = CounterMetricFamily(
             "headrace_learner_row_lookups",
             "With --most-rows: rows that batches needed, of one each once: hit, or pulled.",
@@ -124,5 +126,5 @@ class LearnerCollector(Collector):
             usage.passed,
         )
         yield self._gauge(
-            "tail_bytes", "With --most-rows: memory of what the logs hold.", bounded.tail_bytes
+            "tail_bytes", "With --most-rows: memory of what the logs hold.", rows.tail_bytes
         )

@@ -7,9 +7,6 @@ while the next is learned; numba's kernels and sockets both release the interpre
 from __future__ import annotations
 
 import logging
-import secrets
-import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,24 +20,34 @@ from headrace.ingest.kafka import (
     examples_topic,
     scores_topic,
 )
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.ingest.runtime import instance_name, publish_status, steady_ms, wall_ms
 from headrace.learner.errors import NoGroup, WrongExamples
 from headrace.learner.inputs import described
-from headrace.learner.loop import BatchGuard, CachedReplica, GuardLimits, Learner, LearnerPacing
+from headrace.learner.loop import (
+    BatchGuard,
+    CachedReplica,
+    GuardLimits,
+    Learner,
+    LearnerPacing,
+    LearnerPorts,
+    MiniBatchGuard,
+    NoGuard,
+    ThreadExchange,
+)
 from headrace.learner.metrics import LearnerCollector
-from headrace.learner.models import open_model
+from headrace.learner.models import SoloGroup, open_model
 from headrace.learner.spec import check_compatible
 from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.ingest.kafka import KafkaSettings
     from headrace.learner.models import Model, SyncGroup
     from headrace.learner.models.deep import GroupConfig
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Push, Shape, Store, Unreachable
+    from headrace.pserver import Shape, Store
 
 log = logging.getLogger(__name__)
 
@@ -71,32 +78,6 @@ class LearnerSettings:
     """Among the learners that step together, where the spec asks for that."""
 
 
-class ThreadExchange:
-    """Sends rounds of pushes from a thread of its own, over a store of its own."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="push")
-        self._round: Future[list[BucketAnswer | Unreachable]] | None = None
-
-    def send(self, pushes: Sequence[Push]) -> None:
-        """Begin a round."""
-        self._round = self._pool.submit(self._store.push, pushes)
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        """Return the answers of the round, or None while they are awaited."""
-        if self._round is None or not self._round.done():
-            return None
-        answers, self._round = self._round.result(), None
-        return answers
-
-    def close(self) -> None:
-        """Wait for the round under way and end the thread."""
-        if self._round is not None:
-            wait([self._round])
-        self._pool.shutdown()
-
-
 def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
     if spec.structure.synchronous and settings.place is None:
         raise NoGroup(
@@ -105,15 +86,21 @@ def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
         )
 
 
-def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup | None:
-    """Meet the learners to step with, if the spec asks for that. Raises GroupBroken."""
+def _join(place: GroupConfig | None, spec: ModelSpec, model: Model) -> SyncGroup:
+    """Meet the learners to step with, if the spec asks for it. Raises GroupBroken."""
     if not spec.structure.synchronous or place is None:
-        return None
+        return SoloGroup()
     from headrace.learner.models.deep import DeepModel, join_group
 
     assert isinstance(model, DeepModel)  # no other is synchronous
     log.info("rank %d: waiting for %d learners", place.rank, place.size)
     return model.step_together(join_group(place))
+
+
+def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard | NoGuard:
+    if limits is None:
+        return NoGuard()
+    return MiniBatchGuard(limits) if spec.structure.synchronous else BatchGuard(limits)
 
 
 def _complete_replica(
@@ -152,7 +139,7 @@ def run_learner(
     check_compatible(spec, shape)
     model = open_model(spec, shape.buckets)
     replica = _complete_replica(store, shape, stop, model, settings.most_rows)
-    rounds = _join(settings.place, spec, model)
+    group = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)
     topic = examples_topic(settings.examples_of or spec.name)
     reader = KafkaReader(
@@ -164,24 +151,17 @@ def run_learner(
     scores = KafkaWriter(kafka)
     if spec.admission is not None:
         log.info(described(spec.admission))
-    learner = Learner(
-        reader=reader,
-        scores=scores,
-        score_topic=scores_topic(spec.name),
-        store=store,
-        exchange=exchange,
-        replica=replica,
-        model=model,
-        fields=spec.fields,
-        pace=settings.pace,
-        now_ms=wall_ms,
-        draw_nonce=lambda: secrets.token_bytes(8),
-        rest=time.sleep,
-        accept_topic=settings.accept_topic,
-        guard=BatchGuard(settings.limits) if settings.limits is not None else None,
-        dead_letters=EventTopics().dead_letters,
-        rounds=rounds,
+    ports = LearnerPorts(
+        reader,
+        scores,
+        scores_topic(spec.name),
+        store,
+        exchange,
+        EventTopics().dead_letters,
+        settings.accept_topic,
     )
+    guard, pace = _guard(settings.limits, spec), settings.pace
+    learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
     REGISTRY.register(collector)
     if settings.metrics_port:
@@ -190,7 +170,7 @@ def run_learner(
         with publish_status(kafka, "learner", instance_name(), REGISTRY):
             while not stop.is_set():
                 learner.step(0.02)
-            if not learner.finish(wall_ms() + _FINISH_MS):
+            if not learner.finish(steady_ms() + _FINISH_MS):
                 log.warning("stopped with pushes unanswered: their examples will be read again")
     except UnreadableExamples as error:
         raise WrongExamples(topic, error) from error

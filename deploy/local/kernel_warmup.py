@@ -26,34 +26,23 @@ from headrace.ingest.kafka import (
     examples_topic,
     scores_topic,
 )
-from headrace.learner.loop import BatchGuard, Learner, LearnerPacing
+from headrace.ingest.runtime import steady_ms
+from headrace.learner.loop import (
+    BatchGuard,
+    DirectExchange,
+    Learner,
+    LearnerPacing,
+    LearnerPorts,
+)
 from headrace.learner.models import open_model
 from headrace.pserver import MemoryStore, Shape
 from headrace.pserver.replica import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.ingest.kafka import Outgoing
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Push, Store, Unreachable
 
 SHOWN_MS = 1_700_000_000_000
-
-
-class _InProcessExchange:
-    """An exchange whose answers are there as soon as they are asked for."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._answers: list[BucketAnswer | Unreachable] | None = None
-
-    def send(self, pushes: Sequence[Push]) -> None:
-        self._answers = self._store.push(pushes)
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        answers, self._answers = self._answers, None
-        return answers
 
 
 def warm(spec: ModelSpec) -> int:
@@ -64,10 +53,6 @@ def warm(spec: ModelSpec) -> int:
         if message.target.topic == examples_topic(spec.name):
             examples.append(message.target, message.value, SHOWN_MS)
     return _learn(spec, examples)
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _join(spec: ModelSpec) -> list[Outgoing]:
@@ -92,7 +77,7 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
         fields=spec.fields,
         topics=topics,
         pace=JoinerPace(),
-        now_ms=_now_ms,
+        now_ms=steady_ms,
         rest=time.sleep,
         restoring=Retrying(reraise=True),
         give_up_s=0.0,
@@ -104,29 +89,25 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
 
 
 def _learn(spec: ModelSpec, examples: ListReader) -> int:
-    store = MemoryStore(clock_ms=_now_ms, nonces=lambda: secrets.token_bytes(8))
+    store = MemoryStore(clock_ms=steady_ms, nonces=lambda: secrets.token_bytes(8))
     store.create(Shape(spec.name, 2, spec.width, spec.fingerprint, spec.text))
     replica = Replica(store, store.shape())
     replica.poll()
+    ports = LearnerPorts(
+        examples, ListWriter(), scores_topic(spec.name), store, DirectExchange(store)
+    )
     learner = Learner(
-        reader=examples,
-        scores=ListWriter(),
-        score_topic=scores_topic(spec.name),
-        store=store,
-        exchange=_InProcessExchange(store),
-        replica=replica,
-        model=open_model(spec, replica.shape.buckets),
-        fields=spec.fields,
-        pace=LearnerPacing(push_interval_ms=0),
-        now_ms=_now_ms,
-        draw_nonce=lambda: secrets.token_bytes(8),
-        rest=time.sleep,
+        ports,
+        replica,
+        open_model(spec, replica.shape.buckets),
+        spec.fields,
+        LearnerPacing(push_interval_ms=0),
         guard=BatchGuard(),
     )
     learner.view.reserve(learner.view.room + 1)  # so that making an index is compiled, too
     for _ in range(8):
         learner.step(0.0)
-    learner.finish(_now_ms() + 1000)
+    learner.finish(steady_ms() + 1000)
     served = Replica(store, store.shape())
     served.poll()
     return len(served.table)

@@ -67,13 +67,14 @@ class ExampleQueue:
         *,
         order_wait_ms: int,
         ahead_limit: int,
-        now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         accept_topic: str = "",
     ) -> None:
         """`accept_topic`: identity of a topic made again that goes on where the old one ended."""
         self._reader, self._cursors, self._fields = reader, cursors, fields
         self._accept_topic = accept_topic
-        self._order_wait_ms, self._ahead_limit, self._now_ms = order_wait_ms, ahead_limit, now_ms
+        self._order_wait_ms, self._ahead_limit = order_wait_ms, ahead_limit
+        self._steady_ms = steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
         self.unmarked: set[Source] = set()
         """Partitions gained whose marks have not been read yet: see `begin`."""
@@ -114,7 +115,7 @@ class ExampleQueue:
             self._cursors.gained(
                 name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
             )
-            self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._now_ms())
+            self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._steady_ms())
             self._start(source)
         self.unmarked.clear()
 
@@ -144,7 +145,7 @@ class ExampleQueue:
 
     def next(self) -> ExampleBatch | None:
         """The batch with the least event time, unless a partition that may have less is late."""
-        now, chosen = self._now_ms(), None
+        now, chosen = self._steady_ms(), None
         for partition in self._partitions.values():
             if partition.batches:
                 partition.empty_since_ms = now
@@ -211,7 +212,7 @@ class ExampleQueue:
             raise MarkOutsideTopic(source, partition.name, offset, first, end)
         partition.batches.clear()
         partition.end = None
-        partition.empty_since_ms = self._now_ms()
+        partition.empty_since_ms = self._steady_ms()
         self._reader.start({source: offset})
 
 

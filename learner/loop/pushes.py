@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from headrace.pserver import BucketAnswer, OffsetSpan, Push, Unreachable
+from headrace.pserver import OffsetSpan, Push, Unreachable
 from headrace.pserver.rows import EntryHeader, RowDeltas, SourceReached, pack
 
 if TYPE_CHECKING:
@@ -28,22 +28,15 @@ if TYPE_CHECKING:
     from headrace.learner.kernels import PendingGains
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.cursors import Cursors
+    from headrace.learner.loop.exchange import Exchange
+    from headrace.learner.loop.ports import LearnerClocks
+    from headrace.pserver import BucketAnswer
     from headrace.pserver.replica import Replica
 
 log = logging.getLogger(__name__)
 
 _MOST_CLICKS_TRACED = 256
 """Click append times an entry carries at most: enough for quantiles, bounded under a burst."""
-
-
-class Exchange(Protocol):
-    """Sends a round of pushes while the learner learns on; one round at a time."""
-
-    def send(self, pushes: Sequence[Push]) -> None:
-        """Begin. Nothing else is under way."""
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        """Return the answers in the order sent, or None while they are awaited."""
 
 
 class LearningProgress:
@@ -110,13 +103,12 @@ class Pushes:
         cursors: Cursors,
         *,
         retry_interval_ms: int,
-        now_ms: Callable[[], int],
-        draw_nonce: Callable[[], bytes],
+        clocks: LearnerClocks,
     ) -> None:
         self._exchange, self._replica = exchange, replica
         self._pending, self._cursors = pending, cursors
-        self._retry_interval_ms, self._now_ms = retry_interval_ms, now_ms
-        self._draw_nonce = draw_nonce
+        self._retry_interval_ms = retry_interval_ms
+        self._steady_ms, self._draw_nonce = clocks.steady_ms, clocks.draw_nonce
         self._flights: dict[int, _PushInFlight] = {}
         self._retry_at_ms: dict[int, int] = {}
         self._awaited: list[int] = []  # buckets whose answers the exchange will bring, in order
@@ -179,7 +171,7 @@ class Pushes:
             self._round(again)
 
     def _unanswered(self) -> list[int]:
-        now = self._now_ms()
+        now = self._steady_ms()
         return [b for b in self._flights if self._retry_at_ms.get(b, 0) <= now]
 
     def _round(self, buckets: list[int]) -> None:
@@ -199,7 +191,7 @@ class Pushes:
         for bucket, answer in zip(awaited, answers, strict=True):
             if isinstance(answer, Unreachable):
                 self.tally.unanswered += 1
-                self._retry_at_ms[bucket] = self._now_ms() + self._retry_interval_ms
+                self._retry_at_ms[bucket] = self._steady_ms() + self._retry_interval_ms
                 log.warning("bucket %d did not answer, its push is kept: %s", bucket, answer)
                 continue
             self.log_bytes[bucket] = answer.log_bytes

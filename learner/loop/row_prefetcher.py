@@ -95,6 +95,14 @@ class PrefetchUsage:
     """Times that more rows had to be here than the bound allows."""
 
 
+class AllRows:
+    """The rows of a learner that holds all of them: nothing to prefetch."""
+
+    def prepare(self, examples: Examples, now_ms: int) -> bool:  # noqa: ARG002
+        """Return True: every row is here."""
+        return True
+
+
 class RowPrefetcher:
     """Keeps in a view the rows that batches need, and few others."""
 

@@ -1,33 +1,77 @@
-"""What the loop asks of a group of learners that step together."""
+"""The interface between the loop and a group of learners that step their layers together.
+
+A spec with `[model] synchronous = true` has its layers stepped by all learners at once: in a round
+each brings the gradient of one mini-batch, or nothing, and all take the same step. The loop sees
+four things of it. A learner with nothing to learn still takes part in the rounds. A step taken by
+all cannot be undone, so each mini-batch is inspected before it enters a round, and the loop reports
+those that were quarantined. And whatever contradicts a step taken earlier ends the group.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy as np
     import numpy.typing as npt
 
-    from headrace.ingest.examples import Examples
     from headrace.pserver.rows import RowTable
 
 
+class Quarantined(NamedTuple):
+    """Examples [begin, end) of a batch that were not learned, and why."""
+
+    begin: int
+    end: int
+    reason: str
+
+
+class MiniBatchEvidence(NamedTuple):
+    """What one mini-batch would do to a model, seen before it does it."""
+
+    scores: npt.NDArray[np.float64]  # (n,) probabilities of a click, clicks included
+    labels: npt.NDArray[np.uint8]  # (n,)
+    scored: npt.NDArray[np.bool_]  # (n,) False for clicks, whose impression was scored before
+    largest_gradient: float
+    """Of the loss by any float of a row or layer, sign aside; NaN if one is NaN."""
+
+
 class SyncGroup(Protocol):
-    """Where learners step together: each round of each needs all of them."""
+    """A learner's part in a group. Each round of each member needs all of them."""
 
-    busy: bool
-    """Whether anybody had examples in the last round."""
+    @property
+    def busy(self) -> bool:
+        """Whether any member had examples in the last round."""
 
-    def rehearse(
-        self, view: RowTable, active: npt.NDArray[np.bool_], examples: Examples
-    ) -> tuple[npt.NDArray[np.float64], float]:
-        """Return what scores learning a batch makes, and the largest float that a row gains of it.
+    def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:
+        """Inspect every mini-batch before its round: a reason, if not None, keeps it out."""
 
-        Changes nothing, and asks nobody else. active: (buckets,) as in learning.
-        """
+    def quarantined(self) -> Sequence[Quarantined]:
+        """Return what was kept out of rounds since the last call."""
 
     def idle(self, view: RowTable) -> None:
-        """Take part with nothing. Raises GroupBroken."""
+        """Take part in a round with nothing. Raises GroupBroken."""
 
     def leave(self, why: str) -> None:
-        """Raise GroupBroken, here and soon in all of them."""
+        """Raise GroupBroken, here and soon in all members."""
+
+
+class SoloGroup:
+    """The group of a learner that steps on its own: nothing to wait for, nobody to leave."""
+
+    busy = False
+
+    def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:
+        """Do nothing: the steps of one learner can be undone, so its guard judges afterwards."""
+
+    def quarantined(self) -> Sequence[Quarantined]:
+        """Return nothing."""
+        return ()
+
+    def idle(self, view: RowTable) -> None:
+        """Do nothing."""
+
+    def leave(self, why: str) -> None:
+        """Do nothing: what one learner learned can be undone."""

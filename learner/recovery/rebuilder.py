@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +30,7 @@ from headrace.ingest.kafka import (
 )
 from headrace.ingest.runtime import steady_ms, wall_ms
 from headrace.learner.errors import RecoveryRefused
-from headrace.learner.loop import Learner, LearnerPacing
+from headrace.learner.loop import DirectExchange, Learner, LearnerPacing, LearnerPorts
 from headrace.learner.models import open_model
 from headrace.learner.spec import check_compatible, check_copy, parse_spec
 from headrace.pserver import MemoryStore, Shape
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka import KafkaSettings, Source
     from headrace.learner.spec import ModelSpec
-    from headrace.pserver import BucketAnswer, Push, Unreachable
+    from headrace.pserver import BucketAnswer, Unreachable
     from headrace.pserver.snapshots import Manifest, SnapshotProgress, SnapshotStorage
 
 log = logging.getLogger(__name__)
@@ -252,20 +251,14 @@ def _replay(
     replica = Replica(store, shape)
     while not replica.complete:
         replica.poll()
-    learner = Learner(
-        reader=BoundedReader(rebuilding.reader, rebuilding.stops),
-        scores=_Nobody(),
-        score_topic=scores_topic(spec.name),
-        store=store,
-        exchange=_InProcessExchange(store),
-        replica=replica,
-        model=open_model(spec, shape.buckets),
-        fields=spec.fields,
-        pace=_PACE,
-        now_ms=steady_ms,
-        draw_nonce=_nonce,
-        rest=time.sleep,
+    ports = LearnerPorts(
+        BoundedReader(rebuilding.reader, rebuilding.stops),
+        _DiscardingWriter(),
+        scores_topic(spec.name),
+        store,
+        DirectExchange(store),
     )
+    learner = Learner(ports, replica, open_model(spec, shape.buckets), spec.fields, _PACE)
     keeper = Keeper(
         store,
         shape,
@@ -294,23 +287,8 @@ def _replay(
     return False
 
 
-class _InProcessExchange:
-    """Pushes at once: the store is in this process."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._answers: list[BucketAnswer | Unreachable] | None = None
-
-    def send(self, pushes: Sequence[Push]) -> None:
-        self._answers = self._store.push(pushes)
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        answers, self._answers = self._answers, None
-        return answers
-
-
-class _Nobody:
-    """A writer of scores that nobody waits for: those of the time are in Kafka."""
+class _DiscardingWriter:
+    """Discards scores: Kafka has those that were made at the time."""
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         pass

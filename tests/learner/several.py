@@ -8,57 +8,47 @@ settings alone, and a figure is the same wherever it is measured.
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka.fakes import ListReader, ListWriter
-from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.learner import Learner
+from headrace.learner.loop.exchange import DirectExchange
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
-from headrace.learner.models.factory import open_model
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import BucketAnswer, Push, Shape
+from tests.learner.in_memory import InMemoryModel, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.ingest.examples.batch import Examples
+    from headrace.ingest.kafka.protocols import Record
     from headrace.learner.loop.example_queue import ExampleBatch
+    from headrace.learner.loop.learner import Learner
     from headrace.learner.loop.pacing import PushInterval
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.errors import Unreachable
-    from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.store import BucketAnswer, Push
 
 _MOST_TURNS = 200_000
 
 
-class SlowExchange:
-    """Answers after a while, by the clock of the turns."""
+class SlowExchange(DirectExchange):
+    """Pushes at once, and answers after a while by the clock of the turns."""
 
     def __init__(self, world: Turns) -> None:
-        self._world = world
-        self._answers: list[BucketAnswer | Unreachable] | None = None
-        self._at_ms = 0
+        super().__init__(world.store)
+        self._world, self._at_ms = world, 0
 
     def send(self, pushes: Sequence[Push]) -> None:
-        self._answers = self._world.store.push(pushes)
+        super().send(pushes)
         self._at_ms = self._world.now_ms + self._world.answer_ms
 
     def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        if self._world.now_ms < self._at_ms:
-            return None
-        answers, self._answers = self._answers, None
-        return answers
+        return None if self._world.now_ms < self._at_ms else super().receive()
 
 
-class Turns:
+class Turns(InMemoryModel):
     """A model in memory, its learners, and batches dealt out to partitions in turn."""
 
     def __init__(
@@ -73,52 +63,22 @@ class Turns:
         answer_ms: int = 4,
         turn_ms: int = 2,
     ) -> None:
-        self.now_ms, self.answer_ms, self._turn_ms = 0, answer_ms, turn_ms
-        self.spec, dice = spec, random.Random(5)
-        self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=lambda: dice.randbytes(8))
-        self.shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, "")
-        self.store.create(self.shape)
-        self._draw_nonce = lambda: dice.randbytes(8)
-        sources = [Source(f"examples.{spec.name}", each) for each in range(partitions)]
-        records: dict[Source, list[Record]] = {each: [] for each in sources}
-        for number, batch in enumerate(batches):
-            target = records[sources[number % partitions]]
-            target.append(Record(sources[number % partitions], len(target), 1, pack(batch)))
-        self._ends = {each.partition: len(found) for each, found in records.items()}
-        self.written = ListWriter()
+        super().__init__(spec, buckets)
+        self.answer_ms, self._turn_ms = answer_ms, turn_ms
+        records = [records_of(batches[k::partitions], k) for k in range(partitions)]
+        self._ends = {k: len(found) for k, found in enumerate(records)}
         self.learners = [
-            self._learner(
-                {s: records[s] for s in sources[number::learners]},
-                LearnerPacing(staleness=staleness),
-            )
+            self._learner(records[number::learners], LearnerPacing(staleness=staleness))
             for number in range(learners)
         ]
-        self._keeper = Keeper(
-            self.store,
-            self.shape,
-            name="keeper",
-            keeping=FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=self._draw_nonce,
-        )
+        self._keeper = self.keeper(FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000))
 
-    def _learner(self, records: dict[Source, list[Record]], pace: LearnerPacing) -> Learner:
-        replica = Replica(self.store, self.shape)
-        while not replica.complete:
-            replica.poll()
-        learner = Learner(
-            reader=ListReader(records, largest_poll=1000),
-            scores=self.written,
-            score_topic=f"scores.{self.spec.name}",
-            store=self.store,
+    def _learner(self, partitions: Sequence[list[Record]], pace: LearnerPacing) -> Learner:
+        learner = self.learner(
+            [record for records in partitions for record in records],
+            pace,
             exchange=SlowExchange(self),
-            replica=replica,
-            model=open_model(self.spec, self.shape.buckets),
-            fields=self.spec.fields,
-            pace=pace,
-            now_ms=lambda: self.now_ms,
-            draw_nonce=self._draw_nonce,
-            rest=lambda seconds: None,
+            largest_poll=1000,
         )
         # read far ahead, so that batches go in the order of event time whatever is waited for
         take, taken_ms = learner._intake.next, [-1]
@@ -142,29 +102,9 @@ class Turns:
                 learner.step(0.0)
             if turn % 50 == 0:
                 self._keeper.step()
-                if self.learned():
+                if self.learned(self._ends):
                     return
         raise AssertionError(f"not learned in {_MOST_TURNS} turns: {self.marks()}")
-
-    def marks(self) -> list[dict[int, int]]:
-        """Of each bucket, how far it has learned each partition."""
-        answers = self.store.marks(range(self.shape.buckets))
-        return [
-            {int(name.rpartition("/")[2]): mark for name, mark in answer.marks.items()}
-            for answer in answers
-            if isinstance(answer, BucketAnswer)
-        ]
-
-    def learned(self) -> bool:
-        """Whether every bucket has all examples."""
-        return all(marks == self._ends for marks in self.marks())
-
-    def rows(self) -> FoldedRows:
-        """All rows, as anybody reads them."""
-        replica = Replica(self.store, self.shape)
-        while not replica.complete:
-            replica.poll()
-        return replica.table.everything().existing()
 
     def scores(self) -> dict[str, float]:
         """The first score of every impression."""

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from headrace.ingest.examples.batch import pack
-from headrace.ingest.kafka.fakes import ListReader, ListWriter
-from headrace.ingest.kafka.protocols import Record, Source
-from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushInterval, parse_push_interval
-from headrace.learner.models.logistic import LogisticRegression
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
-from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.memory_store import MemoryStore
-from headrace.pserver.replica.replica import Replica
-from headrace.pserver.store import BucketAnswer, Push, Shape
-from tests.learner.streams import BUCKETS, counted, part, random_examples, random_spec
+from tests.learner.in_memory import InMemoryModel, cut, records_of
+from tests.learner.streams import counted, random_examples, random_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace.pserver.errors import Unreachable
     from headrace.pserver.rows.row_codec import FoldedRows
+    from headrace.pserver.store import BucketAnswer
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000
-TOPIC = "examples.test"
-
-
-class Now:
-    """Answers at once: a round of pushes is done when it is sent."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._answers: list[BucketAnswer | Unreachable] | None = None
-
-    def send(self, pushes: Sequence[Push]) -> None:
-        self._answers = self._store.push(pushes)
-
-    def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        answers, self._answers = self._answers, None
-        return answers
 
 
 class Stage:
@@ -56,73 +29,38 @@ class Stage:
         staleness: PushInterval = AT_EASE,
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
-        self.now_ms, dice = 0, random.Random(5)
         self.spec = random_spec(np.random.default_rng(3), "immediate", statistics=True)
         examples = random_examples(np.random.default_rng(4), self.spec, IMPRESSIONS, closed=False)
-        source = Source(TOPIC, 0)
-        starts = range(0, len(examples), 50)
-        records = [
-            Record(source, n, 1, pack(part(examples, start, start + 50)))
-            for n, start in enumerate(starts)
-        ]
+        records = records_of(cut(examples, 50))
         self.end = len(records)
-        self.store = MemoryStore(clock_ms=lambda: self.now_ms, nonces=lambda: dice.randbytes(8))
-        self.shape = Shape("test", BUCKETS, self.spec.width, self.spec.fingerprint, "")
-        self.store.create(self.shape)
-        replica = Replica(self.store, self.shape)
-        while not replica.complete:
-            replica.poll()
-        self.learner = Learner(
-            reader=ListReader({source: records}, largest_poll=3),
-            scores=ListWriter(),
-            score_topic="scores.test",
-            store=self.store,
-            exchange=Now(self.store),
-            replica=replica,
-            model=LogisticRegression(self.spec),
-            fields=self.spec.fields,
-            pace=LearnerPacing(
-                push_interval_ms=10,
-                log_bytes_limit=limit_bytes,
-                unsent_limit=unsent_limit,
-                staleness=staleness,
-            ),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=lambda: dice.randbytes(8),
-            rest=lambda seconds: None,
+        self.model = InMemoryModel(self.spec)
+        pace = LearnerPacing(
+            push_interval_ms=10,
+            log_bytes_limit=limit_bytes,
+            unsent_limit=unsent_limit,
+            staleness=staleness,
         )
-        self.keeper = Keeper(
-            self.store,
-            self.shape,
-            name="k",
-            keeping=FoldPolicy(keep_ms=0, keep_bytes=0, lease_ms=1000),
-            now_ms=lambda: self.now_ms,
-            draw_nonce=lambda: dice.randbytes(8),
-        )
+        self.learner = self.model.learner(records, pace)
+        self.keeper = self.model.keeper(FoldPolicy(keep_ms=0, keep_bytes=0, lease_ms=1000))
 
     def work(self, steps: int, *, keeping: bool) -> None:
         for _ in range(steps):
-            self.now_ms += 20
+            self.model.now_ms += 20
             self.learner.step(0.0)
             if keeping:
                 self.keeper.step()
 
     def rows(self) -> FoldedRows:
-        replica = Replica(self.store, self.shape)
-        while not replica.complete:
-            replica.poll()
-        return replica.table.everything()
+        return self.model.replica().table.everything()
 
     def answers(self) -> list[BucketAnswer]:
-        answers = self.store.marks(range(BUCKETS))
-        return [answer for answer in answers if isinstance(answer, BucketAnswer)]
+        return self.model.answers()
 
     def throttled(self) -> bool:
         return self.learner.figures.throttled
 
     def learned(self) -> bool:
-        marks = [max(answer.marks.values(), default=0) for answer in self.answers()]
-        return marks == [self.end] * BUCKETS
+        return self.model.learned({0: self.end})
 
 
 def test_logs_stop_growing_at_the_limit_until_a_keeper_makes_room() -> None:

@@ -12,6 +12,8 @@ import pytest
 from headrace.ingest.examples.batch import Kind
 from headrace.learner.errors import GroupBroken, NotPulled
 from headrace.learner.loop.cached_replica import CachedReplica
+from headrace.learner.loop.row_prefetcher import RowPrefetcher
+from headrace.learner.models.sync_group import SoloGroup
 from headrace.pserver.keeper.expiry import Expiry
 from tests.learner.few_rows import Model, Silent, assert_same, drawn
 from tests.learner.streams import BUCKETS, COUNT, PROBABILITY, random_examples, random_spec
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.loop.learner import Learner
     from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.rows.table import RowTable
 
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
 DEEPFM = 'architecture = "deepfm"\ndimensions = 2\nlayers = [4]\nmini_batch = 16\n'
@@ -37,15 +38,15 @@ _TURNS = 120
 def test_few_rows_give_the_model_that_all_rows_give(seed: int, growth: str, model: str) -> None:
     spec, examples = drawn(seed, growth, model)
     whole, few = Model(spec, examples), Model(spec, examples)
-    learner = few.learner(most_rows=60)
-    whole.run(whole.learner(None))
+    learner = few.learning(most_rows=60)
+    whole.run(whole.learning(None))
     few.run(learner)
     assert_same(few.rows(), whole.rows())
-    assert learner.bounded is not None
-    usage = learner.bounded.usage
+    assert isinstance(learner.rows, RowPrefetcher)
+    usage = learner.rows.usage
     assert usage.pulled > 0
     assert usage.dropped > 0
-    assert few.scores.sent == whole.scores.sent
+    assert few.written.sent == whole.written.sent
 
 
 class Trouble:
@@ -57,8 +58,8 @@ class Trouble:
         self.model = Model(spec, self.examples, batch=8)
         self.store = Silent(self.model.store, self.dice)
         self.remembered: dict[int, Any] = {}
-        self.few = self.model.learner(self.dice.choice([1, 60, 150]), self.store)
-        self.other = self.model.learner(None)
+        self.few = self.model.learning(self.dice.choice([1, 60, 150]), self.store)
+        self.other = self.model.learning(None)
         self.turns = 0
 
     def happen(self) -> bool:
@@ -75,7 +76,7 @@ class Trouble:
             self.remembered[bucket] = store.checkpoint(bucket)
         elif kind < 0.4 and bucket in self.remembered:
             store.revert(bucket, self.remembered[bucket])
-            self.model.keeper = self.model.new_keeper()
+            self.model.keeper_at_work = self.model.new_keeper()
         elif kind < 0.6:
             self.other.step(0.0)
         return False
@@ -136,7 +137,7 @@ def standing(model: Model, ids: Any) -> FoldedRows:
 def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
     spec, examples = drawn(0, COUNT)
     model = Model(spec, examples, expiry=Expiry(after_s=600, interval_ms=200))
-    learner = model.learner(most_rows=120)
+    learner = model.learning(most_rows=120)
     model.run(learner)
     held = settled(learner, model).table
     deleted = ~held.everything().exist()
@@ -147,7 +148,7 @@ def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
 def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand() -> None:
     spec, examples = drawn(0)
     model = Model(spec, examples, batch=100)
-    learner, other = model.learner(most_rows=50), model.learner(None)
+    learner, other = model.learning(most_rows=50), model.learning(None)
     for _ in range(3):
         learner.step(0.0)
     assert learner.figures.examples > 0
@@ -169,11 +170,11 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
     spec, examples = drawn(0, model=of)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
-    learner = model.learner(60, store)
-    assert learner.bounded is not None
+    learner = model.learning(60, store)
+    assert isinstance(learner.rows, RowPrefetcher)
     pull, usage = (
-        learner.bounded.pull_statistics,
-        learner.bounded.usage,
+        learner.rows.pull_statistics,
+        learner.rows.usage,
     )
 
     unanswered = []
@@ -188,29 +189,17 @@ def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
         finally:
             store.share = 0.0
 
-    setattr(learner.bounded, "pull_statistics", sometimes_unanswered)  # noqa: B010 (mypy)
+    setattr(learner.rows, "pull_statistics", sometimes_unanswered)  # noqa: B010 (mypy)
     model.run(learner)
     assert len(unanswered) == 2
     assert learner.tally.refused == 0
     assert_once(model, examples)
 
 
-class Group:
-    """Learners that step together: what they did cannot be taken back."""
-
-    busy = False
-
-    def idle(self, view: RowTable) -> None:
-        """Nobody else is there."""
-
-    def rehearse(
-        self, view: RowTable, active: np.ndarray, examples: Examples
-    ) -> tuple[np.ndarray, float]:
-        """Nobody guards this one."""
-        raise NotImplementedError
+class Group(SoloGroup):
+    """A group whose steps cannot be undone."""
 
     def leave(self, why: str) -> None:
-        """End it."""
         raise GroupBroken(0, 1, why)
 
 
@@ -218,20 +207,20 @@ def test_learners_that_step_together_part_where_a_batch_would_be_read_again() ->
     spec, examples = drawn(0)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
-    learner = model.learner(60, store)
-    assert learner.bounded is not None
+    learner = model.learning(60, store)
+    assert isinstance(learner.rows, RowPrefetcher)
     pull, usage = (
-        learner.bounded.pull_statistics,
-        learner.bounded.usage,
+        learner.rows.pull_statistics,
+        learner.rows.usage,
     )
 
     def once_unanswered(*asked: Any) -> None:
         store.share = float(usage.stops == 2)
         pull(*asked)
 
-    setattr(learner.bounded, "pull_statistics", once_unanswered)  # noqa: B010 (mypy)
-    learner._rounds = Group()
-    with pytest.raises(GroupBroken, match="are to be read again"):
+    setattr(learner.rows, "pull_statistics", once_unanswered)  # noqa: B010 (mypy)
+    learner._group = Group()
+    with pytest.raises(GroupBroken, match="must be read again"):
         model.run(learner)
 
 
@@ -239,7 +228,7 @@ def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
     spec, examples = drawn(2)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
-    learner = model.learner(60, store)
+    learner = model.learning(60, store)
     store.share = 1.0
     for _ in range(20):
         model.now_ms += 20
@@ -263,7 +252,7 @@ def test_what_another_learner_pushes_is_here_whether_polled_or_pulled_along(seed
     spec, examples = drawn(seed)
     model = Model(spec, examples, batch=8)
     # both learn the same, as partitions of their own: rows are the same, and more than one's
-    learner, other = model.learner(most_rows=200), model.learner(None, partition=1)
+    learner, other = model.learning(most_rows=200), model.learning(None, partition=1)
     for _ in range(20 * len(model.records)):
         model.now_ms += model.dice.choice([0, 0, 31])
         learner.step(0.0)
@@ -284,13 +273,13 @@ def test_on_real_servers_rows_are_pulled_and_the_model_is_the_same(
     spec = dataclasses.replace(spec, name=fresh_name("bounded"))
     whole, few = Model(spec, examples), Model(spec, examples, url=valkey)
     try:
-        learner = few.learner(most_rows=60)
-        whole.run(whole.learner(None))
+        learner = few.learning(most_rows=60)
+        whole.run(whole.learning(None))
         few.run(learner)
         assert_same(few.rows(), whole.rows())
-        assert learner.bounded is not None
-        assert learner.bounded.usage.dropped > 0
-        assert learner.bounded.usage.stops > 0
+        assert isinstance(learner.rows, RowPrefetcher)
+        assert learner.rows.usage.dropped > 0
+        assert learner.rows.usage.stops > 0
     finally:
         few.store.drop()
         few.store.close()
@@ -302,11 +291,11 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
     spec = random_spec(random, "window", statistics=True, model=DEEPFM)
     examples = random_examples(random, spec, 400, closed=True)
     whole, few = Model(spec, examples, batch=20), Model(spec, examples, batch=20)
-    learner = few.learner(most_rows=150)
-    assert learner.bounded is not None
+    learner = few.learning(most_rows=150)
+    assert isinstance(learner.rows, RowPrefetcher)
     pull, usage = (
-        learner.bounded.pull_statistics,
-        learner.bounded.usage,
+        learner.rows.pull_statistics,
+        learner.rows.usage,
     )
     dropped = []
 
@@ -315,8 +304,8 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
         pull(*of)
         dropped.append(usage.dropped - before)
 
-    setattr(learner.bounded, "pull_statistics", watched)  # noqa: B010 (mypy)
-    whole.run(whole.learner(None))
+    setattr(learner.rows, "pull_statistics", watched)  # noqa: B010 (mypy)
+    whole.run(whole.learning(None))
     few.run(learner)
     assert any(dropped)
     assert_same(few.rows(), whole.rows())
@@ -333,11 +322,11 @@ def test_few_rows_give_a_deep_model_that_all_rows_give(
     spec = random_spec(random, policy, statistics=statistics, growth=growth, model=DEEPFM)
     examples = random_examples(random, spec, 300, closed=policy == "window")
     whole, few = Model(spec, examples), Model(spec, examples)
-    learner = few.learner(most_rows=60)
-    whole.run(whole.learner(None))
+    learner = few.learning(most_rows=60)
+    whole.run(whole.learning(None))
     few.run(learner)
     assert_same(few.rows(), whole.rows())
-    assert few.scores.sent == whole.scores.sent
-    assert learner.bounded is not None
-    assert learner.bounded.usage.dropped > 0
-    assert (learner.bounded.usage.stops > 0) == statistics
+    assert few.written.sent == whole.written.sent
+    assert isinstance(learner.rows, RowPrefetcher)
+    assert learner.rows.usage.dropped > 0
+    assert (learner.rows.usage.stops > 0) == statistics

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.calibration.isotonic import IsotonicScaling
+from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
@@ -163,14 +164,14 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
 def test_a_learner_of_few_rows_learns_what_one_of_all_rows_does() -> None:
     spec, examples = drawn(3, SECTION)
     whole, few = Model(spec, examples), Model(spec, examples)
-    learner = few.learner(most_rows=90)
-    whole.run(whole.learner(None))
+    learner = few.learning(most_rows=90)
+    whole.run(whole.learning(None))
     few.run(learner)
     assert_same(few.rows(), whole.rows())
     assert np.count_nonzero(few.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER) > 2
-    assert learner.bounded is not None
-    assert learner.bounded.usage.dropped > 0
-    assert few.scores.sent == whole.scores.sent
+    assert isinstance(learner.rows, RowPrefetcher)
+    assert learner.rows.usage.dropped > 0
+    assert few.written.sent == whole.written.sent
 
 
 def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:

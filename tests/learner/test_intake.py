@@ -37,7 +37,7 @@ class Scenery:
             spec.fields,
             order_wait_ms=0,
             ahead_limit=100,
-            now_ms=lambda: 0,
+            steady_ms=lambda: 0,
             accept_topic=accept_topic,
         )
         self.intake.poll(0.0)

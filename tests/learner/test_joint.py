@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -14,14 +15,12 @@ import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headrace.deploy.local.services.ports import free_port
-from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.errors import GroupBroken
 from headrace.learner.models.deep.process_group import GroupConfig, ProcessGroup, join_group
 from tests.learner.joining import EXAMPLES, MINI_BATCH, PATIENCE_S, member, spec_of
 from tests.learner.streams import (
     COUNT,
-    PROBABILITY,
     Bench,
     part,
     random_examples,
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.ingest.examples.batch import Examples
     from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
+    from headrace.learner.models.sync_group import MiniBatchEvidence
+    from headrace.pserver.rows.deltas import RowDeltas
 
 DENSE, ROUNDS = 1001, 5
 
@@ -47,11 +48,11 @@ def stream(seed: int, examples: int = EXAMPLES) -> Examples:
     return random_examples(np.random.default_rng(seed), spec_of(MINI_BATCH), examples, closed=True)
 
 
-def at_once(*works: Callable[[], None]) -> None:
+def at_once(*works: Callable[[], object]) -> None:
     """Do these, each in a thread; raise what the first of them raised."""
     failures: list[BaseException] = []
 
-    def guarded(work: Callable[[], None]) -> None:
+    def guarded(work: Callable[[], object]) -> None:
         try:
             work()
         except BaseException as failure:  # noqa: BLE001
@@ -164,40 +165,82 @@ DENSE_SECTION = '[optimizer.dense]\nname = "{dense}"\nalpha = 0.05\n'
 PLATT = '[calibration]\nkind = "platt"\n'
 
 
+def refusing(*refused: int) -> Callable[[MiniBatchEvidence], str | None]:
+    """An inspection that refuses these mini-batches, counted from 0."""
+    seen = itertools.count()
+    return lambda evidence: "refused" if next(seen) in refused else None
+
+
 @pytest.mark.parametrize(
     ("architecture", "policy", "dense", "growth"),
     [
-        ("deepfm", "immediate", "adagrad", COUNT),
-        ("deepfm", "window", "sgd", PROBABILITY + PLATT),
-        ("dcn_v2", "immediate", "sgd", PLATT),
+        ("deepfm", "immediate", "adagrad", ""),
+        ("deepfm", "window", "sgd", PLATT),
+        ("dcn_v2", "window", "adagrad", COUNT),
     ],
 )
-def test_a_rehearsal_shows_what_learning_does_and_leaves_no_trace(
+def test_a_mini_batch_refused_before_its_round_leaves_no_trace_in_rows_or_layers(
     architecture: str, policy: str, dense: str, growth: str
 ) -> None:
     random = np.random.default_rng(8)
     model = JOINT.format(architecture=architecture)
     growth += DENSE_SECTION.format(dense=dense)
-    spec = random_spec(random, policy, statistics=True, growth=growth, model=model)
-    examples = random_examples(random, spec, 600, closed=policy == "window")
-    rehearsed, plain = Bench(spec), Bench(spec)
-    joint = [alone(each) for each in (rehearsed, plain)]
-    active = np.ones(rehearsed.shape.buckets, np.bool_)
-    largest_seen = 0.0
-    for begin in range(0, len(examples), 100):
-        batch = part(examples, begin, begin + 100)
-        scores, largest = joint[0].rehearse(rehearsed.view, active, batch)
-        learned = rehearsed.learn(batch)
-        # the group's sums are rounded elsewhere than one learner's
-        np.testing.assert_allclose(scores, learned, rtol=1e-4, atol=1e-6)
-        gained = np.abs(rehearsed.gained().values).max()
-        assert largest == pytest.approx(gained, rel=1e-3)
-        largest_seen = max(largest_seen, largest)
-        np.testing.assert_array_equal(plain.learn(batch), learned)
-    assert largest_seen > 0.1
-    for mine, others in zip(rehearsed.rows(), plain.rows(), strict=True):
-        np.testing.assert_array_equal(mine, others)
+    spec = random_spec(random, policy, statistics=policy == "window", growth=growth, model=model)
+    examples = random_examples(random, spec, 320, closed=policy == "window")
+    with_it, without = Bench(spec), Bench(spec)
+    joint = [alone(each) for each in (with_it, without)]
+    joint[0].inspect_with(refusing(8))
+    before, refused, after = (0, 128), (128, 144), (144, 160)
+    first = with_it.learn(part(examples, *before))
+    without.learn(part(examples, *before))
+    scores = with_it.learn(part(examples, 128, 160))
+    rest = without.learn(part(examples, *after))
+    assert joint[0].quarantined() == [(0, 16, "refused")]
+    assert joint[0].quarantined() == []
+    assert np.isfinite(first).any()
+    assert np.isnan(scores[: refused[1] - refused[0]]).all()
+    if COUNT not in growth:  # sightings of a refused mini-batch stay counted
+        np.testing.assert_array_equal(scores[16:], rest)
+        for mine, others in zip(rows_in_use(with_it), rows_in_use(without), strict=True):
+            np.testing.assert_array_equal(mine, others)
+        for mine, others in zip(with_it.gained(), without.gained(), strict=True):
+            np.testing.assert_array_equal(mine, others)
+        assert joint[0]._gained.tobytes() == joint[1]._gained.tobytes()
+
+
+def rows_in_use(bench: Bench) -> RowDeltas:
+    """The rows of a view that were ever seen."""
+    rows = bench.rows()
+    return rows.chosen(rows.last_seen > 0)
+
+
+def test_a_refused_mini_batch_reaches_no_other_member_and_stops_none() -> None:
+    examples = stream(8, 4 * MINI_BATCH)
+    benches, joint = group(2, "adagrad")
+    joint[0].inspect_with(refusing(0))
+    at_once(
+        lambda: benches[0].learn(part(examples, 0, 2 * MINI_BATCH)),
+        lambda: benches[1].learn(part(examples, 2 * MINI_BATCH, 4 * MINI_BATCH)),
+    )
+    one = member(spec_of(3 * MINI_BATCH, synchronous=False))
+    second = [*range(MINI_BATCH, 2 * MINI_BATCH), *range(3 * MINI_BATCH, 4 * MINI_BATCH)]
+    one.learn(part(examples, 2 * MINI_BATCH, 3 * MINI_BATCH))
+    one.learn(chosen(examples, second))
+    shares = layers_of(benches[0]) + layers_of(benches[1])
+    np.testing.assert_allclose(shares, layers_of(one), rtol=2e-3, atol=5e-5)
     assert joint[0]._gained.tobytes() == joint[1]._gained.tobytes()
+    assert [each.quarantined() for each in joint] == [[(0, MINI_BATCH, "refused")], []]
+
+
+def test_an_inspection_sees_scores_labels_and_the_largest_gradient_of_each_mini_batch() -> None:
+    seen: list[MiniBatchEvidence] = []
+    bench = member(spec_of(MINI_BATCH))
+    alone(bench).inspect_with(seen.append)
+    examples = stream(8, 2 * MINI_BATCH)
+    scores = bench.learn(examples)
+    np.testing.assert_array_equal(np.concatenate([each.scores for each in seen]), scores)
+    np.testing.assert_array_equal(np.concatenate([each.labels for each in seen]), examples.labels)
+    assert all(each.scored.all() and 0.0 < each.largest_gradient < 1e3 for each in seen)
 
 
 def alone(bench: Bench) -> SynchronousLayers:
@@ -205,21 +248,6 @@ def alone(bench: Bench) -> SynchronousLayers:
     together = ProcessGroup(HashStore(), GroupConfig(0, 1))
     joint: SynchronousLayers = bench.model.step_together(together)  # type: ignore[attr-defined]
     return joint
-
-
-def test_a_rehearsal_asks_nobody() -> None:
-    benches, joint = group(2, "adagrad", timeout_s=3.0)
-    at_once(*(lambda rank=rank: joint[rank].idle(benches[rank].view) for rank in range(2)))
-    active = np.ones(benches[0].shape.buckets, np.bool_)
-    few = part(stream(8), 0, MINI_BATCH)
-    for _ in range(3):
-        scores, _ = joint[0].rehearse(benches[0].view, active, few)
-        assert np.isfinite(scores[few.kinds != Kind.CLICKED]).all()
-    at_once(
-        lambda: joint[0].idle(benches[0].view),
-        lambda: joint[1].idle(benches[1].view),
-    )
-    assert not joint[0]._gained.any()
 
 
 @pytest.mark.timeout(300)

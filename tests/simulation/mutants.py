@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant(
         "a learner pushes before its scores are delivered",
         "headrace.learner.loop.learner:Learner._seal",
-        "self._scores.flush()",
+        "self._outputs.flush()",
         "pass",
     ),
     Mutant(

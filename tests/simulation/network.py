@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from headrace.learner.loop.exchange import DirectExchange
 from headrace.pserver.errors import MissingBucket, OutOfMemory, Unreachable
 
 if TYPE_CHECKING:
@@ -268,29 +269,27 @@ class Connection:
 
 
 class SimulatedExchange:
-    """Sends pushes; they take effect now, or when the answer is asked for, or after a crash."""
+    """Delays pushes: they take effect now, or when the answer is asked for, or after a crash."""
 
     def __init__(self, connection: Connection, world: Surroundings) -> None:
-        self._connection, self._world = connection, world
+        self._direct, self._world = DirectExchange(connection), world
         self._waiting: Sequence[Push] | None = None
-        self._answers: list[BucketAnswer | Unreachable] | None = None
 
     def send(self, pushes: Sequence[Push]) -> None:
-        """See learner.loop.pushes.Exchange."""
+        """See learner.loop.exchange.Exchange."""
         self._waiting = pushes
         if self._world.dice.random() < 0.5:
             self._deliver()
 
     def receive(self) -> list[BucketAnswer | Unreachable] | None:
-        """See learner.loop.pushes.Exchange."""
+        """See learner.loop.exchange.Exchange."""
         if self._world.dice.random() < self._world.weather.slow_answer:
             return None
         if self._waiting is not None:
             self._deliver()
-        answers, self._answers = self._answers, None
-        return answers
+        return self._direct.receive()
 
     def _deliver(self) -> None:
         assert self._waiting is not None
         waiting, self._waiting = self._waiting, None
-        self._answers = self._connection.push(waiting)
+        self._direct.send(waiting)

@@ -12,6 +12,7 @@ import numpy as np
 
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
 from headrace.pserver.errors import MissingBucket
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.expiry import Expiry
@@ -215,27 +216,23 @@ class LearnerProcess(Process):
         if not self._starting.complete:
             return
         plan, replica, self._starting = world.plan, self._starting, None
-        self.learner = Learner(
-            reader=world.group.join(self.name, world.pause),
-            scores=SimulatedScores(world.topic, world.pause),
-            score_topic="scores",
-            store=self._connection,
-            exchange=SimulatedExchange(self._connection, world),
-            replica=replica,
-            model=CountingModel(),
-            fields=FIELDS,
-            pace=LearnerPacing(
-                push_interval_ms=plan.push_interval_ms,
-                backlog_interval_ms=2 * plan.push_interval_ms,
-                log_bytes_limit=plan.log_bytes_limit,
-                order_wait_ms=20,
-                recheck_interval_ms=200,
-                retry_interval_ms=50,
-            ),
-            now_ms=world.now_ms,
-            draw_nonce=world.nonce,
-            rest=lambda seconds: world.pass_time(20),
+        ports = LearnerPorts(
+            world.group.join(self.name, world.pause),
+            SimulatedScores(world.topic, world.pause),
+            "scores",
+            self._connection,
+            SimulatedExchange(self._connection, world),
         )
+        pace = LearnerPacing(
+            push_interval_ms=plan.push_interval_ms,
+            backlog_interval_ms=2 * plan.push_interval_ms,
+            log_bytes_limit=plan.log_bytes_limit,
+            order_wait_ms=20,
+            recheck_interval_ms=200,
+            retry_interval_ms=50,
+        )
+        clocks = LearnerClocks(world.now_ms, lambda seconds: world.pass_time(20), world.nonce)
+        self.learner = Learner(ports, replica, CountingModel(), FIELDS, pace, clocks)
 
     def _step(self) -> None:
         assert self.learner is not None

@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,7 +30,6 @@ from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK
 from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
-from headrace.learner.models.deep.dry_run import DryRun
 from headrace.learner.models.deep.kernels import (
     BatchSpan,
     GatheredInputs,
@@ -38,12 +38,15 @@ from headrace.learner.models.deep.kernels import (
     look_up,
     loss_gradients,
     probabilities,
-    scatter,
+    step_rows,
+    sum_gradients,
+    uncount,
 )
 from headrace.learner.models.deep.layers import Layers
 from headrace.learner.models.deep.networks import make_module
 from headrace.learner.models.deep.synchronous_layers import SynchronousLayers
 from headrace.learner.models.row_model import RowModel
+from headrace.learner.models.sync_group import MiniBatchEvidence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,10 +105,8 @@ class DeepModel(RowModel):
         return self._asked_rows(self._layers.ids)
 
     def step_together(self, together: ProcessGroup) -> SynchronousLayers:
-        """From now on, step the layers with a group of learners; return who takes part for us."""
-        spec = self._spec
-        joint = SynchronousLayers(spec, self._layers, together)
-        joint.rehearse = DryRun(spec, lambda buckets: DeepModel(spec, buckets), joint)
+        """Step the layers with a group of learners from now on; return this learner's part."""
+        joint = SynchronousLayers(self._spec, self._layers, together)
         self._layers = joint
         return joint
 
@@ -170,6 +171,7 @@ class DeepModel(RowModel):
         offsets = whole.features.bag_offsets[begin * inputs.bags : end * inputs.bags + 1]
         offsets = (offsets - offsets[0]).astype(np.int64)
         gathered = self._gathered(count, int(offsets[-1]))
+        touched = int(whole.gaining.count[0])
         whole, turns = self._gather(whole, begin, end, gathered)
         gaining, active = whole.gaining, whole.active
         own = self._of_thread()
@@ -183,8 +185,13 @@ class DeepModel(RowModel):
         loss = torch.dot(log_odds, torch.from_numpy(sloping))
         by_leaf = torch.autograd.grad(loss, leaves, materialize_grads=True)
         gradients = self._arrange.gradients(BatchParts(*by_leaf[:3]), offsets)
-        scatter(view.columns, gaining, self._parameters, turns, gathered, count, gradients)
+        sum_gradients(turns, gathered, count, gradients)
         joined = own.joined(by_leaf[3:])
+        evidence = partial(_evidence, whole, begin, made, turns, joined)
+        if not self._layers.admits(begin, end, evidence):
+            uncount(view.columns, gaining, turns, touched)
+            return np.full(count, np.nan)
+        step_rows(view.columns, gaining, self._parameters, turns)
         self._layers.step(view, gaining, active, standing, joined, counted)
         return made
 
@@ -263,6 +270,8 @@ class DeepModel(RowModel):
             weight,
             vector,
             np.empty(rows, np.uint32),
+            np.empty(rows, np.uint32),
+            np.empty((rows, 4), np.uint32),
             weight_gradient,
             vector_gradient,
             np.zeros(1, np.int64),
@@ -299,6 +308,25 @@ class _Module:
         for room, each in zip(self._cut_gradient, gradients, strict=True):
             room.copy_(each)
         return self._gradient
+
+
+def _evidence(
+    whole: _GatheredBatch,
+    begin: int,
+    scores: npt.NDArray[np.float64],
+    turns: Turns,
+    layer_gradients: npt.NDArray[np.float32],
+) -> MiniBatchEvidence:
+    """Return what the mini-batch from `begin` on would do to the model."""
+    some, rows = slice(begin, begin + scores.shape[0]), int(turns.count[0])
+    of_rows = turns.weight_gradient[:rows], turns.vector_gradient[:rows]
+    largest = [float(np.abs(each).max(initial=0.0)) for each in (*of_rows, layer_gradients)]
+    return MiniBatchEvidence(
+        scores,
+        whole.labelled.labels[some],
+        whole.labelled.kinds[some] != Kind.CLICKED,
+        float(np.max(largest)),
+    )
 
 
 def _counts(examples: Examples, begins: Sequence[int]) -> list[tuple[int, int, int]]:

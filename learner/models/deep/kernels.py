@@ -82,6 +82,8 @@ class Turns(NamedTuple):
     weight: Floats  # (rows, 1) as they stood before the mini-batch
     vector: Floats  # (rows, d)
     last_seen: npt.NDArray[np.uint32]  # (rows,) before the mini-batch: decay is due from then on
+    first_seen: npt.NDArray[np.uint32]  # (rows,) before the mini-batch
+    pending: npt.NDArray[np.uint32]  # (rows, 4) shows, clicks, since, last_seen, likewise
     weight_gradient: Floats  # (rows, 1)
     vector_gradient: Floats  # (rows, d)
     count: Integers  # type: ignore[assignment]  # (1,)
@@ -96,7 +98,7 @@ class BatchSpan(NamedTuple):
 
 
 @inlined
-def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
+def _turn(columns, gaining, turns, place):  # type: ignore[no-untyped-def]
     """Return the turn of the row at `place`, giving it one if it is named for the first time."""
     turn = turns.turn_of[place]
     if turn >= 0:
@@ -107,6 +109,10 @@ def _turn(columns, turns, place):  # type: ignore[no-untyped-def]
     turns.places[turn] = place
     turns.read[turn] = turns.stepped[turn] = False
     turns.last_seen[turn] = columns.last_seen[place]
+    turns.first_seen[turn] = columns.first_seen[place]
+    pending = row_of(turns.pending, turn)
+    pending[0], pending[1] = gaining.shows[place], gaining.clicks[place]
+    pending[2], pending[3] = gaining.since[place], gaining.last_seen[place]
     turns.weight_gradient[turn, 0] = _ZERO
     gradient = row_of(turns.vector_gradient, turn)
     for f in range(gradient.shape[0]):
@@ -160,7 +166,7 @@ def _times(vector, x, product):  # type: ignore[no-untyped-def]
 
 @inlined
 def _read_inputs(  # type: ignore[no-untyped-def]
-    columns, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
+    columns, gaining, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
 ):
     """Write what one example's inputs are worth; where: see `_position`."""
     for k in range(count):
@@ -175,7 +181,7 @@ def _read_inputs(  # type: ignore[no-untyped-def]
                 read_vector(columns.values, parameters, place, row_id, _ONE, vector)
                 _times(vector, x, vector)
             continue
-        turn = _turn(columns, turns, place)
+        turn = _turn(columns, gaining, turns, place)
         if not turns.read[turn]:
             _read_row(columns, parameters, turns, turn, place, second)
         gathered.weights[at] = turns.weight[turn, 0] * x
@@ -194,7 +200,7 @@ def _count_inputs(  # type: ignore[no-untyped-def]
         gathered.targets[at] = -1
         if scratch.live[row, k]:
             place = scratch.places[row, k]
-            gathered.targets[at] = _turn(columns, turns, place)
+            gathered.targets[at] = _turn(columns, gaining, turns, place)
             count_row(columns, gaining, place, shows, clicks, second)
 
 
@@ -246,8 +252,8 @@ def gather(  # type: ignore[no-untyped-def]
             counted = counts_of(labelled, i)
             where = (i - span.begin, span.fixed, items, each, item_position, examples)
             _read_inputs(
-                *(columns, parameters, gate, reads, counted[2], scratch, turns, gathered),
-                *(row, count, where),
+                *(columns, gaining, parameters, gate, reads, counted[2], scratch, turns),
+                *(gathered, row, count, where),
             )
             if strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
@@ -290,12 +296,8 @@ def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-unty
 
 
 @kernel
-def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
-    """Step every row that was named, by the sum of its gradients, each row once.
-
-    What decay is due since it was last seen before the mini-batch is caught up to the last example
-    that names it: its seconds between two of them would else be lost with every mini-batch.
-    """
+def sum_gradients(turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
+    """Sum the gradients of every row that was named, over the examples that count in it."""
     targets, values = gathered.targets, gathered.x
     fixed = gradients.weights.shape[0]
     each = fixed // examples
@@ -312,6 +314,15 @@ def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):
         if turn >= 0:
             _add_gradient(turns, turn, x, gradients.item_weights[k])
             _add_vector_gradient(turns, turn, x, gradients.item_vectors, k)
+
+
+@kernel
+def step_rows(columns, gaining, parameters, turns):  # type: ignore[no-untyped-def]
+    """Step every row that was named by the sum of its gradients, once; forget the turns.
+
+    Decay due since the row was last seen before the mini-batch is caught up to the last example
+    that names it: otherwise the seconds between two of them would be lost with every mini-batch.
+    """
     places, turn_of, last = turns.places, turns.turn_of, turns.count[0] - 1
     for turn in range(last + 1):
         place, ahead = places[turn], places[min(turn + _ROWS_AHEAD, last)]
@@ -326,6 +337,26 @@ def scatter(columns, gaining, parameters, turns, gathered, examples, gradients):
             shrink = shrink_of(parameters.vectors, before, now_s)
             step_row(*whole, parameters.vectors, shrink, row_of(turns.vector_gradient, turn))
         turn_of[place] = -1
+    turns.count[0] = 0
+
+
+@kernel
+def uncount(columns, gaining, turns, touched):  # type: ignore[no-untyped-def]
+    """Take back what `gather` counted, instead of `step_rows`; forget the turns.
+
+    touched: how many rows had something pending before `gather`.
+    """
+    for turn in range(turns.count[0]):
+        place, before = turns.places[turn], row_of(turns.pending, turn)
+        # not set to what they were: entries of others may have been folded in the meantime
+        columns.shows[place] -= gaining.shows[place] - before[0]
+        columns.clicks[place] -= gaining.clicks[place] - before[1]
+        columns.first_seen[place] = turns.first_seen[turn]
+        columns.last_seen[place] = turns.last_seen[turn]
+        gaining.shows[place], gaining.clicks[place] = before[0], before[1]
+        gaining.since[place], gaining.last_seen[place] = before[2], before[3]
+        turns.turn_of[place] = -1
+    gaining.count[0] = touched  # rows are appended when first touched
     turns.count[0] = 0
 
 

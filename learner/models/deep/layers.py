@@ -27,10 +27,13 @@ from headrace.learner.models.deep.layer_kernels import begin_layers, read_layers
 from headrace.learner.spec import Optimizer, floats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
     from torch import Tensor, nn
 
     from headrace.learner.kernels import PendingColumns
+    from headrace.learner.models.sync_group import MiniBatchEvidence
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
@@ -97,6 +100,10 @@ class Layers:
             values,
         )
         return LayerState(shrinks, places)
+
+    def admits(self, begin: int, end: int, evidence: Callable[[], MiniBatchEvidence]) -> bool:  # noqa: ARG002
+        """Return whether examples [begin, end) of a batch may be stepped: of one learner, all."""
+        return True
 
     def step(
         self,

@@ -1,28 +1,33 @@
-"""Layers that several learners step together, so that theirs is the step of one with all examples.
+"""Layers that several learners step together, as one learner with all their examples would.
 
-Rows of ids are stepped by whoever names them, and a little staleness costs little: few examples
-share one. Layers are in every example. So a spec may ask for them to be stepped synchronously: in a
-round every learner brings the gradient of its mini-batch, or nothing; the gradients are summed; and
-all take the one step of the sum. Their layers are equal, bit for bit, at all times.
+Each row of an id is stepped by the learners that name it. Few examples share one, so a little
+staleness costs little. Layers are in every example, so a spec may ask for synchronous steps: in a
+round every learner brings the gradient of one mini-batch, or nothing; the gradients are summed in
+one all-reduce; and all take the one step of the sum. Their layers are equal, bit for bit.
 
-What of that step is pushed, and by whom? A push covers the offsets of its learner's own partitions,
-so it may hold just what that learner's own examples have contributed. The step of the sum G of
-gradients g splits that way:
+Each learner pushes its own part of that step. A push covers the offsets of its own partitions, so
+it may hold only what its own examples contributed. The step of the sum G of gradients g splits:
 
     sgd        w gains -alpha G                   = sum of -alpha g
     adagrad    w gains -alpha G / (root + eps)    = sum of -alpha g / (root + eps)
                n gains G^2                        = sum of G^2 (examples of g / examples of G)
 
-where root = sqrt(n + G^2) is everyone's. The shares add up to the step; each is pushed, refused or
-read again with the examples it came from; and what a learner loses by dying is what its own
-examples contributed, which are learned again. Counters are exact to the unit in any case, as are
-the sums of gradients; the roots are those of the round that a gradient was in. FTRL and Adam, whose
-steps subtract a part of what is there, do not split by gradients: a spec that asks for both is
-refused, and so is weight decay.
+where root = sqrt(n + G^2) is the same for all. The parts add up to the step. Each is pushed,
+refused or read again with the examples it came from; when a learner dies, the parts of its own
+examples are lost, and these are learned again. Counters are exact to the unit in any case, as are
+the sums of gradients; the roots are those of the round that a gradient was in. The steps of FTRL
+and Adam subtract a part of the present value and do not split by gradients: a spec that asks for
+both is refused, as is weight decay.
 
-The layers that are stepped are therefore not the rows of this learner's view, which lack the
-others' shares until they are folded, but a state of the group's own: begun with the rows that the
-first learner sees when the group forms, and gone with the group. Servers see the rows as ever.
+The layers being stepped are therefore not the rows of this learner's view, which lack the others'
+parts until they are folded, but a state of the group. It starts with the rows that the first
+learner sees when the group forms, and ends with the group. Servers read the rows as always.
+
+A step that all members took cannot be taken back. So a learner inspects the scores and gradients of
+its mini-batch before the all-reduce. One that would break the model is quarantined: its learner
+brings zeros to the round, as if it had nothing, and takes the step of the others. The refused
+alternatives: a dry run of each batch in copies of its rows shows the same and halves the speed; a
+flag in the message that stops the round for all makes healthy mini-batches wait for a broken one.
 """
 
 from __future__ import annotations
@@ -35,15 +40,18 @@ from headrace.ingest.runtime import kernel
 from headrace.learner.errors import GroupBroken
 from headrace.learner.kernels import count_row
 from headrace.learner.models.deep.layers import Layers, LayerState
+from headrace.learner.models.sync_group import Quarantined
 from headrace.learner.spec import ADAGRAD, Optimizer
 from headrace.pserver.rows import find_or_add
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy.typing as npt
 
     from headrace.learner.kernels import PendingColumns
-    from headrace.learner.models.deep.dry_run import DryRun
     from headrace.learner.models.deep.process_group import ProcessGroup
+    from headrace.learner.models.sync_group import MiniBatchEvidence
     from headrace.learner.spec import ModelSpec
     from headrace.pserver.rows import RowTable
 
@@ -62,13 +70,15 @@ def _gain(columns, gaining, active, ids, gains, counted):  # type: ignore[no-unt
             count_row(columns, gaining, place, counted[0], counted[1], np.uint32(counted[2]))
 
 
+def _accept(evidence: MiniBatchEvidence) -> str | None:  # noqa: ARG001
+    return None
+
+
 class SynchronousLayers(Layers):
     """The parameters of one module in rows, stepped by a group of learners together."""
 
-    rehearse: DryRun
-
     def __init__(self, spec: ModelSpec, layers: Layers, together: ProcessGroup) -> None:
-        """`layers`: the same, of a learner on its own. Sums once: all learners have to do it."""
+        """`layers`: the same parameters, as one learner steps them."""
         self.__dict__.update(layers.__dict__)
         self._together = together
         self._optimizer = spec.optimizers.dense or Optimizer()
@@ -76,7 +86,26 @@ class SynchronousLayers(Layers):
         self._gained = np.zeros((kinds, *self._begun.shape), np.float32)  # w, and n if there is one
         self._joined = False
         self.busy = False
-        """Whether anybody had examples in the last round."""
+        """Whether any member had examples in the last round."""
+        self._inspect: Callable[[MiniBatchEvidence], str | None] = _accept
+        self._quarantined: list[Quarantined] = []
+
+    def inspect_with(self, inspect: Callable[[MiniBatchEvidence], str | None]) -> None:
+        """Inspect every mini-batch before its round; a reason keeps it out."""
+        self._inspect = inspect
+
+    def quarantined(self) -> Sequence[Quarantined]:
+        """Return what was kept out of rounds since the last call."""
+        held, self._quarantined = self._quarantined, []
+        return held
+
+    def admits(self, begin: int, end: int, evidence: Callable[[], MiniBatchEvidence]) -> bool:
+        """Return whether a mini-batch may be stepped; if not, take the step of the others."""
+        reason = self._inspect(evidence())
+        if reason is not None:
+            self._quarantined.append(Quarantined(begin, end, reason))
+            self._bring_nothing()
+        return reason is None
 
     def read(self, view: RowTable, now_s: int, values: Floats) -> LayerState:  # noqa: ARG002 (nothing decays)
         """Write the layers to `values`, as the group has them."""
@@ -93,9 +122,9 @@ class SynchronousLayers(Layers):
         gradient: Floats,
         counted: tuple[int, int, int],
     ) -> None:
-        """Take the step of everybody's mini-batch; gain what this one contributed to it.
+        """Take the step of all members' mini-batches; gain what this one contributed to it.
 
-        Of chunks whose bucket is not active, this mini-batch was counted before: it brings nothing.
+        A chunk whose bucket is not active has this mini-batch already, so it brings nothing there.
         """
         bits = active.shape[0].bit_length() - 1
         bucket = (self.ids >> np.uint64(1)) >> np.uint64(63 - bits)
@@ -108,18 +137,15 @@ class SynchronousLayers(Layers):
     def idle(self, view: RowTable) -> None:
         """Take part in a round with nothing: the others' step is taken here too."""
         self._join(view)
-        self._round(np.zeros_like(self._begun), np.zeros(len(self), np.float32))
-
-    def write(self, view: RowTable) -> None:
-        """Set the rows of a view to the layers as the group has them."""
-        places, coordinates = view.find_or_add(self.ids), self._begun.shape[1]
-        for kind, gained in enumerate(self._gained):
-            view.columns.values[places, kind * coordinates : (kind + 1) * coordinates] = gained
+        self._bring_nothing()
 
     def leave(self, why: str) -> None:
-        """Raise GroupBroken: what this learner brought to a round does not hold any more."""
+        """Raise GroupBroken: what this learner brought to a round no longer holds."""
         place = self._together.place
         raise GroupBroken(place.rank, place.size, why)
+
+    def _bring_nothing(self) -> None:
+        self._round(np.zeros_like(self._begun), np.zeros(len(self), np.float32))
 
     def _round(self, own: Floats, weight: Floats) -> Floats:
         """Sum, step, and return the share of it that `own` has; (chunks, floats of the group)."""

@@ -71,7 +71,7 @@ def learner() -> Iterator[tuple[Metric, tuple[str, ...]]]:
         figures=LearnerTotals(),
         tally=PushTotals(),
         progress=SimpleNamespace(append_ms=1, event_ms=1),
-        bounded=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
+        rows=SimpleNamespace(usage=PrefetchUsage(), tail_bytes=0),
         view=[],
     )
     collector = LearnerCollector("m", cast("Any", loop), lambda: 2, lambda: cast("Any", (0, 0)))
