@@ -98,13 +98,16 @@ def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
 
 
 def read_held(kafka: KafkaSettings, spec: ModelSpec) -> HeldBatches:
-    """Return what the dead letters say of batches that learners held back, each counted once."""
+    """Return what learners quarantined, from the dead letters; a repeated letter counts once.
+
+    A group of learners quarantines parts of a batch, with a letter about each.
+    """
     topic, held = examples_topic(spec.name), {}
     for record in read_all(kafka, EventTopics().dead_letters):
         letter = unpack_letter(record.value)
         if isinstance(letter, Letter) and letter.topic == topic:
-            held[letter.origin] = quarantine_reason(letter.reason)
-    return HeldBatches(len(held), sum(held.values()))
+            held[letter.origin, letter.value] = quarantine_reason(letter.reason)
+    return HeldBatches(len({origin for origin, _ in held}), sum(held.values()))
 
 
 def make_report(
