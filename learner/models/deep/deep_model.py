@@ -30,17 +30,19 @@ from headrace.ingest.runtime import read_only
 from headrace.learner.inputs import BLOCK
 from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
+from headrace.learner.models.deep.gradient_kernels import (
+    loss_gradients,
+    step_rows,
+    sum_gradients,
+    uncount,
+)
 from headrace.learner.models.deep.kernels import (
     BatchSpan,
     GatheredInputs,
     Turns,
     gather,
     look_up,
-    loss_gradients,
     probabilities,
-    step_rows,
-    sum_gradients,
-    uncount,
 )
 from headrace.learner.models.deep.layers import Layers
 from headrace.learner.models.deep.networks import make_module

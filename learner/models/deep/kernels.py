@@ -1,15 +1,14 @@
-"""The kernels of deep models: rows gathered for a mini-batch, gradients added to rows.
+"""Gathers the rows of a mini-batch for the network of a deep model, and counts its examples.
 
-Between the two lies a network (learner.models.deep.deep_model), which sees dense arrays alone. What
-has to be exact example by example is: statistics of rows, which depend on the counters that the
-example before raised, admission, and the counters themselves. Weights and vectors are read as they
-stood before the mini-batch, and every row is stepped once, by the sum of its gradients.
+The network (learner.models.deep.deep_model) sees dense arrays alone. Three things have to be exact
+example by example: statistics of rows, which depend on the counters that the example before raised;
+admission; and the counters themselves. Weights and vectors are read as they were before the
+mini-batch, and every row is stepped once, by the sum of its gradients
+(learner.models.deep.gradient_kernels).
 
-An input has a *position* in the arrays: the fixed ones (intercept, fields, numbers, statistics)
-example by example, then the items of bags. A row that the mini-batch names has a *turn*: its number
-in the order in which rows were first named.
-
-From a network's log-odds to probabilities, compiled: as the other models do it.
+An input has a *position* in the arrays: first the fixed inputs (intercept, fields, numbers,
+statistics) example by example, then the items of bags. A row that the mini-batch names has a
+*turn*: its number in the order in which rows were first named.
 """
 
 from __future__ import annotations
@@ -27,21 +26,18 @@ from headrace.learner.inputs import (
     find_common,
     find_example,
     settle_strangers,
-    weight_of,
 )
-from headrace.learner.intrinsics import LANES, add, eight, put, take
+from headrace.learner.intrinsics import LANES, eight, put, take
 from headrace.learner.kernels import (
     count_row,
-    gradient_of,
     probability_of,
     read_id,
     read_vector,
     read_weight,
     shift_of,
     shrink_of,
-    step_row,
 )
-from headrace.pserver.intrinsics import prefetch, prefetch_row, row_of
+from headrace.pserver.intrinsics import prefetch, row_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -50,8 +46,6 @@ if TYPE_CHECKING:
     Integers = npt.NDArray[np.int64]
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_ROWS_AHEAD = 8
-"""Rows of a mini-batch asked for before they are stepped: torch's matrices are in the caches."""
 
 
 class GatheredInputs(NamedTuple):
@@ -267,97 +261,6 @@ def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
     """Return how many items the bags of examples [begin, end) have."""
     bags = (features.bag_offsets.shape[0] - 1) // max(1, features.ids.shape[0])
     return features.bag_offsets[end * bags] - features.bag_offsets[begin * bags]
-
-
-@kernel
-def loss_gradients(labelled, begin, probabilities, made):  # type: ignore[no-untyped-def]
-    """Write the slope of the loss of each example from `begin` on, by its log-odds."""
-    for k in range(probabilities.shape[0]):
-        i = begin + k
-        slope = gradient_of(labelled.kinds[i], labelled.labels[i], probabilities[k])
-        made[k] = slope * weight_of(labelled, i)
-
-
-@inlined
-def _add_gradient(turns, turn, x, weight_gradient):  # type: ignore[no-untyped-def]
-    turns.stepped[turn] = True
-    turns.weight_gradient[turn, 0] += weight_gradient * x
-
-
-@inlined
-def _add_vector_gradient(turns, turn, x, gradients, at):  # type: ignore[no-untyped-def]
-    total, gradient = row_of(turns.vector_gradient, turn), row_of(gradients, at)
-    count = total.shape[0]
-    whole = count - count % LANES
-    for f in range(0, whole, LANES):
-        add(total, 0, eight(f), take(gradient, 0, eight(f)) * x)
-    for f in range(whole, count):
-        total[f] += gradient[f] * x
-
-
-@kernel
-def sum_gradients(turns, gathered, examples, gradients):  # type: ignore[no-untyped-def]
-    """Sum the gradients of every row that was named, over the examples that count in it."""
-    targets, values = gathered.targets, gathered.x
-    fixed = gradients.weights.shape[0]
-    each = fixed // examples
-    for i in range(examples):
-        for k in range(each):
-            at = i * each + k
-            turn = targets[at]
-            if turn >= 0:
-                _add_gradient(turns, turn, values[at], gradients.weights[at])
-                if k:
-                    _add_vector_gradient(turns, turn, values[at], gradients.vectors, at - i - 1)
-    for k in range(gradients.item_weights.shape[0]):
-        turn, x = targets[fixed + k], values[fixed + k]
-        if turn >= 0:
-            _add_gradient(turns, turn, x, gradients.item_weights[k])
-            _add_vector_gradient(turns, turn, x, gradients.item_vectors, k)
-
-
-@kernel
-def step_rows(columns, gaining, parameters, turns):  # type: ignore[no-untyped-def]
-    """Step every row that was named by the sum of its gradients, once; forget the turns.
-
-    Decay due since the row was last seen before the mini-batch is caught up to the last example
-    that names it: otherwise the seconds between two of them would be lost with every mini-batch.
-    """
-    places, turn_of, last = turns.places, turns.turn_of, turns.count[0] - 1
-    for turn in range(last + 1):
-        place, ahead = places[turn], places[min(turn + _ROWS_AHEAD, last)]
-        prefetch_row(columns.values, ahead)
-        prefetch_row(gaining.values, ahead)
-        prefetch(turn_of, ahead)
-        if turns.stepped[turn]:
-            whole = columns.values, gaining.values, place
-            before, now_s = turns.last_seen[turn], columns.last_seen[place]
-            shrink = shrink_of(parameters.weights, before, now_s)
-            step_row(*whole, parameters.weights, shrink, row_of(turns.weight_gradient, turn))
-            shrink = shrink_of(parameters.vectors, before, now_s)
-            step_row(*whole, parameters.vectors, shrink, row_of(turns.vector_gradient, turn))
-        turn_of[place] = -1
-    turns.count[0] = 0
-
-
-@kernel
-def uncount(columns, gaining, turns, touched):  # type: ignore[no-untyped-def]
-    """Take back what `gather` counted, instead of `step_rows`; forget the turns.
-
-    touched: how many rows had something pending before `gather`.
-    """
-    for turn in range(turns.count[0]):
-        place, before = turns.places[turn], row_of(turns.pending, turn)
-        # not set to what they were: entries of others may have been folded in the meantime
-        columns.shows[place] -= gaining.shows[place] - before[0]
-        columns.clicks[place] -= gaining.clicks[place] - before[1]
-        columns.first_seen[place] = turns.first_seen[turn]
-        columns.last_seen[place] = turns.last_seen[turn]
-        gaining.shows[place], gaining.clicks[place] = before[0], before[1]
-        gaining.since[place], gaining.last_seen[place] = before[2], before[3]
-        turns.turn_of[place] = -1
-    gaining.count[0] = touched  # rows are appended when first touched
-    turns.count[0] = 0
 
 
 @kernel
