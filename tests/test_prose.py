@@ -23,6 +23,7 @@ CLEAN = [
     "docs/tutorial.md",
     "deploy/monitoring",
     "examples",
+    "serving",
     "tests/docs",
     "deploy/models",
 ]
