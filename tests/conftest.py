@@ -20,6 +20,17 @@ from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
 
+SERVERS = {"kafka_node", "valkey_cluster", "valkey_node"}
+"""Fixtures that start a server: `make quick` leaves out the tests that ask for one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server."""
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
+
+
 @pytest.fixture(scope="session")
 def stack_directory() -> Iterator[Path]:
     """Where the servers of this run keep their data; gone when the run ends, however it ends."""
