@@ -19,7 +19,6 @@ from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
-
 SERVERS = {"kafka_node", "valkey_cluster", "valkey_node"}
 """Fixtures that start a server: `make quick` leaves out the tests that ask for one."""
 

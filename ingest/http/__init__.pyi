@@ -1,5 +1,7 @@
 from .bearer_tokens import Tokens as Tokens
 from .bearer_tokens import read_tokens as read_tokens
+from .bounded_protocol import BoundedProtocol as BoundedProtocol
+from .bounded_protocol import ConnectionLimits as ConnectionLimits
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused
 from .metrics_server import metrics_port as metrics_port

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.ingest.http.bearer_tokens import Tokens
+from headrace.ingest.http.bounded_protocol import BoundedProtocol
 from headrace.ingest.http.http_errors import AddressTaken, BadTokens
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_app(
     listener: socket.socket,
     leaving: Draining,
     beside: Sequence[Callable[[], Coroutine[None, None, None]]] = (),
-    protocol: type[HttpToolsProtocol] | None = None,
+    protocol: type[BoundedProtocol] | None = None,
 ) -> None:
     """Serve `app` on `listener` until `leaving.stop` is set.
 
@@ -91,7 +91,7 @@ def run_app(
         runner.run(_serve(server, listener, leaving, beside))
 
 
-class SingleWriteProtocol(HttpToolsProtocol):
+class SingleWriteProtocol(BoundedProtocol):
     """uvicorn's protocol, with one write for each answer and one idle timer for each connection.
 
     Each write is a system call, the most expensive part of a short answer: uvicorn writes the head
@@ -108,6 +108,7 @@ class SingleWriteProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(BatchingTransport(transport, self.loop))  # type: ignore[arg-type]
+        self._start_idle_timer()  # a connection that never sends anything is idle, too
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -121,6 +122,9 @@ class SingleWriteProtocol(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
+        self._start_idle_timer()
+
+    def _start_idle_timer(self) -> None:
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._check_idle)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import Response
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headrace.ingest.http import BoundedProtocol
 from headrace.serving.api.fast_path import FastPathProtocol
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _PROBE_S = 10.0
 
 def choose_protocol(
     fast: type[SingleWriteProtocol] = FastPathProtocol,
-) -> type[HttpToolsProtocol]:
-    """Return `fast` if it works with the installed uvicorn, else uvicorn's protocol."""
+) -> type[BoundedProtocol]:
+    """Return `fast` if it works with the installed uvicorn, else the protocol without it."""
     try:
         failure = asyncio.run(asyncio.wait_for(_probe(fast), _PROBE_S))
     except Exception as error:  # noqa: BLE001 - unknown internals fail in unknown ways
@@ -51,7 +51,7 @@ def choose_protocol(
         uvicorn.__version__,
         failure,
     )
-    return HttpToolsProtocol
+    return BoundedProtocol
 
 
 class _ProbeApp:

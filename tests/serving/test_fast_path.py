@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headrace.ingest.http.bounded_protocol import BoundedProtocol
 from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.serving.api.fast_path import FastPathProtocol, _status_line
 from headrace.serving.api.fast_path_probe import choose_protocol
@@ -151,7 +152,7 @@ def answers(kind: type[SingleWriteProtocol], server: Serving, pieces: Sequence[b
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.lists(st.sampled_from(sorted(set(REQUESTS) - {"upgrade"})), min_size=1, max_size=4),
+    st.lists(st.sampled_from(sorted(REQUESTS)), min_size=1, max_size=4),
     st.lists(st.floats(0.0, 1.0), max_size=4),
     st.sampled_from(SERVING),
 )
@@ -178,6 +179,15 @@ def test_the_fast_path_and_asgi_answer_alike_each_kind_of_request() -> None:
     assert statuses["predict"] == statuses["last"] == statuses["chunked"] == 200
     refused = ("packed", "no object", "unknown", "long", "stranger", "got")
     assert [statuses[each] for each in refused] == [415, 422, 404, 413, 401, 404]
+
+
+def test_an_offer_of_an_upgrade_changes_no_prediction() -> None:
+    offered = REQUESTS["upgrade"]
+    for kind in (SingleWriteProtocol, FastPathProtocol):
+        expected = answers(kind, SERVING[0], [ONE])
+        assert expected.startswith(b"HTTP/1.1 200")
+        for at in (len(offered) // 2, offered.index(b"\r\n\r\n") + 4, len(offered)):
+            assert answers(kind, SERVING[0], [offered[:at], offered[at:]]) == expected
 
 
 def test_only_requests_in_one_piece_bypass_asgi() -> None:
@@ -343,5 +353,5 @@ class Lossy(FastPathProtocol):
 def test_a_server_with_an_incompatible_uvicorn_warns_and_does_without_the_fast_path(
     broken: type[FastPathProtocol], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert choose_protocol(broken) is HttpToolsProtocol
+    assert choose_protocol(broken) is BoundedProtocol
     assert "the fast path does not work with uvicorn" in caplog.text

@@ -1,0 +1,243 @@
+"""Bounds what a connection may bring before a handler sees a request.
+
+uvicorn and httptools set no bound on the bytes of a head, on the number of headers, on the time a
+head may take, or on pipelined requests. Without a bound one client without a token can take all
+memory. Each bound has an answer: 431 for a head that is too large, 408 for one that takes too long,
+503 for a connection too many, and `Connection: close` after too many pipelined requests.
+
+A client may offer to upgrade the connection (Java's HttpClient and `curl --http2` do so by
+default). RFC 9110, 7.8: a server that does not upgrade answers as if there were no offer. llhttp
+instead skips the body and ends the request at its head, so the body would be read as the next
+request. `BoundedProtocol` therefore parses such a head again without the offer.
+
+This reaches into uvicorn: `HttpToolsProtocol`'s parser callbacks, `parser`, `pipeline`, `flow`,
+`cycle`, `connections` and `config`; and into httptools: the offset that `HttpParserUpgrade`
+carries. pyproject.toml pins both to a minor version; tests/ingest/test_bounded_protocol.py fails
+when one of them changes.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+_MOST_CONNECTIONS = 16_384
+_OWN_FILES = 128
+"""Descriptors that a server needs beside its connections: Kafka, Redis, files, logs."""
+_FEW = 16
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+def most_connections() -> int:
+    """Return how many connections the limit on open files leaves room for."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return max(_FEW, min(_MOST_CONNECTIONS, files - _OWN_FILES))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may bring, and how many connections there may be."""
+
+    head_bytes: int = 65_536
+    """Of a request line with its headers, or of the trailers; 431 beyond."""
+    headers: int = 100
+    """Of one request; 431 beyond. Browsers and proxies send some twenty."""
+    head_timeout_s: float = 10.0
+    """From the first byte of a head to its last; 408 beyond."""
+    pipelined: int = 16
+    """Requests that wait for the answer to an earlier one; the connection closes after them."""
+    connections: int = field(default_factory=most_connections)
+    """Open at once; 503 and close beyond."""
+
+
+class _HeadTooLarge(Exception):
+    """Raised in a callback: httptools turns it into HttpParserCallbackError."""
+
+
+class _TooManyPipelined(Exception):
+    """Raised in a callback, like _HeadTooLarge."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol within `limits`, deaf to offers of an upgrade."""
+
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+
+    _ended = False
+    """Whether the last answer of this connection is decided: bytes are no longer parsed."""
+    _offered = False
+    """Whether the head that was just read offers an upgrade."""
+    _in_head = False
+    _progressed = False
+    """Whether these bytes began a request, ended its head or brought some of its body."""
+    _idle_bytes = 0
+    """Received since the last progress: of an unfinished head, of trailers, of blank lines."""
+    _head_bytes = 0
+    _headers = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            self._refuse(503, f"expected at most {self.limits.connections} connections, got more")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        while data and not self._ended:
+            data = self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse these bytes; return those that are to be parsed next."""
+        self._progressed = False
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._without_offer() + data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            self._refuse_unparsed(error)
+            return b""
+        self._idle_bytes = 0 if self._progressed else self._idle_bytes + len(data)
+        if self._idle_bytes > self.limits.head_bytes:
+            self._refuse_head()
+        elif self._in_head or self._idle_bytes:
+            self._start_head_timer()
+        return b""
+
+    def _without_offer(self) -> bytes:
+        """Return the head that was just read without its offer, for a new parser."""
+        self._offered = False
+        parser, self.parser = self.parser, httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        if parser.get_method() == b"CONNECT":  # an upgrade by its nature
+            self._refuse(400, "expected a request to this server, got CONNECT")
+            return b""
+        version = parser.get_http_version().encode()
+        head = [parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                kept = b", ".join(token for token in tokens if token.lower() != b"upgrade")
+            else:
+                kept = b"" if name == b"upgrade" else value
+            if kept or not value:
+                head += [name, b": ", kept, b"\r\n"]
+        return b"".join((*head, b"\r\n"))
+
+    # ------------------------------------------------------------------------ parser callbacks
+
+    def on_message_begin(self) -> None:
+        self._in_head = self._progressed = True
+        self._head_bytes = self._headers = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        if self._headers > self.limits.headers:
+            raise _HeadTooLarge
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.limits.head_bytes:
+            raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._progressed = False, True
+        self._head_bytes = self._headers = 0  # of the trailers, if any follow
+        self._stop_head_timer()
+        if self.parser.should_upgrade():
+            self._offered = True
+            return
+        if len(self.pipeline) >= self.limits.pipelined:
+            raise _TooManyPipelined
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._progressed = True
+        if not self._offered:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline and not self.transport.is_closing():
+            self.flow.pause_reading()  # uvicorn has resumed it though requests are still waiting
+
+    # ----------------------------------------------------------------------------- refusals
+
+    def _start_head_timer(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_timeout_s, self._head_is_late)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(408, f"expected a whole head within {self.limits.head_timeout_s:g} s")
+
+    def _refuse_head(self) -> None:
+        limits = self.limits
+        most = f"at most {limits.head_bytes} bytes and {limits.headers} headers"
+        self._refuse(431, f"expected a head of {most}, got more")
+
+    def _refuse_unparsed(self, error: Exception) -> None:
+        cause: Any = error.__context__
+        if isinstance(cause, _HeadTooLarge):
+            self._refuse_head()
+        elif isinstance(cause, _TooManyPipelined):
+            self._end_after_the_last()
+        elif isinstance(error, httptools.HttpParserCallbackError):
+            raise error
+        else:
+            self._refuse(400, "Invalid HTTP request received.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer and close; without an answer of its own behind those that are under way."""
+        if self._ended or self.transport.is_closing() or self._end_after_the_last():
+            return
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            f"content-length: {len(message)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + message.encode())
+        self.transport.close()
+
+    def _end_after_the_last(self) -> bool:
+        """Parse no more, and close after the last answer; return whether one is still to come."""
+        self._ended = True
+        self._stop_head_timer()
+        last: Any = self.pipeline[0][0] if self.pipeline else self.cycle
+        if last is None or last.response_complete or getattr(last, "more_body", False):
+            return False  # a request whose body will never be whole gets no other answer
+        last.keep_alive = False
+        self.flow.pause_reading()
+        return True

@@ -1,0 +1,322 @@
+"""What a connection may bring before a handler sees a request, and offers of an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
+
+import httptools
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.server import ServerState
+
+from headrace.ingest.http.bounded_protocol import BoundedProtocol, ConnectionLimits
+from headrace.ingest.http.server import SingleWriteProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+LIMITS = ConnectionLimits(
+    head_bytes=2_000, headers=20, head_timeout_s=10.0, pipelined=4, connections=3
+)
+
+
+class Bounded(SingleWriteProtocol):
+    limits = LIMITS
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """Answer with the method, the path and the body."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body += message["body"]
+        if not message["more_body"]:
+            break
+    text = f"{scope['method']} {scope['path']} ".encode() + body
+    length = (b"content-length", str(len(text)).encode())
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": text})
+
+
+class Client(asyncio.Transport):
+    """A connection to the protocol, in memory."""
+
+    def __init__(self, state: ServerState | None = None, app: Any = echo) -> None:
+        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
+        config = uvicorn.Config(app, ws="none", log_config=None, proxy_headers=False)
+        config.load()
+        self.received, self.closed, self.paused = b"", False, False
+        self.state = state or ServerState()
+        self.protocol = Bounded(config, self.state, {}, asyncio.get_running_loop())
+        self.protocol.connection_made(self)
+
+    def write(self, data: Any) -> None:
+        self.received += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    async def send(self, *pieces: bytes) -> None:
+        """Send the pieces, each once the server reads, until it closes."""
+        for piece in pieces:
+            await until(lambda: self.closed or not self.paused)
+            if not self.closed:
+                self.protocol.data_received(piece)
+            await asyncio.sleep(0)
+
+    async def answers(self, count: int) -> list[bytes]:
+        """Return the answers once there are `count`, or the connection is closed."""
+        await until(lambda: self.closed or self.received.count(b"HTTP/1.1 ") >= count)
+        await asyncio.sleep(0)
+        self.protocol.connection_lost(None)
+        await until(lambda: not self.state.tasks)
+        return [b"HTTP/1.1 " + answer for answer in self.received.split(b"HTTP/1.1 ")[1:]]
+
+
+async def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < deadline, "did not come true in time"
+        await asyncio.sleep(0)
+
+
+def conversation(*pieces: bytes, count: int = 1) -> list[bytes]:
+    """Return the answers to bytes that arrive in these pieces."""
+
+    async def talk() -> list[bytes]:
+        client = Client()
+        await client.send(*pieces)
+        return await client.answers(count)
+
+    return asyncio.run(talk())
+
+
+def post(path: str, body: bytes, *headers: str, chunked: bool = False) -> bytes:
+    """A POST; `chunked`: with its body in two chunks."""
+    half = len(body) // 2
+    if chunked:
+        parts = [part for part in (body[:half], body[half:]) if part]
+        sent = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+        framing = "Transfer-Encoding: chunked"
+    else:
+        sent, framing = body, f"Content-Length: {len(body)}"
+    lines = [f"POST {path} HTTP/1.1", "Host: server", framing, *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + sent
+
+
+OFFERS = (
+    ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB"),
+    ("Connection: Upgrade", "Upgrade: websocket"),
+    ("Upgrade: x", "connection: keep-alive, upgrade"),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"", b"a", b"POST /b HTTP/1.1\r\n\r\n"]), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(st.sampled_from((None, *OFFERS)), min_size=3, max_size=3),
+    st.lists(st.floats(0.0, 1.0), max_size=4),
+)
+def test_an_offer_of_an_upgrade_changes_no_answer_however_the_bytes_are_cut(
+    requests: list[tuple[bytes, bool]], offers: list[tuple[str, ...] | None], cuts: list[float]
+) -> None:
+    plain, offered = [], []
+    for i, (body, chunked) in enumerate(requests):
+        plain.append(post(f"/{i}", body, chunked=chunked))
+        offered.append(post(f"/{i}", body, *(offers[i] or ()), chunked=chunked))
+    expected = conversation(b"".join(plain), count=len(plain))
+    sent = b"".join(offered)
+    at = [0, *sorted(int(cut * len(sent)) for cut in cuts), len(sent)]
+    pieces = [sent[i:j] for i, j in itertools.pairwise(at) if i < j]
+    assert conversation(*pieces, count=len(plain)) == expected
+
+
+def test_the_body_of_a_request_with_an_offer_is_never_a_second_request() -> None:
+    inner = post("/inner", b"smuggled")
+    head, _, _ = post("/outer", inner, *OFFERS[0]).partition(b"\r\n\r\n")
+    [answer] = conversation(head + b"\r\n\r\n", inner)
+    assert answer.endswith(b"POST /outer " + inner)
+
+
+def test_httptools_names_the_offset_behind_a_head_with_an_offer() -> None:
+    class Callbacks:
+        pass
+
+    head = post("/", b"", *OFFERS[1])
+    with pytest.raises(httptools.HttpParserUpgrade) as upgrade:
+        httptools.HttpRequestParser(Callbacks()).feed_data(head + b"rest")
+    assert upgrade.value.args == (len(head),), "BoundedProtocol cuts the bytes there"
+
+
+def test_connect_is_refused() -> None:
+    [answer] = conversation(b"CONNECT server:80 HTTP/1.1\r\nHost: server\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+ENDLESS = {
+    "many headers": (b"GET / HTTP/1.1\r\n", b"a: b\r\n"),
+    "one header": (b"GET / HTTP/1.1\r\nA: ", b"x" * 100),
+    "the name of a header": (b"GET / HTTP/1.1\r\n", b"x" * 100),
+    "the path": (b"GET /", b"x" * 100),
+    "blank lines": (b"\r\n", b"\r\n" * 50),
+    "the trailers": (post("/", b"ab", chunked=True)[:-2], b"a: b\r\n"),
+    "one trailer": (post("/", b"ab", chunked=True)[:-2] + b"A: ", b"x" * 100),
+    "an extension of a chunk": (
+        b"POST / HTTP/1.1\r\nHost: s\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"x" * 100,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_bytes_of_a_head_that_never_ends_are_refused(name: str) -> None:
+    begin, more = ENDLESS[name]
+
+    async def talk() -> tuple[int, bool, bytes]:
+        client, sent = Client(), 0
+        await client.send(begin)
+        while not client.closed and sent < 100_000:
+            await client.send(more)
+            sent += len(more)
+        [answer] = await client.answers(1)
+        return sent, client.closed, answer
+
+    sent, closed, answer = asyncio.run(talk())
+    assert closed
+    assert answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))
+    assert sent <= 2 * LIMITS.head_bytes
+
+
+def test_a_head_within_the_limits_is_answered() -> None:
+    headers = [f"X-{i}: {'v' * 50}" for i in range(LIMITS.headers - 2)]
+    [answer] = conversation(post("/", b"body", *headers))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_connection_gets_at_most_some_pipelined_answers_and_is_closed() -> None:
+    async def talk() -> tuple[list[bytes], int]:
+        client = Client()
+        client.protocol.data_received(post("/", b"x") * 500)
+        queued = len(client.protocol.pipeline)
+        return await client.answers(LIMITS.pipelined + 1), queued
+
+    answers, queued = asyncio.run(talk())
+    assert queued == LIMITS.pipelined
+    assert len(answers) == LIMITS.pipelined + 1
+    assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+    assert b"connection: close" in answers[-1]
+
+
+def test_reading_pauses_until_pipelined_requests_are_answered() -> None:
+    go = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await go.wait()
+        await echo(scope, receive, send)
+
+    async def talk() -> None:
+        client = Client(app=slow)
+        client.protocol.data_received(post("/", b"x") * 3)
+        assert client.paused
+        first = client.protocol.cycle
+        assert first is not None
+        go.set()
+        await until(lambda: client.received.count(b"HTTP/1.1 200") == 1)
+        assert len(await client.answers(3)) == 3
+        assert not client.paused
+
+    asyncio.run(talk())
+
+
+def test_connections_beyond_the_limit_are_answered_503_and_closed() -> None:
+    async def talk() -> list[tuple[bool, bytes]]:
+        state = ServerState()
+        clients = [Client(state) for _ in range(5)]
+        await asyncio.sleep(0)
+        return [(client.closed, client.received[:13]) for client in clients]
+
+    assert asyncio.run(talk()) == [(False, b"")] * 3 + [(True, b"HTTP/1.1 503 ")] * 2
+
+
+class Timers:
+    """Records what `call_later` is asked for, and passes everything else to the real loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.timers: list[tuple[float, Callable[[], None], asyncio.TimerHandle]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        handle = self._loop.call_later(3600, call)
+        self.timers.append((delay_s, call, handle))
+        return handle
+
+    def fire(self, delay_s: float) -> int:
+        due = [t for t in self.timers if t[0] == delay_s and not t[2].cancelled()]
+        for _, call, handle in due:
+            handle.cancel()
+            call()
+        return len(due)
+
+
+def on_timers(pieces: Sequence[bytes]) -> tuple[Client, Timers]:
+    client = Client()
+    timers = Timers(asyncio.get_running_loop())
+    loop: Any = timers
+    client.protocol.loop = loop
+    for piece in pieces:
+        client.protocol.data_received(piece)
+    return client, timers
+
+
+@pytest.mark.parametrize("piece", [b"G", b"GET / HTTP/1.1\r\nHost", b"\r\n"])
+def test_a_head_that_takes_too_long_is_answered_408_and_closed(piece: bytes) -> None:
+    async def talk() -> None:
+        client, timers = on_timers([piece])
+        assert timers.fire(LIMITS.head_timeout_s) == 1
+        assert client.received.startswith(b"HTTP/1.1 408 ")
+        assert client.closed
+
+    asyncio.run(talk())
+
+
+def test_a_whole_head_ends_the_time_for_it() -> None:
+    async def talk() -> None:
+        client, timers = on_timers([b"POST / HTTP/1.1\r\nContent-Le", b"ngth: 5\r\n\r\n"])
+        assert timers.fire(LIMITS.head_timeout_s) == 0
+        client.protocol.data_received(b"abcde")
+        assert (await client.answers(1))[0].endswith(b"POST / abcde")
+
+    asyncio.run(talk())
+
+
+def test_the_protocol_is_uvicorns_with_the_callbacks_that_it_overrides() -> None:
+    ours = {name for name in vars(BoundedProtocol) if name.startswith("on_")}
+    ours |= {"connection_made", "connection_lost", "data_received"}
+    [theirs] = BoundedProtocol.__bases__
+    missing = {name for name in ours if not callable(getattr(theirs, name, None))}
+    assert missing == set(), (
+        "uvicorn's HttpToolsProtocol has changed: read it before moving the pin"
+    )
