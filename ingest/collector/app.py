@@ -106,7 +106,7 @@ class _Collecting:
 
         1. token    valid, else 401
         2. limits   room for one more request and its bytes, else 429; Kafka answers, else 503
-        3. body     read, unpacked and split within bounds, else 400, 408, 413 or 415
+        3. body     read, then admitted, unpacked and split within bounds, else 400, 408, 413, 415
         4. events   validate each; refuse invalid ones by index
         5. limits   room for the valid ones in the queue, else 429
         6. write    wait until Kafka has them, or the deadline passes
@@ -119,11 +119,11 @@ class _Collecting:
             packed = bodies.check_encoding(headers.get("content-encoding", ""))
             length = bodies.content_length(headers.get("content-length"), self._room.limits)
             self._check_kafka()
-            self._room.enter(length)
+            self._room.check(length)
         except RequestRefused as refused:
             self._metrics.refused(self._kind, refused.status)
             return _refusal(refused)
-        taken = _Taken(self._room, length)
+        taken = _Taken(self._room)
         try:
             return await self._take(request, kind, packed, taken)
         except RequestRefused as refused:
@@ -139,6 +139,7 @@ class _Collecting:
         began_s = time.perf_counter()
         limits = self._room.limits
         body = await _read(request, limits, taken)
+        taken.request()
         size_bytes = len(body)
         if packed:
             body = bodies.unpack_gzip(body, limits)
@@ -182,14 +183,20 @@ class _Collecting:
 class _Taken:
     """The share of the limits that one request holds; given back however the request ends."""
 
-    def __init__(self, room: AdmissionControl, size_bytes: int) -> None:
-        self._room, self._bytes, self._events = room, size_bytes, 0
+    def __init__(self, room: AdmissionControl) -> None:
+        self._room = room
+        self._requests = self._bytes = self._events = 0
 
     def more_bytes(self, total: int) -> None:
         """Reserve memory for a body of `total` bytes, beyond the bytes reserved already."""
         if total > self._bytes:
             self._room.take_bytes(total - self._bytes)
             self._bytes = total
+
+    def request(self) -> None:
+        """Reserve a place: the request has arrived completely."""
+        self._room.enter()
+        self._requests = 1
 
     def events(self, count: int) -> None:
         """Reserve places in the queue."""
@@ -198,7 +205,7 @@ class _Taken:
 
     def give_back(self) -> None:
         """Release everything."""
-        self._room.leave(self._bytes, self._events)
+        self._room.leave(self._requests, self._bytes, self._events)
 
 
 async def _read(request: Request, limits: CollectorLimits, taken: _Taken) -> bytes:

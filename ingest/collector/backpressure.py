@@ -24,7 +24,8 @@ class CollectorLimits:
     event_bytes: int = LARGEST_VALUE_BYTES
     """An event of this size fits into a dead letter completely, so that it can be repaired."""
     requests: int = 256
-    """Requests that wait for their bodies or for Kafka."""
+    """Whole requests that wait for Kafka. One whose body is still arriving is not among them: its
+    bytes count as they come, so a stalled client takes no place of another."""
     waiting_events: int = 200_000
     """Events not yet acknowledged: a second or two of Kafka's throughput."""
     waiting_bytes: int = 64 << 20
@@ -40,19 +41,29 @@ class AdmissionControl:
         self.limits = limits
         self.requests = self.events = self.bytes = 0
 
-    def enter(self, size_bytes: int) -> None:
-        """Admit a request with a body of `size_bytes`. Raises RequestRefused (429)."""
-        if self.requests >= self.limits.requests:
-            raise _full(f"at most {self.limits.requests} requests waiting", self.requests)
-        self.take_bytes(size_bytes)
+    def check(self, size_bytes: int) -> None:
+        """Raise RequestRefused (429) if a request with such a body would not be admitted now."""
+        self._check_requests()
+        self._check_bytes(size_bytes)
+
+    def enter(self) -> None:
+        """Admit a request that has arrived completely. Raises RequestRefused (429)."""
+        self._check_requests()
         self.requests += 1
 
     def take_bytes(self, size_bytes: int) -> None:
-        """Reserve memory. Raises RequestRefused (429)."""
+        """Reserve memory for bytes that have arrived. Raises RequestRefused (429)."""
+        self._check_bytes(size_bytes)
+        self.bytes += size_bytes
+
+    def _check_requests(self) -> None:
+        if self.requests >= self.limits.requests:
+            raise _full(f"at most {self.limits.requests} requests waiting", self.requests)
+
+    def _check_bytes(self, size_bytes: int) -> None:
         if self.bytes and self.bytes + size_bytes > self.limits.waiting_bytes:
             expected = f"at most {self.limits.waiting_bytes} bytes waiting for Kafka"
             raise _full(expected, self.bytes + size_bytes)
-        self.bytes += size_bytes
 
     def take_events(self, count: int) -> None:
         """Reserve places in the queue. Raises RequestRefused (429)."""
@@ -61,9 +72,9 @@ class AdmissionControl:
             raise _full(expected, self.events + count)
         self.events += count
 
-    def leave(self, size_bytes: int, events: int) -> None:
+    def leave(self, requests: int, size_bytes: int, events: int) -> None:
         """Release what a request reserved."""
-        self.requests -= 1
+        self.requests -= requests
         self.bytes -= size_bytes
         self.events -= events
 

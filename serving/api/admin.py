@@ -17,7 +17,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 
 from headrace.ingest.http import RequestRefused
-from headrace.serving.api.load_shedding import read_body
+from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
 from headrace.serving.requests import JSON, RequestLimits, as_response, encode
 
@@ -91,7 +91,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
     async def switch(alias: str, request: Request) -> Response:
         try:
             allowed(request)
-            asked = _switch(await read_body(request, _LIMITS))
+            asked = _switch(await read_body(request, LoadShedder(_LIMITS)))
             return changed(lambda: aliases.switch(alias, asked.model, asked.expected))
         except RequestRefused as refused:
             return as_response(refused)

@@ -130,12 +130,13 @@ class PredictionHandler:
                 self._tokens.check(request.headers.get("authorization"))
             target = self._models.find(name)
             model = target.served.spec.name
+            room.check()
+            if isinstance(request, WholeRequest):
+                body = whole_body(request, room.limits)
+            else:
+                body = await read_body(request, room)
             room.arrive()
             try:
-                if isinstance(request, WholeRequest):
-                    body = whole_body(request, room.limits)
-                else:
-                    body = await read_body(request, room.limits)
                 written, seconds, candidates = await self._in_turn(
                     target, body, request.headers, face
                 )

@@ -35,7 +35,9 @@ class LoadShedder:
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.requests = 0
-        """Requests whose body is being read, queued or computed."""
+        """Requests that have arrived completely and are queued or computed."""
+        self.reading_bytes = 0
+        """Of bodies that are still arriving."""
         self._cost = 0
         self._waiting = 0
         self._cost_s = _FIRST_GUESS_S
@@ -50,12 +52,27 @@ class LoadShedder:
         """Requests that are queued or computed."""
         return self._waiting
 
-    def arrive(self) -> None:
-        """Admit a request to read its body. Raises RequestRefused (503)."""
+    def check(self) -> None:
+        """Raise RequestRefused (503) if no further request is admitted now."""
         if self.requests >= self.limits.requests:
             expected = f"at most {self.limits.requests} requests in progress"
             raise _full(expected, f"{self.requests}")
+
+    def arrive(self) -> None:
+        """Admit a request that has arrived completely. Raises RequestRefused (503)."""
+        self.check()
         self.requests += 1
+
+    def hold(self, size_bytes: int) -> None:
+        """Reserve memory for bytes of a body that is arriving. Raises RequestRefused (503)."""
+        if self.reading_bytes + size_bytes > self.limits.reading_bytes:
+            expected = f"at most {self.limits.reading_bytes} bytes of bodies that are arriving"
+            raise _full(expected, f"{self.reading_bytes + size_bytes}")
+        self.reading_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Undo `hold`."""
+        self.reading_bytes -= size_bytes
 
     def depart(self) -> None:
         """Undo `arrive`."""
@@ -105,12 +122,16 @@ def whole_body(request: WholeRequest, limits: RequestLimits) -> bytes:
     return request.body
 
 
-async def read_body(request: BodySource | WholeRequest, limits: RequestLimits) -> bytes:
-    """Return the whole body. Raises RequestRefused (408, 413, 415), ClientDisconnect."""
+async def read_body(request: BodySource | WholeRequest, room: LoadShedder) -> bytes:
+    """Return the whole body. Raises RequestRefused (408, 413, 415, 503), ClientDisconnect."""
+    limits = room.limits
     if isinstance(request, WholeRequest):
         return whole_body(request, limits)
     _check_encoding(request.headers)
-    parts, size = [], 0
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limits.body_bytes:
+        raise too_large(limits)
+    parts, size, held = [], 0, 0
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             async for part in request.stream():
@@ -118,10 +139,14 @@ async def read_body(request: BodySource | WholeRequest, limits: RequestLimits) -
                 if size > limits.body_bytes:
                     raise too_large(limits)
                 if part:
+                    room.hold(len(part))
+                    held += len(part)
                     parts.append(part)
     except TimeoutError:
         expected = f"the whole body within {limits.body_timeout_s:g} s"
         raise RequestRefused(408, "", expected, f"{size} bytes") from None
+    finally:
+        room.release(held)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

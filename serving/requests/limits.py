@@ -16,11 +16,14 @@ class RequestLimits:
     candidates: int = 5_000
     """Candidates of a request. It is computed in one piece, so this bounds the others' wait."""
     requests: int = 1_000
-    """Concurrent requests, including those that still send their body: bounds memory."""
+    """Whole requests in progress at a time. One whose body is still arriving is not among them: a
+    stalled client takes no place of another."""
+    reading_bytes: int = 64 << 20
+    """Of bodies that are still arriving, all together: bounds memory."""
     waiting_ms: int = 50
     """Queued work above which a request is refused: five times the expected latency."""
     body_timeout_s: float = 10.0
-    """Time for a whole body. A stalled client occupies one of the concurrent requests."""
+    """Time for a whole body."""
     aside_bytes: int = 128 << 10
     """A longer body is computed on a thread, so that short requests can overtake it."""
 

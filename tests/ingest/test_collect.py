@@ -22,6 +22,7 @@ from headrace.ingest.http.http_errors import BadTokens
 from tests.ingest.collecting import NOW_MS, collecting, until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 IMPRESSIONS, CLICKS = "/v1/impressions", "/v1/clicks"
@@ -284,6 +285,29 @@ def test_when_too_much_waits_a_request_is_told_to_come_back(what: str) -> None:
             assert (await first).status_code == 200
             assert (await collector.http.post(CLICKS, content=body, headers=NDJSON)).is_success
             assert len(collector.kafka.written) == 4
+
+    asyncio.run(send())
+
+
+def test_a_stalled_body_takes_no_place_of_another_request() -> None:
+    async def send() -> None:
+        async with collecting(CollectorLimits(requests=1)) as collector:
+            go_on = asyncio.Event()
+
+            async def slowly() -> AsyncIterator[bytes]:
+                yield line("a")[:5]
+                await go_on.wait()
+                yield line("a")[5:]
+
+            first = asyncio.create_task(
+                collector.http.post(IMPRESSIONS, content=slowly(), headers=JSON)
+            )
+            await until(lambda: collector.room.bytes == 5)
+            assert collector.room.requests == 0
+            second = await collector.http.post(IMPRESSIONS, content=line("b"), headers=JSON)
+            assert second.status_code == 200
+            go_on.set()
+            assert (await first).status_code == 200
 
     asyncio.run(send())
 

@@ -64,15 +64,14 @@ def test_requests_that_arrive_together_are_answered_or_get_503_with_retry_after(
     assert ask(serving, "POST", PREDICT, json=asked).status_code == 200
 
 
-def test_requests_beyond_the_limit_are_refused_before_their_body_is_read() -> None:
-    serving, _ = complete(limits=RequestLimits(requests=1))
+def stalled(serving: Serving, begin: bytes, second: dict[str, Any]) -> list[httpx.Response]:
+    """Return the answers to a request whose body stalls, and to one sent meanwhile."""
 
-    async def two() -> tuple[httpx.Response, httpx.Response]:
-        sending = asyncio.Event()
-        go_on = asyncio.Event()
+    async def two() -> list[httpx.Response]:
+        sending, go_on = asyncio.Event(), asyncio.Event()
 
         async def slowly() -> Any:
-            yield b'{"candidates":'
+            yield begin
             sending.set()
             await go_on.wait()
             yield b"[{}]}"
@@ -81,13 +80,42 @@ def test_requests_beyond_the_limit_are_refused_before_their_body_is_read() -> No
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             first = asyncio.create_task(client.post(PREDICT, content=slowly()))
             await sending.wait()
-            second = await client.post(PREDICT, json={"candidates": [{}]})
+            answer = await client.post(PREDICT, **second)
             go_on.set()
-            return await first, second
+            return [await first, answer]
 
-    first, second = asyncio.run(two())
-    assert (first.status_code, second.status_code) == (200, 503)
-    assert second.json()["error"]["expected"] == "at most 1 requests in progress"
+    return asyncio.run(two())
+
+
+def test_a_stalled_body_takes_no_place_of_another_request() -> None:
+    serving, _ = complete(limits=RequestLimits(requests=1))
+    answers = stalled(serving, b'{"candidates":', {"json": {"candidates": [{}]}})
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_bodies_that_arrive_hold_at_most_some_bytes_together() -> None:
+    serving, _ = complete(limits=RequestLimits(reading_bytes=30))
+
+    async def parts() -> Any:
+        yield b'{"candidates":[{}],'
+        yield b'"request_id":"r"}'
+
+    answers = stalled(serving, b'{"candidates":', {"content": parts()})
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].json()["error"]["expected"] == "at most 30 bytes of bodies that are arriving"
+    assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
+
+
+def test_an_announced_body_that_is_too_large_is_refused_before_it_arrives() -> None:
+    serving, _ = complete(limits=RequestLimits(body_bytes=100))
+
+    async def never() -> Any:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    headers = {"content-length": "101"}
+    answer = ask(serving, "POST", PREDICT, content=never(), headers=headers)
+    assert answer.status_code == 413
 
 
 def test_a_body_that_does_not_arrive_in_time_gets_408() -> None:
