@@ -52,7 +52,7 @@ def most_connections() -> int:
 class ConnectionLimits:
     """What one connection may bring, and how many connections there may be."""
 
-    head_bytes: int = 65_536
+    head_bytes: int = 32_768
     """Of a request line with its headers, or of the trailers; 431 beyond."""
     headers: int = 100
     """Of one request; 431 beyond. Browsers and proxies send some twenty."""
@@ -81,7 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether the last answer of this connection is decided: bytes are no longer parsed."""
     _offered = False
     """Whether the head that was just read offers an upgrade."""
-    _in_head = False
+    _in_message = _in_head = False
     _progressed = False
     """Whether these bytes began a request, ended its head or brought some of its body."""
     _idle_bytes = 0
@@ -106,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> bytes:
         """Parse these bytes; return those that are to be parsed next."""
-        self._progressed = False
+        self._progressed, only_head = False, not self._in_message
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -114,7 +114,10 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse_unparsed(error)
             return b""
-        self._idle_bytes = 0 if self._progressed else self._idle_bytes + len(data)
+        if self._progressed and not (only_head and self._in_head):
+            self._idle_bytes = 0
+        else:
+            self._idle_bytes += len(data)
         if self._idle_bytes > self.limits.head_bytes:
             self._refuse_head()
         elif self._in_head or self._idle_bytes:
@@ -144,7 +147,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------ parser callbacks
 
     def on_message_begin(self) -> None:
-        self._in_head = self._progressed = True
+        self._in_message = self._in_head = self._progressed = True
         self._head_bytes = self._headers = 0
         super().on_message_begin()
 
@@ -180,7 +183,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._progressed = True
+        self._in_message, self._progressed = False, True
         if not self._offered:
             super().on_message_complete()
 

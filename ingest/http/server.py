@@ -176,7 +176,7 @@ class BatchingTransport:
 
     def _send(self) -> None:
         parts, self._parts = self._parts, []
-        if parts:
+        if parts and not self._transport.is_closing():  # the client may have gone meanwhile
             self._transport.write(b"".join(parts))
 
 

@@ -149,3 +149,15 @@ def test_a_connection_that_is_gone_leaves_no_timer() -> None:
     assert len(timers.set) == 1
     protocol.connection_lost(None)
     assert timers.set == []
+
+
+def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
+    async def answer() -> list[Any]:
+        transport = Transport()
+        batching = BatchingTransport(transport, asyncio.get_running_loop())
+        batching.write(b"late")
+        transport.close()
+        await asyncio.sleep(0)
+        return transport.told
+
+    assert asyncio.run(answer()) == ["closed"]

@@ -1,0 +1,201 @@
+"""What hostile connections cost a server and its other clients.
+
+    python -m tests.bench.hostile [--quick] [--json]
+
+Three processes: a prediction server over rows in memory, an attacker with 1,000 connections and no
+token, and a client with a token that asks one request after the other. Each attack lasts for a
+minute (three seconds with --quick). `memory`: the server's largest resident memory during the
+attack, over what it was before. `p50`, `p99`: the client's waits during the attack, over those of
+the same time without one. `answered`: requests of the client that were answered with 200, and
+`failed` those that were not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import multiprocessing
+import resource
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from headrace.ingest.http.server import Draining, Readiness, run_app
+from headrace.serving.api.fast_path_probe import choose_protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+
+CONNECTIONS = 1_000
+TOKEN = "a-token-of-the-client"
+PATH = "/v1/models/news:predict"
+BODY = json.dumps({"candidates": [{"article_id": i} for i in range(50)]}).encode()
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: server\r\n".encode()
+
+ATTACKS: dict[str, tuple[bytes, bytes, float]] = {
+    # what a connection begins with, what it repeats, and the pause between
+    "many headers": (HEAD, b"a: b\r\n" * 500, 0.0),
+    "one header": (HEAD + b"A: ", b"x" * 16_384, 0.0),
+    "half a head": (HEAD + b"A: ", b"x", 1.0),
+    "silence": (b"", b"", 1.0),
+    "pipelined": (b"", (HEAD + b"Content-Length: 0\r\n\r\n") * 100, 0.0),
+    "stalled bodies": (HEAD + b"Content-Length: 4000000\r\n\r\n", b"x", 1.0),
+    "trailers": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 500, 0.0),
+    "upgrades": (
+        b"",
+        (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n\r\nabcd") * 50,
+        0.0,
+    ),
+}
+
+
+def serve(ready: Connection) -> None:
+    """Serve the sample news until the process is terminated; send the port first."""
+    from tests.serving.test_app import complete
+
+    _files()
+    serving, _ = complete(tokens=[TOKEN])
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    ready.send(listener.getsockname()[1])
+    leaving = Draining(threading.Event(), Readiness(), lambda: False, drain_ms=0, finish_s=1)
+    run_app(serving.app, listener, leaving, protocol=choose_protocol())
+
+
+def attack(port: int, name: str, seconds: float) -> None:
+    """Keep 1,000 connections busy, each opened again when it is closed."""
+    _files()
+    begin, more, pause_s = ATTACKS[name]
+    until_s = time.monotonic() + seconds
+
+    async def one() -> None:
+        while time.monotonic() < until_s:
+            with contextlib.suppress(OSError, TimeoutError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                try:
+                    writer.write(begin)
+                    while time.monotonic() < until_s:
+                        writer.write(more)
+                        # without reading: what the server answers fills its buffers
+                        async with asyncio.timeout(max(0.1, until_s - time.monotonic())):
+                            await writer.drain()
+                        await asyncio.sleep(pause_s)
+                        if not more:
+                            break
+                    await asyncio.sleep(max(0.0, until_s - time.monotonic()) if not more else 0)
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(0.1)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
+
+    asyncio.run(all_of_them())
+
+
+def _files() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 8_192 if most == resource.RLIM_INFINITY else min(8_192, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def ask(port: int, going: Callable[[], bool]) -> tuple[list[float], int]:
+    """Ask one request after the other; return the waits in ms of those answered, and the failed."""
+    waits, failed = [], 0
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    while going():
+        began = time.perf_counter()
+        try:
+            connection.request("POST", PATH, BODY, headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:
+                waits.append(1000 * (time.perf_counter() - began))
+            else:
+                failed += 1
+        except (OSError, http.client.HTTPException):
+            failed += 1
+            connection.close()
+        time.sleep(0.005)
+    connection.close()
+    return waits, failed
+
+
+@contextlib.contextmanager
+def server() -> Iterator[tuple[int, psutil.Process]]:
+    """Run the server; yield its port and process."""
+    spawning = multiprocessing.get_context("spawn")
+    here, there = spawning.Pipe()
+    process = spawning.Process(target=serve, args=(there,), daemon=True)
+    process.start()
+    try:
+        port = here.recv()
+        assert process.pid is not None
+        yield port, psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+def measure(name: str, seconds: float) -> dict[str, Any]:
+    """Run one attack on a server of its own; return its figures."""
+    with server() as (port, process):
+        until_s = time.monotonic() + seconds
+        ask(port, lambda: time.monotonic() < until_s - seconds / 2)  # compiled and warm
+        until_s = time.monotonic() + seconds
+        calm, _ = ask(port, lambda: time.monotonic() < until_s)
+        before = peak = process.memory_info().rss
+        spawning = multiprocessing.get_context("spawn")
+        attacker = spawning.Process(target=attack, args=(port, name, seconds), daemon=True)
+        attacker.start()
+
+        def going() -> bool:
+            nonlocal peak
+            peak = max(peak, process.memory_info().rss)
+            return attacker.is_alive()
+
+        waits, failed = ask(port, going)
+        after, _ = ask(port, iter([True] * 20 + [False]).__next__)
+    waits = waits or [float("inf")]
+    return {
+        "memory": round(peak / before, 2),
+        "p50": round(float(np.median(waits) / np.median(calm)), 2),
+        "p99": round(float(np.percentile(waits, 99) / np.percentile(calm, 99)), 2),
+        "answered": len(waits),
+        "failed": failed,
+        "answered_afterwards": len(after),
+    }
+
+
+def main() -> None:
+    """Run all attacks."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--quick", action="store_true")
+    options.add_argument("--json", action="store_true")
+    options.add_argument("--only", choices=ATTACKS)
+    chosen = options.parse_args()
+    seconds = 3.0 if chosen.quick else 60.0
+    names = [chosen.only] if chosen.only else list(ATTACKS)
+    console, figures = Console(stderr=chosen.json), {}
+    table = Table("attack", "memory", "p50", "p99", "answered", "failed", "afterwards")
+    for name in names:
+        figures[name] = measure(name, seconds)
+        table.add_row(name, *map(str, figures[name].values()))
+        console.print(f"{name}: {figures[name]}")
+    console.print(table)
+    if chosen.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
