@@ -62,6 +62,7 @@ class LearnerSettings:
     instance: str = ""
     """Name that stays over restarts: the group then gives the partitions back at once."""
     metrics_port: int = 0
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
     """0: no metrics are served."""
     pace: LearnerPacing = field(default_factory=LearnerPacing)
     limits: GuardLimits | None = field(default_factory=GuardLimits)
@@ -165,7 +166,7 @@ def run_learner(
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
     REGISTRY.register(collector)
     if settings.metrics_port:
-        start_http_server(settings.metrics_port)
+        start_http_server(settings.metrics_port, settings.metrics_host)
     try:
         with publish_status(kafka, "learner", instance_name(), REGISTRY):
             while not stop.is_set():

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     KAFKA,
     Instance,
     KafkaAddress,
     KafkaClient,
+    MetricsHost,
     MetricsPort,
     ModelFile,
 )
@@ -61,6 +63,7 @@ def run(
     sample: Sample = 1.0,
     predictions: Predictions = "predictions",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -74,6 +77,7 @@ def run(
             EvaluationSettings(
                 instance=instance,
                 metrics_port=metrics_port,
+                metrics_host=metrics_host,
                 sample=sample,
                 predictions=predictions,
             ),

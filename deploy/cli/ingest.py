@@ -8,6 +8,7 @@ import typer
 
 from headrace.deploy.cli import dead_letters
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     KAFKA,
     Data,
     Host,
@@ -15,6 +16,7 @@ from headrace.deploy.cli.options import (
     KafkaAddress,
     KafkaClient,
     LayoutName,
+    MetricsHost,
     MetricsPort,
     ModelFile,
     Partitions,
@@ -75,6 +77,7 @@ def collect(
         ),
     ] = 0,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -92,6 +95,7 @@ def collect(
         tokens=good,
         anyone=anyone,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         deadline_s=deadline_s,
         drain_ms=drain_ms,
     )
@@ -153,6 +157,7 @@ def join(
     kafka_client: KafkaClient = None,
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
 ) -> None:
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -163,7 +168,7 @@ def join(
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_joiner(
-            JoinerSettings(instance=instance, metrics_port=metrics_port),
+            JoinerSettings(instance=instance, metrics_port=metrics_port, metrics_host=metrics_host),
             kafka_settings(kafka, kafka_client),
             spec.name,
             spec.fields,
@@ -243,6 +248,7 @@ def sink(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -251,6 +257,8 @@ def sink(
     from headrace.learner.spec import load_spec
 
     name = load_spec(model).name if model is not None else None
-    settings = ArchiveSettings(most_age_s=most_age_s, metrics_port=metrics_port)
+    settings = ArchiveSettings(
+        most_age_s=most_age_s, metrics_port=metrics_port, metrics_host=metrics_host
+    )
     with stopped_by_signals() as stop:
         run_archiver(settings, kafka_settings(kafka, kafka_client), name, folder, stop)

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     KAFKA,
     REDIS,
     Instance,
     KafkaAddress,
     KafkaClient,
+    MetricsHost,
     MetricsPort,
     ModelFile,
     RedisUrl,
@@ -117,6 +119,7 @@ def run(
     redis: RedisUrl = REDIS,
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
     accept_topic: AcceptTopic = "",
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",
@@ -156,6 +159,7 @@ def run(
             LearnerSettings(
                 instance=instance,
                 metrics_port=metrics_port,
+                metrics_host=metrics_host,
                 pace=pace,
                 limits=GuardLimits(loss_ratio=loss_ratio),
                 accept_topic=accept_topic,

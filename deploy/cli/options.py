@@ -11,6 +11,7 @@ from typer import Option
 
 KAFKA = "localhost:9092"
 REDIS = "redis://localhost:6379"
+ANY_HOST = "0.0.0.0"  # noqa: S104  (a metrics scraper runs on another machine)
 
 ModelFile = Annotated[
     Path,
@@ -122,6 +123,14 @@ MetricsPort = Annotated[
         min=0,
         max=65535,
         help="Port for Prometheus metrics. 0: no metrics.",
+    ),
+]
+MetricsHost = Annotated[
+    str,
+    Option(
+        "--metrics-host",
+        envvar="HEADRACE_METRICS_HOST",
+        help="Address on which metrics are served.",
     ),
 ]
 Instance = Annotated[

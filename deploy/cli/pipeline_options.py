@@ -18,6 +18,7 @@ from headrace.deploy.cli.options import (
     Host,
     KafkaClient,
     KafkaJars,
+    MetricsHost,
     OwnKafka,
     OwnRedis,
     Partitions,
@@ -41,6 +42,7 @@ class PipelineOptions:
     buckets: Buckets = 8
     evaluate: Evaluated = True
     host: Host = "127.0.0.1"
+    metrics_host: MetricsHost = "127.0.0.1"
 
     def settings(
         self, model: Path, port: int, *, port_may_differ: bool = False
@@ -59,6 +61,7 @@ class PipelineOptions:
             buckets=self.buckets,
             evaluated=self.evaluate,
             host=self.host,
+            metrics_host=self.metrics_host,
             port=port,
             port_may_differ=port_may_differ,
         )

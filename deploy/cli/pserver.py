@@ -10,9 +10,11 @@ import typer
 
 from headrace.deploy.cli import pserver_restore, pserver_snapshots
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     REDIS,
     Buckets,
     KafkaClient,
+    MetricsHost,
     MetricsPort,
     ModelFile,
     RedisUrl,
@@ -85,6 +87,7 @@ def keep(
         ),
     ] = "",
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -101,7 +104,9 @@ def keep(
         check_compatible(spec, store.shape())
         with stopped_by_signals() as stop:
             keeping = FoldPolicy(expiry=spec.expiry)
-            settings = KeeperSettings(name=name, metrics_port=metrics_port, keeping=keeping)
+            settings = KeeperSettings(
+                name=name, metrics_port=metrics_port, metrics_host=metrics_host, keeping=keeping
+            )
             status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
             run_keeper(
                 settings,

@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     REDIS,
     Host,
     KafkaClient,
+    MetricsHost,
     MetricsPort,
     Port,
     RedisUrl,
@@ -177,6 +179,7 @@ def run(
     most_rows: MostRows = None,
     miss_deadline_ms: MissDeadlineMs = 5,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
     alias: FirstAliases = None,
     aliases_file: AliasesFile = None,
     admin_tokens: AdminTokensFile = None,
@@ -219,6 +222,7 @@ def run(
         anyone=anyone,
         drain_ms=drain_ms,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         limits=RequestLimits(waiting_ms=waiting_ms),
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
         told_to=status_kafka,

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.options import (
+    ANY_HOST,
     KAFKA,
     REDIS,
     Instance,
     KafkaAddress,
     KafkaClient,
+    MetricsHost,
     MetricsPort,
     RedisUrl,
 )
@@ -83,6 +85,7 @@ def score(
     most_rows: MostRows = None,
     miss_deadline_ms: MissDeadlineMs = 5_000,
     metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = ANY_HOST,
     kafka_client: KafkaClient = None,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
@@ -96,6 +99,7 @@ def score(
         impressions=impressions,
         scores=scores,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
     )
     with ExitStack() as stack:

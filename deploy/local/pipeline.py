@@ -1,10 +1,9 @@
-"""The whole road on this machine: Kafka, Redis or Valkey, and every part, each a process.
+"""Runs the whole pipeline on this machine: Kafka, Redis or Valkey, and every part of headrace.
 
-Started in the order in which events travel it backwards, so that nothing is sent to what is not
-there: stores, topics, the model, then server, keeper, learner and joiner, and live evaluation
-beside them. Each part is `headrace` again, with flags for what this process knows, under a
-supervisor that starts it again when it dies.
-Whoever uses the road sends events into Kafka, and looks at it from outside like anybody else.
+The start order is the reverse of the way of an event, so that every part finds its target running:
+services, topics and the model, then server, keeper, learner and joiner, and live evaluation. Each
+part is a process of the `headrace` command, under a supervisor that restarts it when it dies. The
+caller sends events to Kafka and reads topics, store and server like any other client.
 """
 
 from __future__ import annotations
@@ -36,54 +35,56 @@ if TYPE_CHECKING:
     from headrace.pserver import Store
 
 _LOOK_S = 0.05
-_PATIENCE_S = 15.0
-"""With live evaluation, from the start of the parts: it takes 5 s where there is a core for it."""
-_SAID = {"evaluation": b"headrace_evaluation_open_panes"}
-"""In the metrics of who works: what Faust does until it has its partition would be felt by all."""
+_EVALUATION_WAIT_S = 15.0
+"""The start waits this long for live evaluation, which takes 5 s with a core of its own."""
+_METRIC_WHEN_READY = {"evaluation": b"headrace_evaluation_open_panes"}
+"""A metric that appears once Faust has its partitions. Its start slows the other parts."""
 PRODUCTION = "production"
-"""Alias of the model, that answers are told apart by."""
+"""Alias under which the pipeline serves its model."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """What to run, and what there is already."""
+    """The model to run, and the services that exist already."""
 
     model: Path
     """The model spec."""
     kafka: str | None = None
-    """host:port of a Kafka to use; None: one of our own."""
+    """host:port of an existing Kafka. None: start one."""
     kafka_client: tuple[str, ...] = ()
-    """KEY=VALUE for Kafka's client."""
+    """Settings of the Kafka client, each KEY=VALUE or a JSON object."""
     redis: str | None = None
-    """URL of a Redis or Valkey to use; None: a cluster of our own."""
+    """URL of an existing Redis or Valkey. None: start a cluster."""
     kafka_jars: Path | None = None
-    """Where the jars of Kafka are; None: fetched, if need be."""
+    """Directory with the jars of Kafka. None: the Maven cache, which is filled if needed."""
     state: Path | None = None
-    """Where data and logs are kept; None: in a directory removed at the end."""
+    """Directory for data and logs. None: a temporary directory, removed at the end."""
     partitions: int = 2
-    """Of each topic. One joiner and one learner have all of them here; more take more turns."""
+    """Partitions of each topic. One joiner and one learner read all of them here."""
     buckets: int = 8
-    """Few: each is a call in every push and an entry to every follower, and there are two nodes."""
+    """Few, because each bucket is a call in every push and an entry for every follower."""
     host: str = "127.0.0.1"
-    """That the server listens on."""
+    """Address on which the server listens."""
+    metrics_host: str = "127.0.0.1"
+    """Address on which the parts serve their metrics."""
     port: int = 0
-    """Of the server; 0: any free one."""
+    """Port of the server. 0: any free port."""
     port_may_differ: bool = False
-    """Take a free port if somebody has that one."""
+    """Use another free port if `port` is taken."""
     evaluated: bool = True
-    """Whether live evaluation runs beside the others, and the server logs what it answers."""
+    """Whether live evaluation runs, for which the server logs its predictions."""
     ready_within_s: float = 120.0
-    """From the start of the parts until all of them work: 3 to 5 s on an idle machine."""
+    """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
 
 class LocalPipeline:
-    """Everything between an event and an answer. A context manager: leaving it stops all of it.
+    """A running pipeline. As a context manager, it stops everything at the end.
 
-    A temporary directory is kept, with the logs in it, if a part failed.
+    If a part failed, the temporary directory with its logs is kept.
     """
 
     def __init__(self, settings: PipelineSettings, steps: SetupProgress) -> None:
-        """Read the spec, nothing else. Raises SpecError, BadOption."""
+        """Read the spec without starting anything. Raises SpecError, BadOption."""
         self.spec = load_spec(settings.model)
         self._settings, self._steps = settings, steps
         self._machine = LocalServices(
@@ -99,9 +100,9 @@ class LocalPipeline:
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
     def start(self, stop: threading.Event) -> bool:
-        """Start everything; return whether all of it works, False if told to stop before.
+        """Start everything; return True once all parts work, False if `stop` is set before.
 
-        Raises what an operator has to read: StackError, StreamError, StoreError, DeployError.
+        Raises errors that an operator can fix: StackError, StreamError, StoreError, DeployError.
         """
         steps, spec, settings = self._steps, self.spec, self._settings
         machine = self._cleanup.enter_context(self._machine)
@@ -115,7 +116,7 @@ class LocalPipeline:
         self.store.create(
             Shape(spec.name, settings.buckets, spec.width, spec.fingerprint, spec.text)
         )
-        steps.step("compiling, which is done once")
+        steps.step("compiling kernels (cached for later runs)")
         warm(spec)
         if stop.is_set():
             return False
@@ -136,13 +137,11 @@ class LocalPipeline:
 
     @property
     def address(self) -> str:
-        """Of the server."""
-        host = self._settings.host
-        named = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104  (any is also this one)
-        return f"http://{named}:{self._port}"
+        """URL of the server."""
+        return f"http://{_reachable(self._settings.host)}:{self._port}"
 
     def check(self) -> None:
-        """Raise PartFailed if a part refused to run or kept dying."""
+        """Raise PartFailed if a part refused to start or kept dying."""
         try:
             self.supervisor.check()
         except PartFailed:
@@ -169,7 +168,8 @@ class LocalPipeline:
         secrets = {**client, "HEADRACE_REDIS": redis}
 
         def metrics(name: str) -> tuple[str, ...]:
-            return "--metrics-port", str(self._metrics[name])
+            port = str(self._metrics[name])
+            return "--metrics-host", settings.metrics_host, "--metrics-port", port
 
         listen = ("--host", settings.host, "--port", str(self._port), "--metrics-port", "0")
         share = "1" if settings.evaluated else "0"
@@ -197,26 +197,30 @@ class LocalPipeline:
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:
-        """Wait until the server has its copy, the others say how they are, and evaluation folds."""
+        """Wait until the server is ready and the other parts serve their metrics."""
+        settings = self._settings
         waited_for = {
             "server": (f"{self.address}/health/ready", b""),
             **{
-                name: (f"http://127.0.0.1:{port}/metrics", _SAID.get(name, b""))
+                name: (
+                    f"http://{_reachable(settings.metrics_host)}:{port}/metrics",
+                    _METRIC_WHEN_READY.get(name, b""),
+                )
                 for name, port in self._metrics.items()
             },
         }
         deadline_s = time.monotonic() + self._settings.ready_within_s
-        patient_until_s = time.monotonic() + _PATIENCE_S
+        patient_until_s = time.monotonic() + _EVALUATION_WAIT_S
         while waited_for and not stop.is_set():
             self.check()
             waited_for = {name: each for name, each in waited_for.items() if not _answers(*each)}
             if set(waited_for) == {"evaluation"} and time.monotonic() > patient_until_s:
-                break  # it gives way to the others, and they work
+                break  # it has low priority, and all other parts work
             if waited_for and time.monotonic() > deadline_s:
                 self._machine.keep()
                 raise PartFailed(
                     f"expected every part to work within {self._settings.ready_within_s:.0f} s, "
-                    f"found no answer from {', '.join(waited_for)}; logs in "
+                    f"got no answer from {', '.join(waited_for)}; logs in "
                     f"{self._machine.directory / 'logs'}"
                 )
             if waited_for:
@@ -224,7 +228,7 @@ class LocalPipeline:
         return not stop.is_set()
 
     def _restarted(self, restart: Restart) -> None:
-        self._steps.step(f"{restart.part} died (status {restart.status}) and was started again")
+        self._steps.step(f"{restart.part} died (status {restart.status}) and was restarted")
 
 
 def _port(settings: PipelineSettings) -> int:
@@ -234,9 +238,14 @@ def _port(settings: PipelineSettings) -> int:
     return free_port()
 
 
-def _answers(url: str, said: bytes) -> bool:
+def _reachable(host: str) -> str:
+    """Return an address of this machine that reaches a server which listens on `host`."""
+    return "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104
+
+
+def _answers(url: str, expected: bytes) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1.0) as answer:  # noqa: S310  (ours, http)
-            return answer.status == 200 and said in answer.read()
+            return answer.status == 200 and expected in answer.read()
     except OSError:
         return False

@@ -33,6 +33,7 @@ class KeeperSettings:
     name: str = ""
     """Shown as the holder of buckets; the host's name if empty."""
     metrics_port: int = 0
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
     """0: no metrics are served."""
     idle_s: float = 0.1
     """Rest when there was nothing to do: short against the time that the log is kept."""
@@ -63,7 +64,9 @@ def run_keeper(
     )
     server = None
     if settings.metrics_port:
-        server, thread = start_http_server(settings.metrics_port, registry=registry)
+        server, thread = start_http_server(
+            settings.metrics_port, settings.metrics_host, registry=registry
+        )
     log.info("keeping %r, %d buckets", shape.model, shape.buckets)
     try:
         with telling(registry):

@@ -62,6 +62,7 @@ class EvaluationSettings:
     instance: str = ""
     """Stable over restarts: the process then gets its partitions back at once."""
     metrics_port: int = 0
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
     """0: no metrics are served."""
     sample: float = 1.0
     """Share of requests to evaluate. It must be the same in all processes of a model. It may be
@@ -113,7 +114,11 @@ def run_evaluation(
     feeding = _FeederThread(settings, kafka, spec, topics, ending)
     collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
     REGISTRY.register(collector)
-    server = start_http_server(settings.metrics_port) if settings.metrics_port else None
+    server = (
+        start_http_server(settings.metrics_port, settings.metrics_host)
+        if settings.metrics_port
+        else None
+    )
     try:
         with (
             tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
