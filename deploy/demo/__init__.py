@@ -1,4 +1,9 @@
-"""TODO."""
+"""Runs `headrace demo`: a model that learns a live stream, beside a copy that stopped learning.
+
+Read `runner.py` first. `players.py` sends the events: the synthetic stream (`synthetic.py`, in real
+time by `live_stream.py`) or a log. `schedule.py` has the moments of a demo, and `view.py` turns
+figures into text.
+"""
 
 import lazy_loader
 

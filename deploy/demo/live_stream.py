@@ -1,8 +1,8 @@
 """Plays the synthetic stream in real time, no faster than the machine can learn it.
 
-Requests are due by the clock; what a tick missed, the next one makes up. When the learner has
-fallen behind by more than a second or two of events, the rate is halved, and creeps up again once
-it has caught up: a demo on a busy laptop shows less traffic rather than stale predictions.
+Requests are due by the clock, and a tick catches up with what the one before missed. When the
+learner is behind by more than a second or two of events, the rate is halved. It rises again once
+the learner has caught up. A demo on a busy laptop thus shows less traffic, not stale predictions.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
     from headrace.deploy.demo.synthetic import SyntheticEvents, SyntheticStream
 
 TICK_S = 0.02
-"""Events of this long are sent together: little beside the milliseconds they take to be learned."""
+"""Events of this time are sent together: short beside the time until they are learned."""
 
 
 @dataclass(slots=True)
 class Throttle:
-    """Finds the rate that the machine follows: halves it when behind, then creeps up again."""
+    """Adapts the rate to the machine: halves it when the learner is behind, then raises it "
+    "again."""
 
     events_s: float
-    """Impressions a second wanted."""
+    """Target rate, in impressions per second."""
     least_s: float = 100.0
     behind_limit_s: float = 1.5
-    """So many seconds of events may be unscored: batching and a push take a tenth of it."""
+    """Unscored events, in seconds of the stream, above which the rate is halved."""
     patience_s: float = 2.0
-    """Between two halvings: the time in which the first shows."""
+    """Time between two halvings, so that the first takes effect."""
     recovery_s: float = 1.0
-    """Between two steps up, of a quarter each: from the least to 2,000 in a quarter of a minute."""
+    """Time between two steps up of a quarter each: from the least to 2,000 in 15 s."""
     rate_s: float = 0.0
-    """Impressions a second now."""
+    """Current rate, in impressions per second."""
     _changed_at_s: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.rate_s = self.events_s
 
     def adapt(self, now_s: float, behind: int) -> float:
-        """Return the rate, given how many impressions are not yet scored."""
+        """Return the new rate for this number of unscored impressions."""
         if behind > self.behind_limit_s * self.rate_s:
             if now_s - self._changed_at_s >= self.patience_s:
                 self.rate_s = max(self.least_s, self.rate_s / 2)
@@ -56,10 +57,10 @@ class Throttle:
 
 
 class LiveStream(threading.Thread):
-    """Sends the stream from a thread of its own until `stop_showing`, then what clicks are due.
+    """Sends the stream in a thread until `stop_showing`, and then the clicks that are still due.
 
-    `send` takes what happened and hands it to Kafka; `unscored` tells how many impressions sent
-    are not yet scored. What `send` raises ends the thread and is kept in `failure`.
+    `send` hands events to Kafka, and `unscored` returns the number of sent impressions without a
+    score. An error of `send` ends the thread and is kept in `failure`.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class LiveStream(threading.Thread):
         self._no_more = threading.Event()
         self._abandoned = threading.Event()
         self.failure: BaseException | None = None
-        self._owed = 0.0  # requests due and not yet shown
+        self._owed = 0.0  # requests that are due and not shown yet
         self.impressions = 0
         self.clicks = 0
 
     @property
     def rate_s(self) -> float:
-        """Impressions a second that are being sent."""
+        """Impressions sent per second."""
         return self._throttle.rate_s
 
     @property
@@ -90,7 +91,7 @@ class LiveStream(threading.Thread):
         return self.impressions + self.clicks
 
     def stop_showing(self) -> None:
-        """Show no more; the thread ends when the last click has been sent."""
+        """Send no more impressions. The thread ends with the last click."""
         self._no_more.set()
 
     def abandon(self) -> None:
@@ -99,16 +100,16 @@ class LiveStream(threading.Thread):
         self._no_more.set()
 
     def run(self) -> None:
-        """Send until told to stop, and then until no click is pending."""
+        """Send until stopped, and then until no click is pending."""
         try:
             while not self._abandoned.is_set():
                 showing = not self._no_more.is_set()
                 if not showing and not self._stream.pending:
                     return
                 self._step(showing)
-                # not the event that ends the show: clicks are due by the clock as well
+                # not `_no_more`: clicks that are still due need the clock too
                 self._abandoned.wait(TICK_S)
-        except BaseException as error:  # noqa: BLE001  (handed to the thread that looks at it)
+        except BaseException as error:  # noqa: BLE001  (raised by the main thread)
             self.failure = error
 
     def _step(self, showing: bool) -> None:
@@ -116,7 +117,7 @@ class LiveStream(threading.Thread):
         passed_s = max(0, now_ms - self._stream.now_ms) / 1000.0
         rate_s = self._throttle.adapt(time.monotonic(), self._unscored())
         slate = self._stream.world.slate
-        # after a pause of the whole machine (a laptop asleep), do not make it all up at once
+        # after a pause of the machine (a sleeping laptop), do not send everything at once
         self._owed = min(self._owed + passed_s * rate_s / slate, rate_s) if showing else 0.0
         requests = int(self._owed)
         self._owed -= requests

@@ -1,9 +1,9 @@
-"""The demo's own figures on the page: the live model beside the frozen one, named as by evaluation.
+"""Publishes the demo's accuracy figures for the page: the live model beside the frozen one.
 
-Live evaluation goes by minutes of event time; whoever watches a demo wants the curves to move, and
-a log at a thousand times real time has a minute in the blink of an eye. So the demo tells the topic
-`status` what it shows on the terminal, under the names that `headrace evaluate` has and a window of
-its own, which the page draws where there is one.
+Live evaluation works in minutes of event time, which is too slow for a demo and too fast for a log
+at a thousand times real time. The demo therefore publishes the figures of its terminal to the topic
+`status`, under the metric names of `headrace evaluate` with a window of its own. The page draws
+that window if it exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WINDOW = WATCHED
 
 
 class DemoMetrics:
-    """Gauges of the race, in a registry of their own."""
+    """Gauges of the model comparison, in their own registry."""
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()
@@ -35,7 +35,7 @@ class DemoMetrics:
         )
 
     def note(self, standing: ComparisonSnapshot) -> None:
-        """Take how the models stand now; NaN leaves a figure as it was."""
+        """Set the gauges. NaN leaves a gauge unchanged."""
         for alias, auc, log_loss in (
             ("learned", standing.live, standing.live_loss),
             ("frozen", standing.frozen, standing.frozen_loss),

@@ -1,4 +1,4 @@
-"""Who sends the events of a demo: the synthetic stream, or a log that is served first."""
+"""Sends the events of a demo: the synthetic stream, or a log whose requests are served first."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from headrace.deploy.reports import Observer
 
 UPHEAVAL_SHARE = 0.5
-"""Of the show have passed when what is liked on the synthetic site changes at once."""
+"""Share of the demo after which all items of the synthetic site change their appeal."""
 LOG_SHARE = 0.95
-"""Of the seconds, in which a log is replayed: it should come to its end."""
+"""Share of the demo in which a log is replayed, so that the replay reaches its end."""
 CLICKS_SHARE = 0.16
-"""Of the synthetic impressions are clicked: of N events, N / (1 + this) are impressions."""
+"""Click rate of the synthetic stream: N / (1 + this) of N events are impressions."""
 
 
 class Player(Protocol):
-    """Sends events from a thread of its own."""
+    """Sends events in a thread."""
 
     failure: BaseException | None
 
@@ -41,55 +41,57 @@ class Player(Protocol):
         """Events sent so far."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start sending."""
 
     def is_alive(self) -> bool:
-        """Whether there is more to come."""
+        """Whether more events follow."""
 
     def stop_showing(self) -> None:
-        """Show no more impressions; what must follow follows."""
+        """Send no more impressions. Clicks that are due still follow."""
 
     def abandon(self) -> None:
-        """End at once."""
+        """Stop at once."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end."""
+        """Wait for the end of the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlayers:
-    """A player that is not started yet, and what goes with it."""
+    """A player that is not started yet, with the client of its requests."""
 
     player: Player
     client: RankingClient | None = None
-    """Who has the requests of a log served before they are sent."""
+    """Has the requests of a log served before their events are sent."""
     speed: float | None = None
-    """Of a log: times real time; None at full speed, and of the synthetic stream."""
+    """Multiple of real time of a log. None: full speed, or the synthetic stream."""
 
 
 @contextmanager
 def playing(
-    settings: DemoSettings, road: LocalPipeline, observer: Observer
+    settings: DemoSettings, pipeline: LocalPipeline, observer: Observer
 ) -> Iterator[DemoPlayers]:
-    """Make the player; on leaving, end it."""
+    """Create the player, and stop it on exit."""
     with ExitStack() as stack:
         if settings.data is None:
-            writer = stack.enter_context(closing(KafkaWriter(road.kafka)))
-            made = DemoPlayers(_synthetic(settings, writer, observer))
+            writer = stack.enter_context(closing(KafkaWriter(pipeline.kafka)))
+            players = DemoPlayers(_synthetic(settings, writer, observer))
         else:
             speed = settings.speed
             if speed is None and not settings.full_speed:
                 speed = max(1.0, span_ms(settings.data) / 1000 / (LOG_SHARE * settings.seconds))
-            url = f"{road.address}/v1/models/{PRODUCTION}:rank"
-            client = stack.enter_context(RankingClient(url, road.spec.fields, observer.serve))
-            log = BackgroundReplay(road.kafka, road.spec, [settings.data], speed, before=client.ask)
-            made = DemoPlayers(log, client, speed)
+            url = f"{pipeline.address}/v1/models/{PRODUCTION}:rank"
+            client = stack.enter_context(RankingClient(url, pipeline.spec.fields, observer.serve))
+            log = BackgroundReplay(
+                pipeline.kafka, pipeline.spec, [settings.data], speed, before=client.ask
+            )
+            players = DemoPlayers(log, client, speed)
         try:
-            yield made
+            yield players
         finally:
-            made.player.abandon()
-            if made.player.is_alive():
-                made.player.join()
+            players.player.abandon()
+            if players.player.is_alive():
+                players.player.join()
 
 
 def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) -> LiveStream:
@@ -102,7 +104,7 @@ def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) 
     topics = EventTopics()
 
     def send(happened: SyntheticEvents) -> None:
-        # before Kafka has them, so that the truth is never later than the score
+        # before the send, so that the truth is known before a score arrives
         observer.expect([e["impression_id"] for e in happened.impressions], happened.truth)
         for topic, events in (
             (topics.impressions, happened.impressions),
@@ -113,31 +115,33 @@ def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) 
                 writer.send(Source(topic, BY_KEY), orjson.dumps(event), key)
 
     throttle = Throttle(settings.events_s / (1 + CLICKS_SHARE))
-    return LiveStream(stream, throttle, send, lambda: observer.expected - observer.race.scored)
+    return LiveStream(
+        stream, throttle, send, lambda: observer.expected - observer.comparison.scored
+    )
 
 
 LONGEST_PART_S = 60.0
-"""The model freezes after the first part, and the last part is what is compared in the end."""
+"""The model is frozen after the first part; the last part is compared at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What to show."""
+    """Settings of a demo."""
 
-    road: PipelineSettings
+    pipeline: PipelineSettings
     seconds: float
     events_s: int
-    """Synthetic impressions and clicks together."""
+    """Synthetic impressions and clicks per second."""
     seed: int
     data: Path | None
-    """A log to replay instead."""
+    """Log to replay. None: the synthetic stream."""
     speed: float | None
-    """Of the log; None: so that it lasts `seconds`, or at full speed."""
+    """Multiple of real time of the log. None: the log lasts `seconds`, or full speed."""
     full_speed: bool
     chaos: bool = False
-    """Kill the learner on stage, with SIGKILL, in the middle of the show."""
+    """Kill the learner with SIGKILL during the demo."""
 
     @property
     def part_s(self) -> float:
-        """Length of the first part and of the last."""
+        """Length of the first part and of the last part, in seconds."""
         return min(LONGEST_PART_S, self.seconds / 3)

@@ -1,9 +1,9 @@
-"""The demo: every part on this machine, a stream through all of them, and a model that keeps up.
+"""Runs the demo: a stream through a whole pipeline, and a live model beside a frozen copy.
 
-The stream is a synthetic one in real time (`deploy.demo.synthetic`), or a log of the user's. After
-a third of the time, a minute at most, the rows are copied, and the copy never learns again: from
-then on two models score the same impressions, and the distance between them is what freshness is
-worth. Everything shown is read where a user could read it: topics, the server, the rows.
+The stream is synthetic and in real time (`synthetic.py`), or a log of the user. After a third of
+the time, a minute at most, the rows are copied, and the copy never learns again. From then on two
+models score the same impressions, and their difference is the value of freshness. All figures come
+from sources that a user can read too: topics, the server and the rows.
 """
 
 from __future__ import annotations
@@ -61,43 +61,44 @@ SHOW_EVERY_S = 0.5
 LINE_EVERY_S = 10.0
 ASK_EVERY_S = 1.0
 RECENT_S = 10.0
-"""What the demo calls now: a change shows within seconds, and an AUC is right to a hundredth."""
+"""Window of the recent figures: changes show within seconds, and an AUC is exact to 0.01."""
 CHAOS_SHARE = 0.7
-"""Of the show have passed when the learner is killed."""
+"""Share of the demo after which the learner is killed."""
 
 
 def run_demo(settings: DemoSettings, stop: threading.Event) -> None:
-    """Show the demo on the terminal, or as plain lines where there is none. Raises DeployError."""
+    """Show the demo on the terminal, or as plain lines without one. Raises DeployError."""
     if settings.data is not None:
         check_log(settings.data)
     console = Console()
-    with ShownSetupProgress(console) as steps, LocalPipeline(settings.road, steps) as road:
+    with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         console.print(
-            f"the page: {road.address}/ (as soon as everything has started: in some ten seconds, "
-            "in a minute the first time, when all is compiled)",
+            f"the page: {pipeline.address}/ (once everything has started: in about ten seconds, "
+            f"or a "
+            "minute the first time, while kernels are compiled)",
             soft_wrap=True,
         )
-        if not road.start(stop):
+        if not pipeline.start(stop):
             return
-        observer = Observer(road.kafka, road.spec)
-        figures = DemoMetrics(road.spec.name)
+        observer = Observer(pipeline.kafka, pipeline.spec)
+        figures = DemoMetrics(pipeline.spec.name)
         try:
             with (
-                publish_status(road.kafka, "demo", instance_name(), figures.registry),
-                playing(settings, road, observer) as playing_it,
+                publish_status(pipeline.kafka, "demo", instance_name(), figures.registry),
+                playing(settings, pipeline, observer) as playing_it,
             ):
-                _Demo(settings, road, observer, playing_it, console, stop, figures).run()
+                _Demo(settings, pipeline, observer, playing_it, console, stop, figures).run()
         finally:
             observer.close()
 
 
 class _Demo:
-    """One demo under way, in the main thread."""
+    """A running demo, in the main thread."""
 
     def __init__(
         self,
         settings: DemoSettings,
-        road: LocalPipeline,
+        pipeline: LocalPipeline,
         observer: Observer,
         playing_it: DemoPlayers,
         console: Console,
@@ -106,26 +107,26 @@ class _Demo:
     ) -> None:
         self._figures = figures
         self._killed_at_s: float | None = None
-        self._settings, self._road, self._observer = settings, road, observer
+        self._settings, self._road, self._observer = settings, pipeline, observer
         self._playing, self._player = playing_it, playing_it.player
         self._console, self._stop = console, stop
         self._frozen_at_s: float | None = None
         self._copying: Future[RowTable] | None = None
         self._server: ServerStatus | None = None
         self._asked_s = self._shown_s = float("-inf")
-        self._said_s = 0.0
+        self._printed_s = 0.0
         self._events, self._examples = Rate(), Rate()
         self._live: Live | None = None
 
     def run(self) -> None:
-        """Play, freeze after the first part, wait until all is learned, sum up."""
+        """Play, freeze the copy, wait until every event is learned, and print the summary."""
         settings, observer = self._settings, self._observer
-        observer.poll(0.0)  # stand at the end of the topics before anything is sent
-        asked = curl_of(self._road.address, self._road.spec, _sample(settings))
-        # not in the table, where it would be cut into lines that nobody could paste
+        observer.poll(0.0)  # move to the end of the topics before the first event is sent
+        command = curl_of(self._road.address, self._road.spec, _sample(settings))
+        # not in the table, whose line breaks would make it impossible to paste
         self._console.print(f"\nwatch it learn: {self._road.address}/", soft_wrap=True)
-        self._console.print(announcement(self._acts()), soft_wrap=True, highlight=False)
-        self._console.print(f"ask the server, while this runs:\n{asked}\n", soft_wrap=True)
+        self._console.print(announcement(self._schedule()), soft_wrap=True, highlight=False)
+        self._console.print(f"ask the server, while this runs:\n{command}\n", soft_wrap=True)
         with (
             ThreadPoolExecutor(1, thread_name_prefix="copy") as self._aside,
             Live(console=self._console, auto_refresh=False, transient=True) as live,
@@ -141,9 +142,9 @@ class _Demo:
             self._finish()
             self._live = None
         if not self._stop.is_set():
-            self._sum_up(shown_s)
+            self._summarize(shown_s)
 
-    def _acts(self) -> DemoSchedule:
+    def _schedule(self) -> DemoSchedule:
         settings = self._settings
         return DemoSchedule(
             settings.seconds,
@@ -154,7 +155,7 @@ class _Demo:
         )
 
     def _play_until(self, end_s: float) -> None:
-        killed_s = self._acts().killed_s
+        killed_s = self._schedule().killed_s
         while self._observer.at_s < end_s and self._player.is_alive() and not self._stop.is_set():
             self._look("learning")
             if self._observer.at_s >= self._settings.part_s:
@@ -163,15 +164,15 @@ class _Demo:
                 self._kill()
 
     def _kill(self) -> None:
-        """Kill the learner, once; the supervisor starts another."""
+        """Kill the learner once. The supervisor restarts it."""
         if self._killed_at_s is None:
             self._killed_at_s = self._observer.at_s
             os.kill(self._road.supervisor.pid("learner"), signal.SIGKILL)
 
     def _freeze(self) -> None:
-        """Begin to copy the rows; once they are here, they are the frozen model."""
+        """Start to copy the rows. The finished copy is the frozen model."""
         if self._copying is None:
-            # aside: it takes a second or two, and the stream goes on
+            # in a thread: it takes a second or two, and the stream goes on
             self._copying = self._aside.submit(copy_rows, self._road.store)
         elif self._frozen_at_s is None and self._copying.done():
             buckets = self._road.store.shape().buckets
@@ -181,18 +182,18 @@ class _Demo:
     def _finish(self) -> None:
         while self._player.is_alive() and not self._stop.is_set():
             self._look("the last clicks")
-        self._look("waiting until all is learned")
+        self._look("waiting until every event is learned")
         if self._stop.is_set():
             return
 
         def tell(_behind: Backlog) -> None:
-            self._look("waiting until all is learned")
+            self._look("waiting until every event is learned")
 
         self._road.arrival.wait(self._stop, DrainTimeout(), tell)
         self._observer.poll(0.2)
 
     def _look(self, phase: str) -> None:
-        """Take what came, and show it when it is time."""
+        """Read new messages, and show the figures when they are due."""
         self._observer.poll(0.05)
         self._road.check()
         if self._player.failure is not None:
@@ -210,22 +211,22 @@ class _Demo:
     def _show(self, view: DemoView) -> None:
         if self._live is not None:
             self._live.update(table(view), refresh=True)
-        elif not self._console.is_terminal and view.at_s - self._said_s >= LINE_EVERY_S:
-            self._said_s = view.at_s
+        elif not self._console.is_terminal and view.at_s - self._printed_s >= LINE_EVERY_S:
+            self._printed_s = view.at_s
             self._console.print(line(view), soft_wrap=True, highlight=False)
 
     def _view(self, phase: str, now_s: float) -> DemoView:
         settings, server = self._settings, self._server
         recent_s = min(RECENT_S, settings.part_s)
-        # clicks of the last seconds are still to come: compare a little earlier
+        # clicks of the last seconds are still missing: compare a little earlier
         to_s = now_s - (SyntheticSite.lasting(settings.seconds).click_delay_s * 2)
         return DemoView(
             phase=phase,
             at_s=now_s,
             of_s=settings.seconds,
             events_s=self._events.note(now_s, self._player.sent),
-            examples_s=self._examples.note(now_s, self._observer.race.examples),
-            recent=self._observer.race.standing(to_s - recent_s, to_s),
+            examples_s=self._examples.note(now_s, self._observer.comparison.examples),
+            recent=self._observer.comparison.standing(to_s - recent_s, to_s),
             recent_s=recent_s,
             frozen_at_s=self._frozen_at_s,
             freeze_due_s=settings.part_s,
@@ -236,32 +237,32 @@ class _Demo:
             asked=self._playing.client.asked if self._playing.client else None,
         )
 
-    def _sum_up(self, shown_s: float) -> None:
-        road, part_s = self._road, self._settings.part_s
-        state = read_state(road.kafka, road.spec)
-        followed = copied(road.store)
-        rows = count_rows(followed.table, road.spec.fields)
-        server = ask_caught_up(road.address, road.spec.name, followed, self._stop)
+    def _summarize(self, shown_s: float) -> None:
+        pipeline, part_s = self._road, self._settings.part_s
+        state = read_state(pipeline.kafka, pipeline.spec)
+        followed = copied(pipeline.store)
+        rows = count_rows(followed.table, pipeline.spec.fields)
+        server = ask_caught_up(pipeline.address, pipeline.spec.name, followed, self._stop)
         server = server or self._server
         player = self._player
         if isinstance(player, LiveStream):
             impressions, clicks = player.impressions, player.clicks
         else:
             impressions, clicks = state.impressions, state.clicks
-        race, upheaval_s = self._observer.race, self._acts().upheaval_s
+        comparison, upheaval_s = self._observer.comparison, self._schedule().upheaval_s
         result = DemoSummary(
             seconds=self._observer.at_s,
             impressions=impressions,
             clicks=clicks,
             frozen_at_s=self._frozen_at_s,
-            last=self._observer.race.standing(shown_s - part_s, shown_s + 1.0),
+            last=self._observer.comparison.standing(shown_s - part_s, shown_s + 1.0),
             last_s=part_s,
             p50_ms=server.p50_ms if server else None,
             p99_ms=server.p99_ms if server else None,
             rows=rows.rows,
             killed_at_s=self._killed_at_s,
             served=self._served(),
-            upheaval=None if upheaval_s is None else observed_drift(race, upheaval_s),
+            upheaval=None if upheaval_s is None else observed_drift(comparison, upheaval_s),
             counted=EventCounts(
                 impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
             ),
@@ -269,11 +270,11 @@ class _Demo:
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)
 
     def _served(self) -> ServedAccuracy | None:
-        """Join what the server had answered with what came of it; what the learner gave, too."""
-        client, road = self._playing.client, self._road
+        """Return the accuracy of the served scores and of the learner's scores."""
+        client, pipeline = self._playing.client, self._road
         if client is None:
             return None
-        beside = served_beside_learned(road.kafka, road.spec, client.served())
+        beside = served_beside_learned(pipeline.kafka, pipeline.spec, client.served())
         return ServedAccuracy(
             client.asked,
             beside.served.progressive(),
@@ -284,7 +285,7 @@ class _Demo:
 
 
 def _sample(settings: DemoSettings) -> list[Event]:
-    """Two impressions as the model will see them, to ask the server about."""
+    """Return two impressions for the example request."""
     if settings.data is not None:
         return first_impressions(settings.data, 2)
     now_ms = wall_ms()

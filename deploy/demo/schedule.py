@@ -1,4 +1,4 @@
-"""What happens in a demo and when, said before it begins, and how it took the worst of it."""
+"""Plans the moments of a demo, announces them, and measures the recovery from drift."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from headrace.deploy.reports import ModelComparison
 
 _WINDOW_S = 3.0
-"""Enough impressions for an AUC that is right to a hundredth or two, at the demo's rate."""
+"""At the rate of the demo, long enough for an AUC that is exact to 0.01 or 0.02."""
 _BEFORE_S = 12.0
 _NEAR = 0.03
-"""Of what it was: so close, the model has recovered."""
+"""Difference of AUC below which the model has recovered."""
 
 
 class DemoSchedule(NamedTuple):
-    """The moments of a demo, in seconds from its begin."""
+    """The moments of a demo, in seconds from its start."""
 
     seconds: float
     frozen_s: float
@@ -26,23 +26,23 @@ class DemoSchedule(NamedTuple):
 
 
 class DriftReport(NamedTuple):
-    """How the live model took it that everything it knew of items became wrong at once."""
+    """The effect of a sudden drift on the live model."""
 
     at_s: float
     before: float
-    """AUC of the seconds before."""
+    """AUC just before the drift."""
     lowest: float
-    """Of any few seconds after."""
+    """Lowest AUC of a short window after the drift."""
     frozen: float
-    """The frozen model's from then on."""
+    """AUC of the frozen model after the drift."""
     recovered_s: float | None
-    """Until it ranked as well as before; None: not in the time there was."""
+    """Time until the model ranked as well as before. None: not before the end."""
 
     def in_words(self) -> str:
-        """Return it as a sentence."""
+        """Return the report as a sentence."""
         text = (
-            f"Drift: at {self.at_s:.0f} s all items on the site got another appeal at once. The "
-            f"live model's AUC fell from {self.before:.3f} to {self.lowest:.3f}"
+            f"Drift: at {self.at_s:.0f} s the appeal of every item changed at once. The live "
+            f"model's AUC fell from {self.before:.3f} to {self.lowest:.3f}"
         )
         if self.recovered_s is None:
             return text + " and had not fully recovered at the end."
@@ -50,12 +50,12 @@ class DriftReport(NamedTuple):
         return text + f" and was back after {self.recovered_s:.0f} s{kept}."
 
 
-def observed_drift(race: ModelComparison, at_s: float) -> DriftReport | None:
-    """Return how it went; None if there is too little to see on either side."""
-    before = race.standing(at_s - _BEFORE_S, at_s).live
+def observed_drift(comparison: ModelComparison, at_s: float) -> DriftReport | None:
+    """Return the report; None if there are too few impressions before or after."""
+    before = comparison.standing(at_s - _BEFORE_S, at_s).live
     windows: list[tuple[float, float]] = []
     begin_s = at_s
-    while (standing := race.standing(begin_s, begin_s + _WINDOW_S)).impressions:
+    while (standing := comparison.standing(begin_s, begin_s + _WINDOW_S)).impressions:
         if not math.isnan(standing.live):
             windows.append((begin_s + _WINDOW_S, standing.live))
         begin_s += _WINDOW_S
@@ -64,18 +64,20 @@ def observed_drift(race: ModelComparison, at_s: float) -> DriftReport | None:
     low_s, lowest = min(windows, key=lambda each: each[1])
     back = [end_s for end_s, live in windows if end_s > low_s and live >= before - _NEAR]
     recovered_s = back[0] - at_s if back else None
-    return DriftReport(at_s, before, lowest, race.standing(at_s, math.inf).frozen, recovered_s)
+    return DriftReport(
+        at_s, before, lowest, comparison.standing(at_s, math.inf).frozen, recovered_s
+    )
 
 
 def announcement(acts: DemoSchedule) -> str:
-    """Return what there will be to see, and when."""
+    """Return the announcement of the moments, in one line."""
     if acts.from_log:
-        told = ["a client has the server rank each request before anything of it is known"]
+        parts = ["a client has the server rank each request before its events are sent"]
     else:
-        told = ["a site with users and items, which come and go"]
-    told.append(f"at {acts.frozen_s:.0f} s the model is copied, and the copy learns no more")
+        parts = ["a site with users, and items that come and go"]
+    parts.append(f"at {acts.frozen_s:.0f} s the model is copied, and the copy stops learning")
     if acts.upheaval_s is not None:
-        told.append(f"at {acts.upheaval_s:.0f} s all that is liked changes at once")
+        parts.append(f"at {acts.upheaval_s:.0f} s the appeal of every item changes at once")
     if acts.killed_s is not None:
-        told.append(f"at {acts.killed_s:.0f} s the learner is killed, and comes back")
-    return f"in {acts.seconds:.0f} s: " + "; ".join(told)
+        parts.append(f"at {acts.killed_s:.0f} s the learner is killed and restarted")
+    return f"in {acts.seconds:.0f} s: " + "; ".join(parts)

@@ -1,20 +1,20 @@
-"""A stream of impressions and clicks whose truth is known, and moves.
+"""Generates impressions and clicks of a synthetic site with known, changing click probabilities.
 
-A small news site: users open a page and are shown a slate of items. Whether a user clicks is a coin
-whose probability is known, a logistic function of five things that a model can learn from the
-fields of the event:
+The site is a small news site: users open a page and see a slate of items. The probability of a
+click is known. It is a logistic function of five terms that a model can learn from the fields of
+the event:
 
     logit = base + appeal[item] + taste[user, category] + place[position] + habit[device]
 
-Tastes, places and habits stay. Appeals do not: each wanders (an Ornstein-Uhlenbeck process) and
-items die, at a constant hazard, and are replaced by ones never seen before. So what a model knew a
-minute ago is worth little now, which is what the demo is there to show: one that goes on learning
-stays near the best any model could do, one that stopped does not. Once, if the world says so, all
-appeals are drawn anew in one moment, and what any model knows of them is wrong.
+Tastes, places and habits are constant. Appeals wander (an Ornstein-Uhlenbeck process), and items
+die at a constant hazard and are replaced by new ones. What a model learned a minute ago therefore
+soon loses its value. This is the point of the demo: a model that goes on learning stays near the
+best possible accuracy, and a model that stopped does not. If the site is configured so, all appeals
+are drawn anew at one moment, and everything a model has learned about items is wrong.
 
-The stream has no clock and no client. `step` is told what time it is, shows so many slates since
-the last call and returns the clicks that have become due; the same seed and the same calls give
-the same events.
+The stream has no clock and no client. `step` takes the time, shows the requested number of slates
+since the last call and returns the clicks that have become due. The same seed and the same calls
+give the same events.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ CATEGORIES = ("politics", "sport", "culture", "money", "science", "travel", "foo
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSite:
-    """How large the site is and how fast it changes."""
+    """Size of the site, and speed of its changes."""
 
     users: int = 400
-    """Few enough that each user's taste is met several times a minute."""
+    """Few, so that each user appears several times a minute."""
     items: int = 30
-    """On the site at any one time; each is shown some fifty times a second in the demo."""
+    """Items at a time. The demo shows each about fifty times a second."""
     slate: int = 5
-    """Impressions a request, at positions 1 to this."""
+    """Impressions of a request, at positions 1 to this."""
     lifetime_s: float = 40.0
-    """Mean life of an item: nine of ten that a model frozen for 90 s knows are gone."""
+    """Mean life of an item: after 90 s nine of ten items are gone."""
     wander_s: float = 120.0
-    """Time over which an appeal forgets what it was."""
+    """Relaxation time of an appeal."""
     click_delay_s: float = 2.0
     """Mean time from impression to click."""
     overturned_after_s: float = float("inf")
-    """When all items on the site get another appeal at once: the front page is made anew."""
+    """Time at which all items get a new appeal at once."""
     longest_delay_s: float = 8.0
-    """No click comes later: so long the stream is drained at its end."""
+    """Longest time from impression to click; the stream drains for as long at its end."""
     base: float = -1.6
-    """Logit of a click where everything else is zero: clicks for about 16 % of impressions."""
+    """Logit of a click if all other terms are zero: a click rate of about 16 %."""
     appeal_spread: float = 1.2
-    """Standard deviation of items' appeal, in logits: most of what there is to learn."""
+    """Standard deviation of the appeal of items, in logits: the main thing to learn."""
     taste_spread: float = 0.6
-    """Standard deviation of users' taste for a category, in logits."""
+    """Standard deviation of the taste of users for a category, in logits."""
 
     @classmethod
     def lasting(cls, seconds: float) -> SyntheticSite:
-        """Return a world for a show of so many seconds: in a short one, everything is quicker."""
+        """Return a site for a demo of this length. Shorter demos change faster."""
         pace = min(1.0, seconds / 180.0)
         return cls(
             lifetime_s=cls().lifetime_s * pace,
@@ -79,15 +79,15 @@ class SyntheticSite:
 
 
 class SyntheticEvents(NamedTuple):
-    """What one step brought. Events are in the order of their time."""
+    """Events of one step, in the order of their time."""
 
     impressions: list[Event]
-    truth: Floats  # (len(impressions),) the probability of a click, known to nobody else
+    truth: Floats  # (len(impressions),) probability of a click
     clicks: list[Event]
 
 
 class SyntheticStream:
-    """The site. `pending` clicks are decided but not yet due."""
+    """The events of a site. `pending` clicks are drawn but not due yet."""
 
     def __init__(self, world: SyntheticSite, seed: int, start_ms: int) -> None:
         self.world = world
@@ -110,14 +110,14 @@ class SyntheticStream:
 
     @property
     def pending(self) -> int:
-        """Clicks that are still to come."""
+        """Clicks that are not due yet."""
         return len(self._due)
 
     def step(self, now_ms: int, requests: int) -> SyntheticEvents:
-        """Let time pass until `now_ms`, with so many requests spread evenly over it."""
+        """Advance to `now_ms`, with this number of requests spread evenly over the time."""
         passed_ms = now_ms - self.now_ms
         if passed_ms < 0:
-            raise ValueError(f"time went back: expected {self.now_ms} or later, found {now_ms}")
+            raise ValueError(f"expected a time of {self.now_ms} or later, got {now_ms}")
         self._change(passed_ms / 1000.0)
         if self.now_ms < self._overturned_ms <= now_ms:
             self._appeal = self._random.normal(0, self.world.appeal_spread, self.world.items)
@@ -127,7 +127,7 @@ class SyntheticStream:
         return SyntheticEvents(impressions, truth, self._clicks_until(now_ms))
 
     def _change(self, seconds: float) -> None:
-        # exact for any step: the transition density of an Ornstein-Uhlenbeck process
+        # exact for a step of any length: the transition of an Ornstein-Uhlenbeck process
         world, random = self.world, self._random
         keep = float(np.exp(-seconds / world.wander_s))
         noise = world.appeal_spread * float(np.sqrt(1.0 - keep * keep))
@@ -141,7 +141,7 @@ class SyntheticStream:
     def _show(self, times: npt.NDArray[np.int64]) -> tuple[list[Event], Floats]:
         world, random, requests = self.world, self._random, times.size
         users = random.integers(0, world.users, requests)
-        # a slate holds an item once: the first places of a shuffle
+        # an item is in a slate at most once: the first places of a shuffle
         places = random.random((requests, world.items)).argsort(axis=1)[:, : world.slate]
         logit = (
             world.base
@@ -186,7 +186,7 @@ class SyntheticStream:
 
 
 class WrittenLog(NamedTuple):
-    """What `write_log` wrote."""
+    """Counts and truth of a written log."""
 
     impressions: int
     clicks: int
@@ -196,9 +196,9 @@ class WrittenLog(NamedTuple):
 def write_log(
     directory: Path, stream: SyntheticStream, seconds: float, requests_s: int
 ) -> WrittenLog:
-    """Write a log of the stream as `headrace run --data` reads it, without waiting for anything.
+    """Write a log of the stream for `headrace run --data`, faster than real time.
 
-    Takes the stream `seconds` on, with `requests_s` requests each, and then until its last click.
+    Advances the stream by `seconds` with `requests_s` requests each, and then to its last click.
     """
     directory.mkdir(parents=True, exist_ok=True)
     impressions, clicks, truth = 0, 0, []

@@ -1,6 +1,6 @@
-"""What the demo shows: a live table, a line now and then where there is no terminal, a summary.
+"""Formats the figures of a demo: the live table, a plain line, and the summary.
 
-Nothing here measures anything; it is told figures and turns them into text.
+Nothing here measures anything.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
-    """The figures of one moment."""
+    """Figures of one moment."""
 
     phase: str
     at_s: float
     of_s: float
     events_s: float
-    """Events sent to Kafka."""
+    """Events sent to Kafka per second."""
     examples_s: float
-    """Examples that came back from the joiner."""
+    """Examples written by the joiner per second."""
     recent: ComparisonSnapshot
     recent_s: float
-    """Over how many seconds `recent` compares."""
+    """Length of the window of `recent`, in seconds."""
     frozen_at_s: float | None
     freeze_due_s: float
     p50_ms: float | None
@@ -41,25 +41,25 @@ class DemoView:
     rows: int | None
     address: str
     asked: RequestStats | None = None
-    """Of a log: what became of the requests that were put to the server."""
+    """Counts of the requests of a log that were sent to the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedAccuracy:
-    """What the server had answered before anything was known, beside what the learner gave."""
+    """Accuracy of the scores that the server gave in advance, beside that of the learner."""
 
     asked: RequestStats
     served: ProgressiveValidation
     learned: ProgressiveValidation
-    """On the same impressions."""
+    """Accuracy of the learner on the same impressions."""
     impressions: int
     speed: float | None
-    """Times real time; None: as fast as the parts follow."""
+    """Multiple of real time. None: as fast as the pipeline follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Shows and clicks sent, and what the rows of the parameter server add up to."""
+    """Shows and clicks that were sent, and the sums over the rows of the parameter server."""
 
     shows: int
     clicks: int
@@ -69,7 +69,7 @@ class EventCounts:
 
     @property
     def exact(self) -> bool:
-        """Whether every field has every show and every click once."""
+        """Whether every field has each show and each click exactly once."""
         clicks = self.clicks - self.late_clicks
         return set(self.shows_by_field.values()) == {self.shows} and set(
             self.clicks_by_field.values()
@@ -78,7 +78,7 @@ class EventCounts:
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """What the demo amounted to."""
+    """Result of a demo."""
 
     seconds: float
     impressions: int
@@ -86,23 +86,23 @@ class DemoSummary:
     frozen_at_s: float | None
     last: ComparisonSnapshot
     last_s: float
-    """Length of the last part, over which `last` compares."""
+    """Length of the window of `last`, in seconds."""
     p50_ms: float | None
     p99_ms: float | None
     rows: int
     counted: EventCounts
     killed_at_s: float | None = None
-    """When the learner was killed, if it was."""
+    """Time at which the learner was killed. None: it was not."""
     served: ServedAccuracy | None = None
     upheaval: DriftReport | None = None
 
 
 def table(view: DemoView) -> Table:
-    """Return the live table."""
+    """Return the live table of the terminal."""
     figures = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
     figures.add_column(style="dim", no_wrap=True)
     figures.add_column(justify="right", style="bold", no_wrap=True)
-    figures.add_column(style="dim")  # gives way where the terminal is narrow
+    figures.add_column(style="dim")  # narrower on a narrow terminal
     figures.add_row("time", f"{view.at_s:.0f} s", f"of {view.of_s:.0f} s, {view.phase}")
     figures.add_row("events", f"{view.events_s:,.0f}/s", "impressions and clicks into Kafka")
     figures.add_row("examples", f"{view.examples_s:,.0f}/s", "joined, encoded, scored, learned")
@@ -110,7 +110,7 @@ def table(view: DemoView) -> Table:
         figures.add_row(
             "AUC, served",
             Text(number(view.recent.served), style="green"),
-            f"what the server answered before anything was sent; {asked_in_words(view.asked)}",
+            f"answers of the server before the events were sent; {asked_in_words(view.asked)}",
         )
     figures.add_row(
         "AUC, live model",
@@ -125,16 +125,16 @@ def table(view: DemoView) -> Table:
     figures.add_row(
         "freshness",
         f"{milliseconds(view.p50_ms)} / {milliseconds(view.p99_ms)}",
-        "p50 / p99, click in Kafka to a server that has learned from it",
+        "p50 / p99, from a click in Kafka to the replica of the server",
     )
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     figures.add_row("rows", rows, "in the server's replica")
-    figures.add_row("server", view.address, "answers now: the command above asks it")
+    figures.add_row("server", view.address, "ready: try the command above")
     return figures
 
 
 def line(view: DemoView) -> str:
-    """Return the moment as one plain line."""
+    """Return the figures as one plain line."""
     rows = NOTHING if view.rows is None else f"{view.rows:,}"
     return (
         f"{view.at_s:4.0f} s  {view.phase}: {view.events_s:,.0f} events/s, "
@@ -145,65 +145,64 @@ def line(view: DemoView) -> str:
 
 
 def summary(result: DemoSummary) -> str:
-    """Return the end of the demo in plain words and figures."""
-    road = (
+    """Return the summary at the end of the demo."""
+    pipeline = (
         f"In {result.seconds:.0f} s, {result.impressions:,} impressions and "
         f"{result.clicks:,} clicks went through Kafka, the joiner, the learner and the "
-        f"parameter server into the model that answered requests: {result.rows:,} rows."
+        f"parameter server into the served model: {result.rows:,} rows."
     )
-    told = [road, _accuracy(result), _freshness(result), _exactness(result.counted)]
+    lines = [pipeline, _accuracy(result), _freshness(result), _exactness(result.counted)]
     if result.upheaval is not None:
-        told.insert(2, result.upheaval.in_words())
+        lines.insert(2, result.upheaval.in_words())
     if result.served is not None:
-        told.insert(2, _served(result.served, result.p50_ms))
+        lines.insert(2, _served(result.served, result.p50_ms))
     if result.killed_at_s is not None:
-        told.insert(
+        lines.insert(
             1,
-            f"Chaos: at {result.killed_at_s:.0f} s the learner was killed in the middle of its "
-            "work (SIGKILL) and another took over from what Kafka and the parameter server hold.",
+            f"Chaos: at {result.killed_at_s:.0f} s the learner was killed (SIGKILL), and its "
+            "replacement resumed from the state in Kafka and the parameter server.",
         )
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
 def _accuracy(result: DemoSummary) -> str:
     last, part = result.last, f"the last {result.last_s:.0f} s"
     if result.frozen_at_s is None or math.isnan(last.frozen) or math.isnan(last.live):
         return f"Accuracy: AUC of the live model in {part}: {number(last.live)}."
-    gap = last.live - last.frozen
-    word = "ahead of" if gap >= 0 else "behind"
+    gap = last.frozen - last.live
     text = (
-        f"Accuracy: in {part} the live model had an AUC of {last.live:.3f}, and the one that "
-        f"stopped learning at {result.frozen_at_s:.0f} s {last.frozen:.3f}: it is {abs(gap):.3f} "
-        f"{word} it, on {last.impressions:,} impressions."
+        f"Accuracy: in {part} the live model had an AUC of {last.live:.3f}. The copy frozen at "
+        f"{result.frozen_at_s:.0f} s had {last.frozen:.3f} on the same {last.impressions:,} "
+        f"impressions, {abs(gap):.3f} {'ahead' if gap > 0 else 'behind'}."
     )
     if not math.isnan(last.truth):
-        text += f" Knowing the true probabilities would give {last.truth:.3f}."
+        text += f" The true probabilities would give {last.truth:.3f}."
     return text
 
 
 def _served(result: ServedAccuracy, p50_ms: float | None) -> str:
     given, learned = result.served, result.learned
     text = (
-        f"Served: {asked_in_words(result.asked)}. Their answers, each made before anything of the "
-        f"request was sent, had an AUC of {given.auc:.4f} ({given.request_auc:.4f} within a "
+        f"Served: {asked_in_words(result.asked)}. Their answers, each made before the events of "
+        f"the request were sent, had an AUC of {given.auc:.4f} ({given.request_auc:.4f} within a "
         f"request, log loss {given.log_loss:.4f}) on {result.impressions:,} impressions; the "
-        f"learner's own scores of the same, each made when all before it was learned, "
-        f"{learned.auc:.4f} ({learned.request_auc:.4f}, {learned.log_loss:.4f})."
+        f"learner's scores of the same impressions, each made after all earlier events were "
+        f"learned, {learned.auc:.4f} ({learned.request_auc:.4f}, {learned.log_loss:.4f})."
     )
     if result.speed is not None and p50_ms is not None:
         text += (
             f" At {result.speed:,.0f} times real time, the {p50_ms:.0f} ms that a click needs to "
-            f"reach the server are {p50_ms * result.speed / 60_000:.0f} minutes of the log: what "
-            "was clicked in them, the server could not know."
+            f"reach the server are {p50_ms * result.speed / 60_000:.0f} minutes of the log: the "
+            "server cannot have learned from clicks within them."
         )
     return text
 
 
 def asked_in_words(asked: RequestStats) -> str:
-    """Return what became of the requests that were due."""
+    """Return the counts of the requests as text."""
     text = f"{asked.answered:,} of {asked.requests:,} requests answered"
     others = (
-        (asked.late, "not asked, since the replay was late"),
+        (asked.late, "not sent, because the replay was late"),
         (asked.unanswered, "without an answer in time"),
         (asked.refused, "refused"),
     )
@@ -216,11 +215,10 @@ def _served_part(view: DemoView) -> str:
 
 def _freshness(result: DemoSummary) -> str:
     if result.p50_ms is None or result.p99_ms is None:
-        return "Freshness: the server saw no click arrive."
+        return "Freshness: no click reached the server."
     return (
-        f"Freshness: from a click's arrival in Kafka to a server that had learned from it, "
-        f"half took less than {result.p50_ms:.0f} ms and 99 of 100 less than "
-        f"{result.p99_ms:.0f} ms."
+        f"Freshness: a click in Kafka reached the served model within {result.p50_ms:.0f} ms (p50) "
+        f"and {result.p99_ms:.0f} ms (p99)."
     )
 
 
@@ -245,14 +243,14 @@ def _exactness(counted: EventCounts) -> str:
 def _frozen_note(view: DemoView) -> str:
     if view.frozen_at_s is not None:
         return f"the same model, stopped learning at {view.frozen_at_s:.0f} s"
-    return f"will be copied from the live one at {view.freeze_due_s:.0f} s"
+    return f"copied from the live model at {view.freeze_due_s:.0f} s"
 
 
 def number(value: float) -> str:
-    """Return an AUC with three places, or a dash."""
+    """Return an AUC with three decimal places, or a hyphen."""
     return NOTHING if math.isnan(value) else f"{value:.3f}"
 
 
 def milliseconds(value: float | None) -> str:
-    """Return a duration, or a dash."""
+    """Return a duration, or a hyphen."""
     return NOTHING if value is None else f"{value:.0f} ms"

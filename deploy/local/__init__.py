@@ -1,4 +1,9 @@
-"""TODO."""
+"""Runs a whole pipeline on this machine, for `headrace run` and `headrace demo`.
+
+Read `pipeline.py` first: it starts Kafka, the store and every part. `supervisor.py` restarts parts
+that die. `log_run.py` replays logs through the pipeline, `drain.py` waits until every event is
+learned, and `services/` starts Kafka and Valkey.
+"""
 
 import lazy_loader
 

@@ -1,9 +1,8 @@
-"""The progress bar of a replay, or a line now and then where there is no terminal.
+"""Replays logs in a background thread, and shows the progress.
 
-A log replayed from a thread of its own, so that whoever started it can watch.
-
-Sending takes about a third of a core at full speed and most of that outside the interpreter's lock,
-so it needs no process of its own, and a run that is stopped stops it with an event.
+The progress is a bar on a terminal and a line every few seconds elsewhere. A thread is enough:
+sending at full speed takes a third of a core, most of it without the interpreter lock, and an event
+stops the replay together with its run.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class BackgroundReplay(threading.Thread):
-    """Replays logs one after another. What goes wrong is kept in `failure`."""
+    """Replays logs in order. `failure` keeps the error that ended the replay."""
 
     def __init__(
         self,
@@ -44,14 +43,14 @@ class BackgroundReplay(threading.Thread):
         resume_as: str | None = None,
         before: Before | None = None,
     ) -> None:
-        """`layout`, `resume_as` and `before` as in `ingest.replay.replayer`."""
+        """`layout`, `resume_as` and `before` are those of `headrace.ingest.replay.replay`."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
         self._layout, self._before = layout, before
         self._settings = ReplaySettings(speed=speed, resume_as=resume_as)
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
-        """On the monotonic clock: before the first event was read."""
+        """Monotonic time just before the first event was read."""
         self.progress = ReplayProgress(0, 0, 0, 0)
         self.replayed = ReplayResult()
         self.failure: BaseException | None = None
@@ -62,7 +61,7 @@ class BackgroundReplay(threading.Thread):
         return self.progress.events
 
     def stop_showing(self) -> None:
-        """Send no more; the thread ends within a moment."""
+        """Stop sending. The thread ends within a moment."""
         self._stop_it.set()
 
     abandon = stop_showing
@@ -83,7 +82,7 @@ class BackgroundReplay(threading.Thread):
                 progress=self._note,
                 before=self._before,
             )
-        except BaseException as error:  # noqa: BLE001  (handed to the thread that looks at it)
+        except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
             self.failure = error
 
     def _note(self, progress: ReplayProgress) -> None:
@@ -100,11 +99,12 @@ def watch_replay(
     stop: threading.Event,
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Start the replay and show it until its end; return whether it came to its end.
+    """Start the replay and show its progress; return whether it replayed everything.
 
-    `check` is called all the while; what it raises stops the replay. Raises what the replay raised.
+    `check` is called repeatedly, and an exception of it stops the replay. Raises the error of the
+    replay.
     """
-    said_s = time.monotonic()
+    shown_s = time.monotonic()
     with _bar(console) as bar:
         task = bar.add_task("replaying", events=0, rate=0.0, at="")
         replaying.start()
@@ -112,20 +112,21 @@ def watch_replay(
             while replaying.is_alive() and not stop.is_set():
                 check()
                 replaying.join(LOOK_S)
-                said = _line(replaying)
+                now_at = _line(replaying)
                 now = replaying.progress
                 bar.update(
                     task,
                     completed=now.bytes_read,
                     total=now.bytes_total or None,
-                    events=said.events,
-                    rate=said.events_s,
-                    at=said.at,
+                    events=now_at.events,
+                    rate=now_at.events_s,
+                    at=now_at.at,
                 )
-                if not console.is_terminal and time.monotonic() - said_s >= LINE_EVERY_S:
-                    said_s = time.monotonic()
+                if not console.is_terminal and time.monotonic() - shown_s >= LINE_EVERY_S:
+                    shown_s = time.monotonic()
                     console.print(
-                        f"replayed {said.events:,} events up to {said.at}, {said.events_s:,.0f}/s",
+                        f"replayed {now_at.events:,} events up to {now_at.at}, "
+                        f"{now_at.events_s:,.0f}/s",
                         highlight=False,
                     )
         finally:
@@ -148,17 +149,17 @@ def _bar(console: Console) -> ProgressBar:
     )
 
 
-class _Said(NamedTuple):
+class _ProgressLine(NamedTuple):
     events: int
     events_s: float
     at: str
 
 
-def _line(replaying: BackgroundReplay) -> _Said:
+def _line(replaying: BackgroundReplay) -> _ProgressLine:
     now = replaying.progress
     passed_s = time.monotonic() - replaying.began_s
     at = datetime.fromtimestamp(now.event_ms / 1000, UTC) if now.event_ms else None
-    return _Said(
+    return _ProgressLine(
         now.events,
         now.events / passed_s if passed_s > 0 else 0.0,
         f"{at:%Y-%m-%d %H:%M}" if at else "the beginning",

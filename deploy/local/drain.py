@@ -1,8 +1,8 @@
-"""Whether everything that was sent has arrived: joined, learned, and applied in every bucket.
+"""Waits until every event that was sent is joined, learned and applied in every bucket.
 
-Two questions, both put to those who know and not to the processes that do the work, which may have
-been killed since: has the joiner committed every input offset, and is the mark of every bucket at
-the end of every partition of examples? Then no push is missing and none can come.
+Two conditions hold then: the joiner has committed every input offset, and the mark of every bucket
+is at the end of every partition of examples. No push is missing and none can follow. Kafka and the
+store answer both; the processes that do the work may have been killed since.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ POLL_S = 0.05
 
 
 class Backlog(NamedTuple):
-    """What is still on its way."""
+    """Events and batches that are not applied yet."""
 
     events: int
-    """In Kafka, not yet joined."""
+    """Events in Kafka that are not joined."""
     batches: int
-    """Of examples: offsets that not every bucket has applied."""
+    """Batches of examples that not every bucket has applied."""
 
     @property
     def nothing(self) -> bool:
-        """Whether everything has arrived."""
+        """Whether the backlog is empty."""
         return self.events == 0 and self.batches == 0
 
 
 @dataclass(frozen=True, slots=True)
 class DrainTimeout:
-    """How long to wait for what does not move."""
+    """Time limit of a backlog that does not shrink."""
 
     stuck_after_s: float = 60.0
-    """No mark and no offset moved for so long: longer than any restart of a killed part takes."""
+    """Longer than any restart of a killed part takes."""
 
 
 class Drain:
-    """Asks how far the parts have come. Close it."""
+    """Measures the backlog of a pipeline. Call `close` at the end."""
 
     def __init__(self, kafka: KafkaSettings, spec: ModelSpec, store: Store) -> None:
         self._store = store
@@ -63,8 +63,8 @@ class Drain:
         self._partitions = check_co_partitioned(kafka, [self._topic])
 
     def behind(self) -> Backlog:
-        """Return what is still on its way. Raises KafkaUnreachable, MissingBucket."""
-        # in this order: what is joined in between is seen in the end of the examples
+        """Return the backlog. Raises KafkaUnreachable, MissingBucket."""
+        # in this order: events joined in between appear at the end of the examples
         lag = self._state.read().lag
         ends = {
             f"{self._topic_id}/{partition}": self._reader.held(Source(self._topic, partition))[1]
@@ -81,10 +81,10 @@ class Drain:
         patience: DrainTimeout,
         tell: Callable[[Backlog], None],
     ) -> bool:
-        """Return True once everything has arrived, False if told to stop before.
+        """Return True once the backlog is empty, False if `stop` is set before.
 
-        `tell` is called with what is still on its way, each time it was asked; what it raises
-        ends the wait. Raises Stuck when nothing moves.
+        `tell` is called with every measurement, and an exception of it ends the wait. Raises Stuck
+        if the backlog does not change for `stuck_after_s`.
         """
         last, moved_s = None, time.monotonic()
         while not stop.is_set():
@@ -96,18 +96,19 @@ class Drain:
                 last, moved_s = behind, time.monotonic()
             elif time.monotonic() - moved_s > patience.stuck_after_s:
                 raise Stuck(
-                    f"expected everything to be learned, found {behind.events} events not joined "
-                    f"and {behind.batches} batches of examples not applied, and no change for "
-                    f"{patience.stuck_after_s:.0f} s"
+                    f"expected every event to be learned, got {behind.events} events that are not "
+                    f"joined and {behind.batches} batches of examples that are not applied, "
+                    f"without a change for {patience.stuck_after_s:.0f} s: see the logs of the "
+                    "joiner and the learner"
                 )
             stop.wait(POLL_S)
         return False
 
     def close(self) -> None:
-        """Disconnect from Kafka; the store is the caller's."""
+        """Disconnect from Kafka. The caller closes the store."""
         self._reader.close()
 
 
 def _mark(answer: BucketAnswer | Unreachable, name: str) -> int:
-    # a bucket that does not answer may have applied nothing: ask again
+    # an unreachable bucket counts as having applied nothing
     return 0 if isinstance(answer, Unreachable) else answer.marks.get(name, 0)

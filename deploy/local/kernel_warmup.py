@@ -1,9 +1,9 @@
-"""Compiles what is compiled, before anybody waits for it.
+"""Compiles the numba kernels before the parts start.
 
-The kernels of joiner, learner and server are compiled at their first call and kept on disk for
-every later process. On a fresh clone that takes half a minute, and would be counted as part of the
-first run. So before the parts are started, one impression and its click go down a road of fakes in
-this process: the same joiner and learner, with lists for Kafka and memory for the parameter server.
+The kernels of joiner, learner and server are compiled at their first call and cached on disk for
+later processes. On a fresh clone that takes half a minute, which would count as part of the first
+run. Before the parts start, one impression and its click therefore go through the same joiner and
+learner in this process, with lists for Kafka and memory for the parameter server.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SHOWN_MS = 1_700_000_000_000
 
 
 def warm(spec: ModelSpec) -> int:
-    """Let one impression and its click be joined and learned; return the rows that made."""
+    """Join and learn one impression and its click; return the number of rows."""
     written = _join(spec)
     examples = ListReader({Source(examples_topic(spec.name), 0): []})
     for message in written:
@@ -64,7 +64,7 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
     for source, event in (
         (shown, impression),
         (clicked, impression | {"timestamp_ms": SHOWN_MS + 1}),
-        # past the window, so that it closes whatever the label policy
+        # after the window, so that it closes under every label policy
         (shown, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
         (clicked, {"timestamp_ms": SHOWN_MS + window_ms + 2}),
     ):
@@ -104,7 +104,7 @@ def _learn(spec: ModelSpec, examples: ListReader) -> int:
         LearnerPacing(push_interval_ms=0),
         guard=BatchGuard(),
     )
-    learner.view.reserve(learner.view.room + 1)  # so that making an index is compiled, too
+    learner.view.reserve(learner.view.room + 1)  # compiles the creation of an index too
     for _ in range(8):
         learner.step(0.0)
     learner.finish(steady_ms() + 1000)

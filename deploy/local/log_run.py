@@ -1,8 +1,8 @@
-"""A log through the whole road on this machine, and the report of what came of it.
+"""Replays logs through a pipeline on this machine and reports the result.
 
-Replay, wait until every bucket has learned every example, count. The time reported runs from just
-before the first event is read to the moment the last mark is seen to be set; starting the servers
-and compiling kernels lie before it, reading the figures back after it.
+The steps are: replay, wait until every bucket has learned every example, count. The reported time
+starts just before the first event is read and ends when the last mark is seen. It excludes the
+start of the servers, the compilation of kernels, and reading the figures.
 """
 
 from __future__ import annotations
@@ -44,71 +44,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What to replay, and what to do then."""
+    """Logs to replay, and the steps after the replay."""
 
-    road: PipelineSettings
+    pipeline: PipelineSettings
     data: tuple[Path, ...]
     report: Path | None
-    """Where the report is written; None: only shown."""
+    """File for the report. None: only shown."""
     speed: float | None
-    """Times real time; None: as fast as the pipeline follows."""
+    """Multiple of real time. None: as fast as the pipeline follows."""
     serve_after: bool
     layout: LogLayout | None = None
-    """How the columns of files become events; None: the logs are directories of NDJSON."""
+    """Mapping of columns to events. None: the logs are directories of NDJSON."""
 
 
 def run_log(settings: RunSettings, stop: threading.Event) -> None:
-    """Replay, report, and serve on if asked to; return early when `stop` is set.
+    """Replay, report, and keep serving if requested. Return early when `stop` is set.
 
-    Raises what an operator has to read: DeployError, StackError, StreamError, StoreError.
+    Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
     """
     for path in settings.data:
         check_log(path, settings.layout)
     console = Console(stderr=True)
-    with ShownSetupProgress(console) as steps, LocalPipeline(settings.road, steps) as road:
-        if not road.start(stop):
+    with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
+        if not pipeline.start(stop):
             return
         replaying = BackgroundReplay(
-            road.kafka, road.spec, settings.data, settings.speed, layout=settings.layout
+            pipeline.kafka, pipeline.spec, settings.data, settings.speed, layout=settings.layout
         )
-        if not watch_replay(replaying, console, stop, road.check):
+        if not watch_replay(replaying, console, stop, pipeline.check):
             return
-        with console.status("waiting until all is learned") as status:
+        with console.status("waiting until every event is learned") as status:
 
             def tell(behind: Backlog) -> None:
-                road.check()
+                pipeline.check()
                 status.update(
-                    f"waiting until all is learned: {behind.events:,} events to join, "
+                    f"waiting until every event is learned: {behind.events:,} events to join, "
                     f"{behind.batches:,} batches to apply"
                 )
 
-            if not road.arrival.wait(stop, DrainTimeout(), tell):
+            if not pipeline.arrival.wait(stop, DrainTimeout(), tell):
                 return
         seconds = time.monotonic() - replaying.began_s
-        report = _report(road, settings, seconds, stop)
+        report = _report(pipeline, settings, seconds, stop)
         if settings.report is not None:
             write_report(settings.report, report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
         if settings.serve_after:
             shown = first_impressions(settings.data[-1], 2, settings.layout)
-            curl = curl_of(road.address, road.spec, shown)
-            console.print(f"serving until Ctrl-C; ask:\n{curl}", highlight=False, soft_wrap=True)
+            curl = curl_of(pipeline.address, pipeline.spec, shown)
+            console.print(f"serving until Ctrl-C; try:\n{curl}", highlight=False, soft_wrap=True)
             while not stop.wait(0.2):
-                road.check()
+                pipeline.check()
 
 
 def _report(
-    road: LocalPipeline, settings: RunSettings, seconds: float, stop: threading.Event
+    pipeline: LocalPipeline, settings: RunSettings, seconds: float, stop: threading.Event
 ) -> dict[str, Any]:
-    rows = copied(road.store)
-    server = ask_caught_up(road.address, road.spec.name, rows, stop)
+    rows = copied(pipeline.store)
+    server = ask_caught_up(pipeline.address, pipeline.spec.name, rows, stop)
     return make_report(
-        state=read_state(road.kafka, road.spec),
-        held=read_held(road.kafka, road.spec),
-        outcomes=read_outcomes(road.kafka, road.spec),
+        state=read_state(pipeline.kafka, pipeline.spec),
+        held=read_held(pipeline.kafka, pipeline.spec),
+        outcomes=read_outcomes(pipeline.kafka, pipeline.spec),
         data=settings.data,
         layout=settings.layout,
-        rows=count_rows(rows.table, road.spec.fields),
+        rows=count_rows(rows.table, pipeline.spec.fields),
         freshness=FreshnessReport(server.p50_ms, server.p99_ms)
         if server
         else FreshnessReport(None, None),
@@ -117,7 +117,7 @@ def _report(
 
 
 def in_words(report: Mapping[str, Any], path: Path | None) -> str:
-    """Return the report for a person."""
+    """Return the report as text."""
     accuracy = {
         name: "-" if value is None else f"{value:.4f}"
         for name, value in report["progressive"].items()
@@ -128,21 +128,21 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         f"{report['seconds']:.1f} s ({events / report['seconds']:,.0f} events/s), "
         f"{report['rows']:,} rows"
     )
-    apart = (
+    excluded = (
         f"late clicks {report['late_clicks']:,}, duplicates {report['duplicates']:,}, "
         f"dead letters {report['dead_letters']:,}"
     )
-    good = (
+    accuracies = (
         f"AUC {accuracy['auc']}, within a request {accuracy['request_auc']}, log loss "
         f"{accuracy['log_loss']}, normalized entropy {accuracy['normalized_entropy']}, "
         f"calibration {accuracy['calibration']}"
     )
-    lines = [counted, apart, good]
+    lines = [counted, excluded, accuracies]
     if report["held_batches"]:
         lines.insert(
             2,
-            f"held back, for it would have broken the model: {report['held_examples']:,} examples "
-            f"in {report['held_batches']:,} batches (dead letters say why)",
+            f"quarantined, to protect the model: {report['held_examples']:,} examples in "
+            f"{report['held_batches']:,} batches (reasons are in the dead letters)",
         )
     if path is not None:
         lines.append(f"report: {path}")

@@ -1,4 +1,8 @@
-"""What an operator asks and does: how a store stands, what is wrong with it, how a model goes."""
+"""Commands for operators: inspect and check a store, remove a model, switch aliases.
+
+`doctor.py` runs the checks of `server_checks.py`, `cluster_checks.py` and `model_checks.py`, which
+are pure functions from a survey to findings. `inspection.py` prints the buckets of a model.
+"""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
-"""The aliases of running servers, over their HTTP routes: what they are, and other models for them.
+"""Shows and switches the aliases of running servers over HTTP.
 
-A switch is atomic on one server. Several are switched one after another, each told which model it
-has to find there if that was said, so that one that is different is noticed and left as it is.
+A switch is atomic on one server. Several servers are switched one after another. If the expected
+model is given, a server whose alias has another model refuses the switch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _TIMEOUT_S = 10.0
 
 
 class AliasRefused(DeployError):
-    """A server did not answer, or did not do it; the message says which and why."""
+    """A server did not answer or refused. The message names the server and the reason."""
 
 
 def show_aliases(server: str, name: str = "") -> Iterator[str]:
     """Yield a line for each alias of a server, or for the one named. Raises AliasRefused."""
-    aliases = _asked("GET", server, "/v1/aliases", "")["aliases"]
+    aliases = _request("GET", server, "/v1/aliases", "")["aliases"]
     if name and name not in aliases:
         known = ", ".join(sorted(aliases)) or "none"
-        raise AliasRefused(f"{server}: expected one of its aliases ({known}), found {name}")
+        raise AliasRefused(f"{server}: expected one of its aliases ({known}), got {name}")
     for alias, now in sorted(aliases.items()):
         if not name or alias == name:
             yield f"{server}  {_line(alias, now)}"
@@ -37,15 +37,15 @@ def show_aliases(server: str, name: str = "") -> Iterator[str]:
 def change_alias(
     server: str, token: str, name: str, model: str | None, expected: str | None = None
 ) -> str:
-    """Let an alias be a model, or with None what it was before; return a line that says so.
+    """Switch an alias to a model, or back if None; return a line with the result.
 
     Raises AliasRefused.
     """
     if model is None:
-        now = _asked("POST", server, f"/v1/aliases/{name}:revert", token)
+        now = _request("POST", server, f"/v1/aliases/{name}:revert", token)
     else:
         body = {"model": model, "expected": expected}
-        now = _asked("PUT", server, f"/v1/aliases/{name}", token, body)
+        now = _request("PUT", server, f"/v1/aliases/{name}", token, body)
     return f"{server}  {_line(name, now)}"
 
 
@@ -54,7 +54,7 @@ def _line(alias: str, now: dict[str, Any]) -> str:
     return f"{alias} is {now['model']}{before}"
 
 
-def _asked(
+def _request(
     method: str, server: str, path: str, token: str, body: object | None = None
 ) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -62,13 +62,13 @@ def _asked(
     try:
         with urllib3.PoolManager(timeout=_TIMEOUT_S, retries=False) as pool:
             answer = pool.request(method, server.rstrip("/") + path, body=content, headers=headers)
-            said = json.loads(answer.data)
+            decoded = json.loads(answer.data)
     except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise AliasRefused(f"{server}: expected a server of headrace, found: {error}") from error
+        raise AliasRefused(f"{server}: expected a headrace server, got: {error}") from error
     if answer.status != 200:
-        error_said = said.get("error", {}) if isinstance(said, dict) else {}
+        reason = decoded.get("error", {}) if isinstance(decoded, dict) else {}
         raise AliasRefused(
-            f"{server}: expected {error_said.get('expected', 'status 200')}, "
-            f"found {error_said.get('found', answer.status)}"
+            f"{server}: expected {reason.get('expected', 'status 200')}, "
+            f"got {reason.get('found', answer.status)}"
         )
-    return dict(said)
+    return dict(decoded)

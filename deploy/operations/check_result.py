@@ -1,4 +1,4 @@
-"""What a check found: how bad, what was expected, what is there, where, and what to do about it."""
+"""Defines the result of a check: severity, place, expected, found, and remedy."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ SUBJECTS = (
     *("servers", "functions", "memory", "persistence", "replication", "cluster", "layout"),
     *("model", "buckets", "keepers", "kafka", "clocks"),
 )
-"""What `doctor` looks at, in the order in which it says so."""
+"""Subjects of `doctor`, in the order of its output."""
 
 
 class Severity(IntEnum):
-    """How bad; the number is what `doctor` exits with when nothing is worse."""
+    """Severity of a finding. The highest one is the exit status of `doctor`."""
 
     NOTE = 0
-    """Good to know; may be meant so."""
+    """Information; may be intended."""
     WARNING = 1
-    """Works now. Something that will happen (a failover, a full memory) will not go well."""
+    """Works now, but fails at an expected event such as a failover or full memory."""
     BROKEN = 2
-    """Part of it does not work, or its rows are not what they should be."""
+    """A part does not work, or rows are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that is not as it should be."""
+    """One finding."""
 
     severity: Severity
     subject: str
     """One of SUBJECTS."""
     where: str
-    """A node, a bucket, the model."""
+    """A node, a bucket or the model."""
     expected: str
     found: str
     remedy: str
@@ -39,4 +39,4 @@ class CheckResult:
 
     def __post_init__(self) -> None:
         if self.subject not in SUBJECTS:
-            raise ValueError(f"expected one of {', '.join(SUBJECTS)}, found {self.subject!r}")
+            raise ValueError(f"expected one of {', '.join(SUBJECTS)}, got {self.subject!r}")

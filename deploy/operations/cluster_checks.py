@@ -1,4 +1,4 @@
-"""What is wrong with the servers as a cluster. Pure, like deploy.operations.server_checks."""
+"""Checks the servers as a cluster: slots, replicas and failover. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from headrace.pserver.inspection import NodeSurvey
 
 _LEAST_PRIMARIES = 3
-"""A failover is voted by a majority of the primaries, and the dead one is one of them."""
+"""A failover needs the votes of a majority of the primaries, the dead one included."""
 
 
 def check_cluster(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """Every slot is served, and will be when a server dies."""
+    """Check that every slot is served, also after the death of a server."""
     primaries = [
         node
         for node in nodes
         if not node.replica and (node.member.slots or not node.member.identity)
     ]
     replicas = [node for node in nodes if node.replica]
-    yield from _standing(nodes)
+    yield from _node_states(nodes)
     yield from _replicas(primaries, replicas)
     if replicas and any(node.clustered for node in nodes):
         yield from _failover(nodes, primaries)
 
 
-def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
+def _node_states(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
     for node in nodes:
         member = node.member
         failing = member.flags & {"fail", "fail?"}
@@ -39,18 +39,18 @@ def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 Severity.BROKEN if member.slots else Severity.WARNING,
                 "cluster",
                 node.name,
-                "a node that the others reach",
-                "they count it as failed" if "fail" in failing else "they suspect that it failed",
-                "start it again; if it is gone for good, CLUSTER FORGET it on every node",
+                "a node that the other nodes reach",
+                "marked as failed" if "fail" in failing else "suspected to have failed",
+                "restart it; if it is gone for good, run CLUSTER FORGET on every node",
             )
         if member.moving:
             yield CheckResult(
                 Severity.NOTE,
                 "cluster",
                 node.name,
-                "no slot on its way",
-                f"{member.moving} being moved, by hand or by a move that was interrupted",
-                "let it end; else `redis-cli --cluster fix HOST:PORT`",
+                "no slot being moved",
+                f"{member.moving} being moved, now or by an interrupted move",
+                "wait for the end of the move, or run `redis-cli --cluster fix HOST:PORT`",
             )
         if not (node.answers and node.clustered):
             continue
@@ -60,8 +60,8 @@ def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "cluster",
                 node.name,
                 "cluster_state ok",
-                f"{node.info.get('cluster_state')}: it refuses every command (CLUSTERDOWN)",
-                "bring back the nodes that fail, or give their slots to others",
+                f"{node.info.get('cluster_state')}: the node refuses every command (CLUSTERDOWN)",
+                "restart the failed nodes, or assign their slots to others",
             )
         assigned = int(node.info.get("cluster_slots_assigned", SLOTS))
         if assigned != SLOTS:
@@ -71,7 +71,7 @@ def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 node.name,
                 f"all {SLOTS} slots assigned",
                 f"{assigned}",
-                "CLUSTER ADDSLOTSRANGE the others, or `redis-cli --cluster fix HOST:PORT`",
+                "CLUSTER ADDSLOTSRANGE the missing slots, or `redis-cli --cluster fix HOST:PORT`",
             )
         if (node.settings or {}).get("cluster-require-full-coverage") == "yes":
             yield CheckResult(
@@ -79,7 +79,7 @@ def _standing(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "cluster",
                 node.name,
                 "cluster-require-full-coverage no",
-                "yes: when one shard is away, all the others refuse to answer as well",
+                "yes: while one shard is down, all others refuse to answer too",
                 "CONFIG SET cluster-require-full-coverage no",
             )
 
@@ -94,8 +94,8 @@ def _replicas(
                 Severity.WARNING if replicas else Severity.NOTE,
                 "cluster" if node.member.identity else "replication",
                 node.name,
-                "a replica, that takes over when it dies",
-                "none: its buckets are away until it comes back",
+                "a replica that takes over after a failure",
+                "none: after a failure its buckets are unavailable until it is back",
                 "add a replica (CLUSTER REPLICATE)"
                 if node.member.identity
                 else "add a replica (REPLICAOF)",
@@ -111,8 +111,8 @@ def _failover(
             "cluster",
             ", ".join(node.name for node in primaries),
             f"at least {_LEAST_PRIMARIES} primaries: a failover needs a majority of them",
-            f"{len(primaries)}: when one dies, no replica is elected",
-            "add primaries, or be ready to say CLUSTER FAILOVER TAKEOVER to the replica yourself",
+            f"{len(primaries)}: if one dies, no replica is elected",
+            "add primaries, or be ready to run CLUSTER FAILOVER TAKEOVER on the replica by hand",
         )
     for node in nodes:
         timeout_ms = int((node.settings or {}).get("cluster-node-timeout", 0))
@@ -122,6 +122,6 @@ def _failover(
                 "cluster",
                 node.name,
                 f"cluster-node-timeout of {MOST_NODE_TIMEOUT_MS} ms or less",
-                f"{timeout_ms} ms, in which a dead primary is not replaced",
+                f"{timeout_ms} ms, during which a dead primary is not replaced",
                 "CONFIG SET cluster-node-timeout 5000",
             )

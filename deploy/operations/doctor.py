@@ -1,7 +1,7 @@
-"""`headrace pserver doctor`: everything that is wrong with a store and can be seen, with remedies.
+"""Runs all checks of `headrace pserver doctor` on one survey of a store, and formats the findings.
 
-Looks once, judges with small pure checks (server_checks, cluster_checks, model_checks), and says
-what they found, worst first. What was looked at and is well is named too.
+The checks are small pure functions (server_checks, cluster_checks, model_checks). Findings are
+sorted by severity, and subjects without findings are listed too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _STYLES = {Severity.BROKEN: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_PLACES = 6
-"""Named in one finding; the others are counted."""
+"""Places named in one finding; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, worst first, and what was looked at."""
+    """Findings, the worst first, and the subjects that were checked."""
 
     model: str
     findings: Sequence[CheckResult]
@@ -40,18 +40,18 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing but notes; 1: warnings; 2: something is broken."""
+        """0: only notes; 1: warnings; 2: something is broken."""
         return int(max((each.severity for each in self.findings), default=Severity.NOTE))
 
     @property
     def well(self) -> list[str]:
-        """Subjects that nothing was found about."""
+        """Checked subjects without a finding."""
         found = {each.subject for each in self.findings}
         return [subject for subject in self.looked_at if subject not in found]
 
 
 def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagnosis:
-    """Return all that the checks find. `topic`: None if nobody said where Kafka is."""
+    """Return the findings of all checks. `topic` is None if Kafka was not given."""
     findings = [
         *server_checks.check_servers(survey.nodes),
         *server_checks.check_functions(survey.nodes),
@@ -76,7 +76,7 @@ def diagnose(survey: Survey, spec: ModelSpec, topic: HeldTopic | None) -> Diagno
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return it for a machine to read: every finding by itself, as many as there are."""
+    """Return the diagnosis as JSON, with each finding by itself."""
     return {
         "model": diagnosis.model,
         "exit_code": diagnosis.exit_code,
@@ -89,22 +89,22 @@ def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> Group:
-    """Return it for a person to read: one finding for all the places where it is the same."""
+    """Return the diagnosis as text. Equal findings are shown once with all their places."""
     together = _together(diagnosis.findings)
     parts: list[Table | Text] = []
     table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
     for each, places in together:
         head = Text(each.severity.name.lower(), _STYLES[each.severity])
         head.append(f"\n{each.subject}", "default")
-        said = Table.grid("", "", padding=(0, 1))
+        details = Table.grid("", "", padding=(0, 1))
         for name, text in (
             ("where", shortened(places)),
             ("expected", each.expected),
             ("found", each.found),
             ("remedy", each.remedy),
         ):
-            said.add_row(Text(name, "dim"), Text(text))
-        table.add_row(head, said)
+            details.add_row(Text(name, "dim"), Text(text))
+        table.add_row(head, details)
     if together:
         parts.append(table)
     counts = [sum(each.severity == kind for each, _ in together) for kind in Severity]
@@ -118,12 +118,12 @@ def diagnosis_text(diagnosis: Diagnosis) -> Group:
     if diagnosis.well:
         parts.append(Text(f"well: {', '.join(diagnosis.well)}", "green"))
     if "kafka" not in diagnosis.looked_at:
-        parts.append(Text("not looked at: kafka (say where: --kafka)", "dim"))
+        parts.append(Text("not checked: kafka (give --kafka)", "dim"))
     return Group(*parts)
 
 
 def shortened(places: Iterable[str]) -> str:
-    """Return places as one text: buckets as ranges, and no more than a person reads."""
+    """Return places as short text, with buckets as ranges."""
     numbers, others = [], []
     for place in dict.fromkeys(places):
         if found := re.fullmatch(r"bucket (\d+)", place):
@@ -145,7 +145,7 @@ def shortened(places: Iterable[str]) -> str:
 
 
 def _together(findings: Sequence[CheckResult]) -> list[tuple[CheckResult, list[str]]]:
-    """Return findings that differ in nothing but the place as one, with all places."""
+    """Group findings that differ only in their place."""
     places: dict[tuple[object, ...], tuple[CheckResult, list[str]]] = {}
     for each in findings:
         key = (each.severity, each.subject, each.expected, each.found, each.remedy)

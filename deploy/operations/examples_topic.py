@@ -1,4 +1,4 @@
-"""What Kafka holds of a model's examples: what the store's marks are measured against."""
+"""Reads the offsets that Kafka holds of a model's examples, to compare with the marks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HeldTopic:
-    """The topic of a model's examples, source by source."""
+    """Offsets of the topic of a model's examples."""
 
     topic: str
     held: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """`topic id/partition`, as marks name it -> first offset held, first not yet held."""
+    """`topic id/partition`, as in the marks -> first offset, end offset."""
     trouble: str | None = None
-    """Why Kafka did not tell; then `held` is empty."""
+    """Reason if Kafka did not answer; `held` is empty then."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
-        """Return how many offsets a bucket with these marks has yet to learn; None: not known."""
+        """Return the offsets that a bucket with these marks has not learned; None if unknown."""
         if self.trouble is not None:
             return None
         return sum(max(0, end - marks.get(source, 0)) for source, (_, end) in self.held.items())
 
 
 def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
-    """Ask Kafka what it holds of a model's examples. What it does not answer is in the answer."""
+    """Return the offsets of a model's examples, or the reason why Kafka did not answer."""
     topic = examples_topic(model)
     try:
         with _silence():
-            # the last stable offset would hide a batch committed a moment ago
+            # the last stable offset would hide a batch that was committed a moment ago
             reader = KafkaReader(settings, None, [topic], read_committed=False)
             try:
                 identity = reader.topic_id(topic)
@@ -55,7 +55,7 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the client from logging every attempt to connect: what is wrong is in the answer."""
+    """Silence the log of connection attempts: the result has the reason."""
     log = logging.getLogger("headrace.ingest")
     before = log.level
     log.setLevel(logging.CRITICAL)

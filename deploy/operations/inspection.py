@@ -1,7 +1,4 @@
-"""`headrace pserver inspect`: a model in the parameter server, bucket by bucket.
-
-For a person to look at, or as JSON for a machine; the same figures.
-"""
+"""Formats the output of `headrace pserver inspect`: one line for each bucket, or JSON."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ _RIGHT = ("bucket", "rows", "bytes", "version", "log bytes", "age", "lag")
 
 
 def is_complete(survey: Survey) -> bool:
-    """Whether the model and every bucket could be looked at."""
+    """Whether the model and every bucket could be read."""
     return survey.shape is not None and all(each.there for each in survey.buckets)
 
 
 def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
-    """Return a summary and a table of the buckets. `topic`: None if nobody named Kafka."""
+    """Return a summary and a table of the buckets. `topic` is None if Kafka was not given."""
     table = Table(*_COLUMNS, "marks", box=None)
     for column in table.columns:
         column.justify = "right" if column.header in _RIGHT else "left"
@@ -55,7 +52,7 @@ def survey_text(survey: Survey, topic: HeldTopic | None) -> Group:
 
 
 def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
-    """Return everything found, for a machine to read."""
+    """Return all figures as JSON."""
     shape = survey.shape
     return {
         "model": survey.model,
@@ -101,38 +98,38 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
 
 
 def _summary(survey: Survey, topic: HeldTopic | None) -> str:
-    """Say in one line what all buckets are together."""
+    """Return the totals of all buckets in one line."""
     shape, buckets = survey.shape, survey.buckets
     if shape is None:
-        head = f"{survey.model}: {survey.trouble}; by its keys {len(buckets)} buckets"
+        head = f"{survey.model}: {survey.trouble}; keys of {len(buckets)} buckets"
     else:
         head = f"{survey.model}: {shape.buckets} buckets, {shape.width} floats a row"
         head += f", spec {shape.fingerprint}"
-    said = [f"{head}, {_rows_in_all(buckets)}"]
+    parts = [f"{head}, {_rows_in_all(buckets)}"]
     if away := sum(not each.there for each in buckets):
-        said.append(f"{away} buckets are not there")
+        parts.append(f"{away} buckets are missing or unreachable")
     if (total := _total_bytes(buckets)) is not None:
         folded = sum(each.rows for each in buckets)
         held = sum(each.rows_bytes or 0 for each in buckets)
         each_row = f", {held / folded:.0f} a folded row" if folded else ""
-        said.append(f"{total:,} bytes with the logs{each_row}")
-    said.append(_spread(buckets))
+        parts.append(f"{total:,} bytes including logs{each_row}")
+    parts.append(_spread(buckets))
     if (trouble := _kafka_trouble(topic)) is not None:
-        said.append(f"lag is not known: {trouble}")
-    return "; ".join(said)
+        parts.append(f"lag unknown: {trouble}")
+    return "; ".join(parts)
 
 
 def _rows_in_all(buckets: Sequence[BucketSurvey]) -> str:
     rows = sum(map(_rows, buckets))
     in_logs = [each.rows_in_log for each in buckets if each.there]
     if None in in_logs:
-        return f"{rows:,} rows folded (those that only the logs have yet were not counted)"
+        return f"{rows:,} rows folded (rows that are only in the logs are not counted)"
     only = sum(count or 0 for count in in_logs)
-    return f"{rows:,} rows" + (f" ({only:,} of them in the logs alone)" if only else "")
+    return f"{rows:,} rows" + (f" ({only:,} of them only in the logs)" if only else "")
 
 
 def _spread(buckets: Sequence[BucketSurvey]) -> str:
-    """Say how far from evenly the rows are spread over the nodes that show theirs."""
+    """Return how evenly the rows are spread over the nodes that answer."""
     rows: defaultdict[str, int] = defaultdict(int)
     for each in buckets:
         if each.trouble is None:
@@ -152,8 +149,8 @@ def _absence(bucket: BucketSurvey) -> str:
     if bucket.trouble is not None:
         return bucket.trouble
     if bucket.loading:
-        return "half filled by a restore that is under way or was interrupted"
-    return "missing: its shard came back empty, or never had it; headrace pserver restore"
+        return "partly restored: a restore is running or was interrupted"
+    return "missing: its shard lost its data or never had any; run headrace pserver restore"
 
 
 def _bytes(bucket: BucketSurvey) -> int | None:
@@ -168,12 +165,12 @@ def _total_bytes(buckets: Sequence[BucketSurvey]) -> int | None:
 
 
 def _age_s(survey: Survey, bucket: BucketSurvey) -> float | None:
-    """Since Kafka got the newest event that the bucket has learned from."""
+    """Return the time since the append of the newest event that the bucket has learned."""
     return (survey.at_ms - bucket.append_ms) / 1000 if bucket.append_ms else None
 
 
 def _keeper(bucket: BucketSurvey) -> str:
-    # a nonce follows the name, by which the keeper knows its own tenure
+    # a nonce of the lease follows the name
     name = bucket.keeper.rpartition(":")[0] or bucket.keeper
     if bucket.lease_left_ms is None or not name:
         return "none"
@@ -183,7 +180,7 @@ def _keeper(bucket: BucketSurvey) -> str:
 
 
 def _kafka_trouble(topic: HeldTopic | None) -> str | None:
-    return "say where Kafka is: --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
+    return "give --kafka / HEADRACE_KAFKA" if topic is None else topic.trouble
 
 
 def _lag(bucket: BucketSurvey, topic: HeldTopic | None) -> str:
@@ -192,7 +189,7 @@ def _lag(bucket: BucketSurvey, topic: HeldTopic | None) -> str:
 
 
 def _marks(bucket: BucketSurvey) -> str:
-    # the topic's id is long and the same everywhere: its end is enough to tell two apart
+    # the topic id is long; its last four characters tell two topics apart
     return ", ".join(
         f"{source.rpartition('/')[0][-4:]}/{source.rpartition('/')[2]}: {mark:,}"
         for source, mark in sorted(bucket.marks.items())

@@ -1,4 +1,4 @@
-"""What is wrong with a model in a store. Pure: from survey, spec and topic to findings."""
+"""Checks a model in a store against its spec and its topic. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
     from headrace.pserver.inspection import Survey
 
 LARGE_LOG_BYTES = 16 << 20
-"""Twice what a keeper leaves in the log of a bucket."""
+"""Twice the size to which a keeper trims the log of a bucket."""
 LARGEST_LOG_BYTES = 64 << 20
-"""At which learners wait for the keepers."""
+"""Size at which learners wait for the keepers."""
 UNTENDED_MS = 60_000
-"""Six leases: a keeper that died is replaced in one, if there is another."""
+"""Six leases. Another keeper replaces a dead one within one lease."""
 
 
 def check_model(survey: Survey, spec: ModelSpec) -> Iterator[CheckResult]:
-    """The model is there, and the one that the spec declares."""
+    """Check that the model exists and has this spec."""
     if survey.shape is not None:
         try:
             check_compatible(spec, survey.shape)
         except WrongModel as error:
             expected = f"the model of this spec ({spec.fingerprint}, {spec.width} floats a row)"
-            remedy = "use the spec that the model was made from, or make a model of another name"
+            remedy = "use the spec of the model, or create a model under another name"
             yield CheckResult(Severity.BROKEN, "model", spec.name, expected, str(error), remedy)
         return
     assert survey.trouble is not None
     if isinstance(survey.trouble, MissingModel):
-        remedy = "headrace pserver init; if it was there before, headrace pserver restore"
+        remedy = "headrace pserver init; if the model existed before, headrace pserver restore"
         if survey.buckets:
-            remedy = "what was interrupted, again: headrace pserver init, restore or drop"
+            remedy = "run the interrupted command again: headrace pserver init, restore or drop"
     elif isinstance(survey.trouble, Unreachable):
-        remedy = "bring that node back; what follows was found from the keys on the others"
+        remedy = "restart that node; the findings below come from the keys of the other nodes"
     else:
         remedy = "see docs/guides/operating.md"
     yield CheckResult(
-        Severity.BROKEN, "model", spec.name, "a model that is whole", str(survey.trouble), remedy
+        Severity.BROKEN, "model", spec.name, "a complete model", str(survey.trouble), remedy
     )
 
 
 def check_buckets(survey: Survey) -> Iterator[CheckResult]:
-    """Every bucket is there."""
+    """Check that every bucket exists."""
     for each in survey.buckets:
         if each.trouble is not None:
-            remedy = "bring the node back; its buckets' events wait in Kafka"
+            remedy = "restart the node; the events of its buckets wait in Kafka"
             found = each.trouble
         elif each.loading:
-            remedy = "wait for the restore that is under way; else headrace pserver restore, again"
-            found = f"half filled by a restore, on {each.node}"
+            remedy = "wait for the running restore, or run headrace pserver restore again"
+            found = f"partly restored, on {each.node}"
         elif each.missing:
-            remedy = "headrace pserver restore, which fills what is missing; Kafka has the rest"
-            found = f"nothing: the shard {each.node} came back empty, or never had it"
+            remedy = "headrace pserver restore; learners then catch up from Kafka"
+            found = f"nothing: the shard {each.node} lost its data or never had any"
         else:
             continue
         where = f"bucket {each.bucket}"
@@ -67,13 +67,13 @@ def check_buckets(survey: Survey) -> Iterator[CheckResult]:
 
 
 def check_keepers(survey: Survey) -> Iterator[CheckResult]:
-    """Logs are folded and trimmed."""
+    """Check that keepers fold and trim the logs."""
     for each in survey.buckets:
         where, left_ms = f"bucket {each.bucket}", each.lease_left_ms
         untended = left_ms is None or left_ms < -UNTENDED_MS
         if untended and each.version > each.trimmed:
-            found = "never had one" if left_ms is None else "had none for more than a minute"
-            remedy = "headrace pserver keep, once or more, always running"
+            found = "no keeper so far" if left_ms is None else "no keeper for more than a minute"
+            remedy = "keep at least one headrace pserver keep running"
             yield CheckResult(
                 Severity.WARNING, "keepers", where, "a keeper that folds its log", found, remedy
             )
@@ -86,12 +86,12 @@ def check_keepers(survey: Survey) -> Iterator[CheckResult]:
                 f"a log of {LARGE_LOG_BYTES >> 20} MB or less",
                 f"{each.log_bytes / (1 << 20):,.0f} MB"
                 + (": learners wait for it to shrink" * waiting),
-                "headrace pserver keep; more of them, if those there are are busy",
+                "run headrace pserver keep, or more of them if they are busy",
             )
 
 
 def check_layout(survey: Survey) -> Iterator[CheckResult]:
-    """Rows lie flat in the servers' memory."""
+    """Check that rows are stored compactly (as listpacks)."""
     settings = {node.name: node.settings for node in survey.nodes if node.settings is not None}
     width_bytes = row_bytes(survey.shape.width) if survey.shape else 0
     for name, found in settings.items():
@@ -102,9 +102,9 @@ def check_layout(survey: Survey) -> Iterator[CheckResult]:
                 "layout",
                 name,
                 f"hash-max-listpack-value {width_bytes} or more, for rows of {width_bytes} bytes",
-                f"{longest}: each row costs some 25 to 70 bytes more",
+                f"{longest}: each row takes about 25 to 70 bytes more",
                 f"CONFIG SET hash-max-listpack-value {max(1024, width_bytes)}; "
-                "rows that are there follow at the next restart",
+                "existing rows follow at the next restart",
             )
     for each in survey.buckets:
         most = int((settings.get(each.node) or {}).get("hash-max-listpack-entries", 0))
@@ -114,18 +114,23 @@ def check_layout(survey: Survey) -> Iterator[CheckResult]:
                 "layout",
                 f"bucket {each.bucket}",
                 f"{most} rows a sub-hash or less (hash-max-listpack-entries)",
-                "more: each row costs some 25 to 70 bytes more",
-                "CONFIG SET hash-max-listpack-entries 512; if that is too few, restore a snapshot "
-                "into a multiple of the buckets",
+                "more: each row takes about 25 to 70 bytes more",
+                "CONFIG SET hash-max-listpack-entries 512; if that is not enough, restore a "
+                "snapshot with a multiple of the buckets",
             )
 
 
 def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
-    """Kafka holds what the buckets have yet to learn."""
+    """Check that Kafka still has the examples that the buckets have not learned."""
     if topic.trouble is not None:
         remedy = "--kafka / HEADRACE_KAFKA, --kafka-client; headrace ingest topics"
         yield CheckResult(
-            Severity.WARNING, "kafka", topic.topic, "what it holds", topic.trouble, remedy
+            Severity.WARNING,
+            "kafka",
+            topic.topic,
+            "the offsets of the topic",
+            topic.trouble,
+            remedy,
         )
         return
     learned = {_identity(name) for each in survey.buckets for name, to in each.marks.items() if to}
@@ -136,9 +141,9 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             "kafka",
             topic.topic,
             f"the topic learned from so far, with identity {' or '.join(sorted(learned))}",
-            f"{' '.join(now)}: it was deleted and made again, and learners refuse it",
-            f"if it goes on where the old one ended: headrace learner run --accept-topic "
-            f"{' '.join(now)}, once; if it begins anew: headrace pserver drop, then init",
+            f"{' '.join(now)}: it was deleted and created again, and learners refuse it",
+            f"if the new topic continues the old one: headrace learner run --accept-topic "
+            f"{' '.join(now)}, once; if it starts again: headrace pserver drop, then init",
         )
         return
     for each in survey.buckets:
@@ -151,14 +156,14 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
                 Severity.BROKEN,
                 "kafka",
                 f"bucket {each.bucket}",
-                f"a mark within what {topic.topic}/{partition} holds: {first:,} to {end:,}",
+                f"a mark within the offsets of {topic.topic}/{partition}: {first:,} to {end:,}",
                 f"{mark:,}: "
                 + (
                     f"{first - mark:,} offsets were deleted before they were learned"
                     if lost
-                    else "the topic was cut, or the store belongs to another Kafka"
+                    else "the topic was truncated, or the store belongs to another Kafka"
                 ),
-                "restore a snapshot that fits the topic, or begin a new model"
+                "restore a snapshot that matches the topic, or start a new model"
                 + ("; and raise the topic's retention.ms" * lost),
             )
 

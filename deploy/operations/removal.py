@@ -1,4 +1,4 @@
-"""`headrace pserver drop`: a model goes, if nobody uses it and whoever asks means it."""
+"""Removes a model from the store, unless it is in use or the operator does not confirm."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ def drop_model(
     force: bool = False,
     wait: Callable[[float], object] = time.sleep,
 ) -> str:
-    """Remove a model; return what to say about it. `confirm` is asked with what is about to go.
+    """Remove a model; return a summary. `confirm` gets a description of the model.
 
-    What an interrupted drop or restore left goes too, and what is left of a model whose shape is
-    lost. Raises NotDropped, MissingModel, Unreachable.
+    Also removes leftovers of an interrupted drop or restore, and of a model whose shape is lost.
+    Raises NotDropped, MissingModel, Unreachable.
     """
     seen = survey(store, model)
     if seen.trouble is not None and not isinstance(seen.trouble, MissingModel):
         raise seen.trouble
     if seen.shape is None and not seen.buckets:
         try:
-            store.missing()  # begun, and nothing of it made yet
+            store.missing()  # an init that was interrupted before it wrote anything
         except MissingModel as error:
-            raise NotDropped(f"expected the model {model!r} in the store, found none") from error
+            raise NotDropped(f"expected the model {model!r} in the store, got none") from error
     _check_reachable(seen)
     if not force and (signs := signs_of_use(store, seen, wait)):
         shown = "; ".join(signs[:_SIGNS_SHOWN])
         more = f"; and {len(signs) - _SIGNS_SHOWN} buckets more" * (len(signs) > _SIGNS_SHOWN)
         raise NotDropped(
-            f"expected that nobody uses {model!r}, found {shown}{more}. Stop its learners, keepers "
-            "and servers (a keeper that was killed: its lease ends in seconds), or say --force"
+            f"expected {model!r} to be unused, got {shown}{more}. Stop its learners, keepers and "
+            "servers (the lease of a killed keeper ends in seconds), or give --force"
         )
     rows = sum(each.rows for each in seen.buckets)
     if not confirm(f"{model}: {len(seen.buckets)} buckets, {rows:,} rows, and their logs"):
-        raise NotDropped(f"{model} was left as it is")
+        raise NotDropped(f"{model} was not removed")
     store.drop()
     drop_leftovers(store.nodes, model, seen.nodes)
-    return f"{model} is gone: {len(seen.buckets)} buckets, {rows:,} rows"
+    return f"{model} is removed: {len(seen.buckets)} buckets, {rows:,} rows"
 
 
 def _check_reachable(seen: Survey) -> None:
-    """Removing half a model would leave one that looks lost."""
+    """Refuse to remove a part of a model: the rest would look like data loss."""
     for each in seen.buckets:
         if each.trouble is not None:
-            raise NotDropped(f"expected every server to answer, found {each.trouble}")
+            raise NotDropped(f"expected every server to answer, got {each.trouble}")

@@ -1,7 +1,7 @@
-"""What is wrong with the servers of a store. Pure: from what they say of themselves to findings.
+"""Checks the servers of a store from their INFO and CONFIG. Pure functions.
 
-The limits are those of DESIGN's "operating facts", each with its reason. Every check takes all
-servers and yields what it finds; what a server does not tell this user is not judged.
+Each limit has its reason beside it. Every check takes all servers and yields findings. Settings
+that a server does not show to this user are not checked.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 LEAST_VERSION = 7
-"""Of Redis: the first with Functions. Valkey says 7.2 for its own."""
+"""First version of Redis with Functions. Valkey reports 7.2."""
 LEAST_BACKLOG_BYTES = 512 * _MIB
-"""At 100 MB/s of log a replica may then be away for five seconds without copying everything."""
+"""At 100 MB/s of log, a replica may be away for five seconds without a full copy."""
 LEAST_BUFFER_BYTES = (1024 * _MIB, 512 * _MIB)
-"""Hard and soft limit of what waits for a replica. A replica that is cut off copies everything,
-which fills the buffer again: at the defaults (256 and 64 MB) it never ends."""
+"""Hard and soft limit of the output buffer of a replica. A replica above the limit is disconnected
+and copies everything, which fills the buffer again: at the defaults (256 and 64 MB) without end."""
 TIGHT, FULL = 0.8, 1.0
-"""Of maxmemory. A rewrite of the append-only file and the replicas' buffers want room as well."""
+"""Shares of maxmemory. The rewrite of the append-only file and replica buffers need room too."""
 UNLIMITED_SHARE = 0.5
-"""Of the machine's memory, beyond which no limit at all ends in the kernel killing the server."""
+"""Share of the machine's memory above which the kernel may kill a server without maxmemory."""
 MOST_SKEW_MS = 1_000
-"""A tenth of a lease: what a failover may add to one or take off it."""
+"""A tenth of a lease. A failover may lengthen or shorten a lease by the skew."""
 MOST_NODE_TIMEOUT_MS = 60_000
-"""After which a dead primary is replaced; learners wait as long with its buckets."""
+"""A dead primary is replaced after this time; learners wait with its buckets meanwhile."""
 SLOTS = 16384
 
 
 def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """Every server answers, is recent enough, and tells us what we ask."""
+    """Check that every server answers, has a supported version and shows its settings."""
     for node in nodes:
         serves = not node.replica and (node.member.slots or not node.member.identity)
         if node.trouble is not None:
@@ -46,7 +46,7 @@ def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 node.name,
                 "an answer",
                 node.trouble,
-                "start it again, or let CLUSTER FAILOVER TAKEOVER at its replica replace it",
+                "restart it, or run CLUSTER FAILOVER TAKEOVER on its replica",
             )
             continue
         version = node.info.get("redis_version", "0")
@@ -64,8 +64,8 @@ def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 Severity.BROKEN,
                 "servers",
                 node.name,
-                "a server that is ready",
-                "it is loading its data",
+                "a ready server",
+                "the server is loading its data",
                 "wait",
             )
         if node.settings is None:
@@ -74,20 +74,21 @@ def check_servers(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "servers",
                 node.name,
                 "an answer to CONFIG GET",
-                "this user may not ask: layout, replication and snapshots' settings are not judged",
-                "headrace pserver acl: look with the role operator",
+                "this user may not read it: settings of layout, replication and RDB are not "
+                "checked",
+                "run doctor with the role operator of headrace pserver acl",
             )
 
 
 def check_functions(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """Every server has our functions, of the version that this program brings."""
+    """Check that every server has the functions of this version of headrace."""
     for node in nodes:
         if not node.answers or (node.clustered and not node.replica and not node.member.slots):
             continue
         expected = f"functions of version {LIBRARY_VERSION}"
         if node.functions is None:
-            remedy = "headrace pserver acl: look with the role operator"
-            found = "this user may not ask"
+            remedy = "run doctor with the role operator of headrace pserver acl"
+            found = "this user may not read them"
             yield CheckResult(Severity.NOTE, "functions", node.name, expected, found, remedy)
         elif node.functions > LIBRARY_VERSION:
             found = f"version {node.functions}, of a newer headrace"
@@ -95,14 +96,14 @@ def check_functions(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
             yield CheckResult(Severity.BROKEN, "functions", node.name, expected, found, remedy)
         elif node.functions < LIBRARY_VERSION:
             found = f"version {node.functions}" if node.functions else "none"
-            remedy = "headrace pserver init, which loads them (so does every learner that starts)"
+            remedy = "headrace pserver init loads them (so does the start of a learner)"
             if node.replica:
-                remedy = f"they come with replication from {node.member.primary}: see there"
+                remedy = f"see {node.member.primary}: replication copies them from there"
             yield CheckResult(Severity.WARNING, "functions", node.name, expected, found, remedy)
 
 
 def check_memory(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """Nothing is evicted, and there is room."""
+    """Check that no row can be evicted and that memory is free."""
     for node in nodes:
         if not node.answers:
             continue
@@ -114,7 +115,7 @@ def check_memory(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 Severity.BROKEN if limit and not node.replica else Severity.WARNING,
                 "memory",
                 node.name,
-                "maxmemory-policy noeviction: an evicted row is a model that lost it in silence",
+                "maxmemory-policy noeviction: an evicted row is a silent loss",
                 policy,
                 "CONFIG SET maxmemory-policy noeviction",
             )
@@ -125,7 +126,7 @@ def check_memory(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
 
 
 def _limited(node: NodeSurvey, used: int, limit: int) -> Iterator[CheckResult]:
-    if used < TIGHT * limit or node.replica:  # a replica has what its primary has
+    if used < TIGHT * limit or node.replica:  # a replica has the size of its primary
         return
     full = used >= FULL * limit
     yield CheckResult(
@@ -133,8 +134,8 @@ def _limited(node: NodeSurvey, used: int, limit: int) -> Iterator[CheckResult]:
         "memory",
         node.name,
         f"less than {TIGHT:.0%} of maxmemory used",
-        f"{used / limit:.0%}" + (": learners' pushes are refused until there is room" * full),
-        "raise maxmemory, add shards, or let rows go: [expiry] and [admission] in the spec",
+        f"{used / limit:.0%}" + (": pushes of learners are refused until memory is free" * full),
+        "raise maxmemory, add shards, or reduce rows: [expiry] and [admission] in the spec",
     )
 
 
@@ -145,29 +146,29 @@ def _unlimited(node: NodeSurvey, used: int) -> Iterator[CheckResult]:
         Severity.WARNING if heavy else Severity.NOTE,
         "memory",
         node.name,
-        "maxmemory, at which learners wait instead of the kernel ending the server",
+        "maxmemory: learners wait at the limit, and the kernel does not kill the server",
         "no limit" + (f", and {used / machine:.0%} of the machine's memory used" if heavy else ""),
-        "CONFIG SET maxmemory BYTES, some two thirds of what the server may have",
+        "CONFIG SET maxmemory BYTES, about two thirds of the server's memory",
     )
 
 
 def check_persistence(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """What a server holds survives its restart, and it can write it down."""
+    """Check that data survives a restart, and that the server can write it to disk."""
     for node in nodes:
         if not node.answers:
             continue
         info = node.info
         if info.get("aof_enabled") != "1":
-            # where the settings are not to be seen, an RDB file that was ever written will do
+            # without access to the settings, an RDB file that was ever written counts
             saves = bool((node.settings or {}).get("save", info.get("rdb_saves", "") != "0"))
             yield CheckResult(
                 Severity.WARNING if saves else Severity.BROKEN,
                 "persistence",
                 node.name,
-                "appendonly yes: at most a second is lost, and learned again from Kafka",
-                "RDB snapshots alone: a restart goes minutes back"
+                "appendonly yes: at most one second is lost, and learned again from Kafka",
+                "RDB snapshots only: a restart loses minutes"
                 if saves
-                else "nothing is kept: a restart comes back empty and has to be restored",
+                else "no persistence: after a restart the model must be restored",
                 "CONFIG SET appendonly yes",
             )
         elif info.get("aof_last_write_status", "ok") != "ok":
@@ -177,7 +178,7 @@ def check_persistence(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 node.name,
                 "aof_last_write_status ok",
                 f"{info['aof_last_write_status']}: writes are refused (MISCONF)",
-                "make room on the disk; it goes on by itself",
+                "free disk space; the server then resumes",
             )
         elif info.get("aof_last_bgrewrite_status", "ok") != "ok":
             yield CheckResult(
@@ -185,8 +186,9 @@ def check_persistence(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "persistence",
                 node.name,
                 "aof_last_bgrewrite_status ok",
-                f"{info['aof_last_bgrewrite_status']}: the append-only file only grows",
-                "see the server's log; room on the disk and memory for a fork; then BGREWRITEAOF",
+                f"{info['aof_last_bgrewrite_status']}: the append-only file grows without bound",
+                "see the log of the server; free disk space and memory for a fork; then "
+                "BGREWRITEAOF",
             )
         settings = node.settings or {}
         stops = settings.get("save") and settings.get("stop-writes-on-bgsave-error") == "yes"
@@ -197,12 +199,12 @@ def check_persistence(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 node.name,
                 "rdb_last_bgsave_status ok",
                 f"{info['rdb_last_bgsave_status']}: writes are refused (MISCONF)",
-                'make room on the disk, then BGSAVE; or, with appendonly yes, CONFIG SET save ""',
+                'free disk space, then BGSAVE; or, with appendonly yes, CONFIG SET save ""',
             )
 
 
 def check_replication(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """A replica that was away for seconds catches up, and all are in step."""
+    """Check that replicas are connected and can catch up after a short absence."""
     for node in nodes:
         if node.replica and node.answers and node.info.get("master_link_status") != "up":
             yield CheckResult(
@@ -210,8 +212,8 @@ def check_replication(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "replication",
                 node.name,
                 f"a link to its primary {node.member.primary}",
-                f"master_link_status {node.info.get('master_link_status', 'not known')}",
-                "see both servers' logs; if it copies everything again and again, the next two",
+                f"master_link_status {node.info.get('master_link_status', 'unknown')}",
+                "see the logs of both servers; for repeated full copies see the next two findings",
             )
         settings = node.settings or {}
         backlog = int(settings.get("repl-backlog-size", LEAST_BACKLOG_BYTES))
@@ -221,7 +223,7 @@ def check_replication(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
                 "replication",
                 node.name,
                 f"repl-backlog-size {LEAST_BACKLOG_BYTES // _MIB}mb or more",
-                f"{backlog / _MIB:.0f}mb: less than a second of a fast learner's log",
+                f"{backlog / _MIB:.0f}mb: less than a second of the log of a fast learner",
                 f"CONFIG SET repl-backlog-size {LEAST_BACKLOG_BYTES // _MIB}mb",
             )
         hard, soft = _replica_buffer(settings.get("client-output-buffer-limit", ""))
@@ -237,7 +239,7 @@ def check_replication(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
 
 
 def _replica_buffer(setting: str) -> tuple[int, int]:
-    """Return the hard and the soft limit; 0: none."""
+    """Return the hard and the soft limit; 0 means no limit."""
     words = setting.split()
     for place, word in enumerate(words):
         if word in ("slave", "replica"):
@@ -246,7 +248,7 @@ def _replica_buffer(setting: str) -> tuple[int, int]:
 
 
 def check_clocks(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
-    """The servers' clocks agree, since leases run on them."""
+    """Check that the clocks of the servers agree, because leases depend on them."""
     asked = [node for node in nodes if node.answers]
     if not asked:
         return
@@ -269,5 +271,5 @@ def check_clocks(nodes: Sequence[NodeSurvey]) -> Iterator[CheckResult]:
             "this machine",
             f"the servers' time within {MOST_SKEW_MS / 1000:g} s",
             f"{abs(middle) / 1000:,.1f} s {'behind' if middle > 0 else 'ahead of'} them",
-            "run an NTP client here; until then ages that are shown here are wrong by as much",
+            "run an NTP client here; until then the ages shown here are wrong by as much",
         )

@@ -1,4 +1,9 @@
-"""TODO."""
+"""Reads logs, topics, rows and the server from outside, and compares models.
+
+`report.py` makes the report of `headrace run`. `observer.py` follows a running pipeline for the
+demo, and `model_comparison.py` compares a live and a frozen model. `ranking_client.py` and
+`outcomes.py` measure the accuracy of served predictions. `event_log.py` reads a log on disk.
+"""
 
 import lazy_loader
 

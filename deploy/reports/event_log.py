@@ -1,4 +1,4 @@
-"""What a log of events on disk holds, as far as a report or a demo has to know."""
+"""Reads a log of events on disk, as far as a report or a demo needs it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _decode_head = msgspec.json.Decoder(_ImpressionHead)
 
 
 def check_log(directory: Path, layout: LogLayout | None = None) -> None:
-    """Return if the directory has both files, so that nothing need be started to find out.
+    """Check that the directory has both files, before anything is started.
 
-    With a layout, `directory` is a file: return if its first rows can be read.
-    Raises BadOption, and with a layout SpecError.
+    With a layout, `directory` is a file, and the check reads its first rows. Raises BadOption, and
+    with a layout SpecError.
     """
     if layout is not None:
         next(iter(TableLog(directory, layout).lines()), None)
@@ -44,7 +44,7 @@ def check_log(directory: Path, layout: LogLayout | None = None) -> None:
         names = (f"{stem}.ndjson", f"{stem}.ndjson.zst")
         if not any((directory / name).is_file() for name in names):
             raise BadOption(
-                f"--data: expected {' or '.join(names)} in directory {directory}, found neither"
+                f"--data: expected {' or '.join(names)} in directory {directory}, got neither"
             )
 
 
@@ -72,13 +72,13 @@ def _heads(
 
 
 def impression_ids_of(directory: Path, layout: LogLayout | None = None) -> pa.Array:
-    """Return the ids of all impressions, as large_string."""
+    """Return the ids of all impressions as large_string."""
     heads = _heads(directory, IMPRESSIONS, layout)
     return pa.array([head.impression_id for head in heads], pa.large_string())
 
 
 def span_ms(directory: Path) -> float:
-    """Return the time between the first event and the last."""
+    """Return the time from the first event to the last."""
     ends: list[float] = []
     for stem in (IMPRESSIONS, CLICKS):
         last = None
@@ -94,7 +94,7 @@ def span_ms(directory: Path) -> float:
 def first_impressions(
     directory: Path, count: int, layout: LogLayout | None = None
 ) -> list[dict[str, Any]]:
-    """Return the first impressions, whole; fewer if there are not so many."""
+    """Return the first `count` impressions with all fields, or as many as there are."""
     found: list[dict[str, Any]] = []
     for line in _lines(directory, IMPRESSIONS, layout):
         try:

@@ -1,12 +1,11 @@
-"""Two models on the same impressions: the live one, and one that stopped learning.
+"""Compares a live and a frozen model on the same impressions.
 
-`ModelComparison` keeps, for every impression, when it came by, whether it was clicked, and what
-each model gave it: the live score as the learner made it (topic `scores`), the frozen one computed
-here from a copy of the rows that is never brought up to date. Where the truth is known, that too:
-no model can be expected to do better than it.
+For every impression `ModelComparison` keeps the time, the label and the scores. The live score is
+that of the learner (topic `scores`). The frozen score is computed here from a copy of the rows that
+is never updated. If the true probability is known, it is kept too: no model can do better.
 
-An impression may be met first in the scores or first in the examples; its place is made by
-whichever comes first, and only impressions with everything known are compared.
+Scores and examples of an impression may arrive in either order. The first of them allocates the
+place of the impression, and only impressions with every value known are compared.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SMALLEST = 4096
 
 
 class ComparisonSnapshot(NamedTuple):
-    """AUC of each over the same impressions; NaN where there is nothing to compare."""
+    """AUC and log loss over the same impressions. NaN if there is nothing to compare."""
 
     live: float
     frozen: float
@@ -45,27 +44,27 @@ class ComparisonSnapshot(NamedTuple):
     """Mean log loss, in nats."""
     frozen_loss: float = math.nan
     served: float = math.nan
-    """Of what the server had answered before the impressions were sent."""
+    """AUC of the scores that the server gave before the impressions were sent."""
     served_loss: float = math.nan
 
 
 class ModelComparison:
-    """Scores and outcomes of impressions, by the time they came by (seconds, `at_s`)."""
+    """Scores and labels of impressions, by arrival time (`at_s`, in seconds)."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
-        # columns: at_s, live, frozen, truth, served; NaN where not known
+        # columns: at_s, live, frozen, truth, served; NaN if unknown
         self._known = np.full((5, _SMALLEST), np.nan)
         self._labels = np.zeros(_SMALLEST, np.uint8)
         self.frozen: Predict | None = None
-        """Scores impressions as a model would that stopped learning; from when it is set on."""
+        """The frozen model. Set once; later impressions are scored with it."""
         self.shows = 0
         self.clicks = 0
         self.examples = 0
         self.scored = 0
 
     def add_examples(self, batch: Examples, at_s: float) -> None:
-        """Take a batch of examples that came by at `at_s`."""
+        """Add a batch of examples that arrived at `at_s`."""
         shown = np.flatnonzero(batch.kinds != Kind.CLICKED)
         places = self._find(batch.impression_ids.take(shown).to_pylist())
         self._known[0, places] = at_s
@@ -81,24 +80,24 @@ class ModelComparison:
         self.clicks += int(batch.labels.sum())
 
     def add_scores(self, scores: Scores) -> None:
-        """Take a batch of the live model's scores; the first of an impression counts."""
+        """Add a batch of scores of the live model. The first score of an impression counts."""
         places = self._find(scores.impression_ids.to_pylist())
         new = np.isnan(self._known[1, places])
         self._known[1, places[new]] = scores.scores[new]
         self.scored += int(new.sum())
 
     def add_truth(self, impression_ids: Sequence[str], truth: Floats) -> None:
-        """Take the true probabilities of impressions."""
-        places = self._find(impression_ids)  # first: it may replace the columns
+        """Add the true probabilities of impressions."""
+        places = self._find(impression_ids)  # first, because it may replace the columns
         self._known[3, places] = truth
 
     def add_served(self, impression_ids: Sequence[str], scores: Sequence[float]) -> None:
-        """Take what the server answered of impressions."""
+        """Add the scores that the server gave."""
         places = self._find(impression_ids)
         self._known[4, places] = scores
 
     def standing(self, from_s: float, to_s: float) -> ComparisonSnapshot:
-        """Compare on the impressions that came by in [from_s, to_s) and that all have scored."""
+        """Compare on the impressions that arrived in [from_s, to_s) and have all scores."""
         count = len(self._places)
         at_s, live, frozen, truth, served = self._known[:, :count]
         within = (at_s >= from_s) & (at_s < to_s) & ~np.isnan(live)
@@ -140,5 +139,5 @@ def _log_loss(labels: npt.NDArray[np.uint8], scores: Floats) -> float:
 
 
 def _auc(labels: npt.NDArray[np.uint8], scores: Floats) -> float:
-    # the demo's truth is unknown for a log of others, and the frozen model before it froze
+    # the truth of a log is unknown, and so is the frozen score before the freeze
     return float("nan") if np.isnan(scores).any() else auc(labels, scores)

@@ -1,8 +1,7 @@
-"""Watches a model from outside while it learns: what it scored, how fresh its server is.
+"""Observes a learning model from outside: its scores, its rates, and the state of its server.
 
-Reads the topics of examples and scores like any other consumer, in no group, and asks the server
-over HTTP like any other client. What it sees goes into a `ModelComparison`; how fast things go is
-taken over the last seconds.
+It reads the topics of examples and scores as a consumer without a group, and queries the server
+over HTTP. The results go into a `ModelComparison`. Rates are those of the last seconds.
 """
 
 from __future__ import annotations
@@ -53,43 +52,43 @@ CATCH_UP_S = 5.0
 
 
 class ServerStatus(NamedTuple):
-    """What the server says of its model."""
+    """State of a model on the server."""
 
     rows: int
     p50_ms: float | None
     p99_ms: float | None
     clicks: int
-    """How many clicks the percentiles were taken of, since the server started."""
+    """Number of clicks behind the percentiles, since the server started."""
     version: int
-    """Sum of the versions of the buckets that it has."""
+    """Sum of the versions of the buckets in its replica."""
 
 
 def ask_server(address: str, model: str, timeout_s: float = 0.5) -> ServerStatus | None:
-    """Return what the server says, or None if it does not answer now."""
+    """Return the state of the model, or None if the server does not answer now."""
     url = f"{address}/v1/models/{model}"
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310  (ours, http)
-            said: dict[str, Any] = orjson.loads(answer.read())
+            body: dict[str, Any] = orjson.loads(answer.read())
     except (OSError, urllib.error.HTTPError, orjson.JSONDecodeError):
         return None
-    freshness = said["freshness"]
+    freshness = body["freshness"]
     return ServerStatus(
-        *(said["rows"], freshness["p50_ms"], freshness["p99_ms"], freshness["count"]),
-        said["version"],
+        *(body["rows"], freshness["p50_ms"], freshness["p99_ms"], freshness["count"]),
+        body["version"],
     )
 
 
 def ask_caught_up(
     address: str, model: str, rows: Replica, stop: threading.Event
 ) -> ServerStatus | None:
-    """Return what the server says once it is as far as these rows are, by the sum of versions.
+    """Return the state of the model once the server's replica has caught up with these rows.
 
-    It follows the same logs at its own pace: on a busy machine a moment behind. After 5 s, or when
-    `stop` is set, what it said last.
+    The sum of versions tells. The server may lag on a busy machine. After 5 s, or when `stop` is
+    set, the last state is returned.
     """
     version = sum(rows.position(bucket).version for bucket in rows.buckets)
     patient: Retrying = Retrying(
-        retry=retry_if_result(lambda said: said is None or said.version < version),
+        retry=retry_if_result(lambda status: status is None or status.version < version),
         stop=stop_after_delay(CATCH_UP_S) | stop_when_event_set(stop),
         wait=wait_fixed(0.1),
         sleep=sleep_using_event(stop),
@@ -99,7 +98,7 @@ def ask_caught_up(
 
 
 def copied(store: Store, within_s: float = 60.0) -> Replica:
-    """Return a replica that is complete. Raises Unreachable, MissingBucket."""
+    """Return a complete replica. Raises Unreachable, MissingBucket."""
     replica = Replica(store, store.shape())
     deadline_s = time.monotonic() + within_s
     while not replica.complete:
@@ -110,7 +109,7 @@ def copied(store: Store, within_s: float = 60.0) -> Replica:
 
 
 def copy_rows(store: Store) -> RowTable:
-    """Return all rows of a model as they are now. Raises Unreachable, MissingBucket."""
+    """Return a copy of all current rows of a model. Raises Unreachable, MissingBucket."""
     return copied(store).table
 
 
@@ -122,7 +121,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, at_s: float, total: int) -> float:
-        """Return the rate a second, given the total now."""
+        """Return the rate per second, given the current total."""
         seen = self._seen
         seen.append((at_s, total))
         while seen[0][0] < at_s - self._over_s and len(seen) > 2:
@@ -132,7 +131,7 @@ class Rate:
 
 
 class Observer:
-    """Follows one model's topics from their present end, into `race`. Close it."""
+    """Reads the topics of a model from their current end into `comparison`. Call `close`."""
 
     def __init__(self, kafka: KafkaSettings, spec: ModelSpec) -> None:
         self._spec = spec
@@ -143,7 +142,7 @@ class Observer:
         self._served: deque[tuple[list[str], list[float]]] = deque()
         self.expected = 0
         """Impressions announced by `expect`."""
-        self.race = ModelComparison()
+        self.comparison = ModelComparison()
 
     @property
     def at_s(self) -> float:
@@ -155,33 +154,33 @@ class Observer:
         self._begun_s = time.monotonic()
 
     def expect(self, impression_ids: Sequence[str], truth: Floats) -> None:
-        """Announce impressions whose true probability is known; from any one thread."""
+        """Announce impressions and their true probabilities. Called from one thread."""
         self._truths.append((impression_ids, truth))
         self.expected += len(impression_ids)
 
     def serve(self, impression_ids: list[str], scores: list[float]) -> None:
-        """Note what the server answered of impressions; from any one thread."""
+        """Note the scores that the server gave. Called from one thread."""
         self._served.append((impression_ids, scores))
 
     def poll(self, timeout_s: float) -> None:
-        """Take what has come, waiting up to `timeout_s` only while there is nothing."""
+        """Read new messages. Wait up to `timeout_s` if there are none."""
         while self._served:
-            self.race.add_served(*self._served.popleft())
+            self.comparison.add_served(*self._served.popleft())
         while self._truths:
-            self.race.add_truth(*self._truths.popleft())
+            self.comparison.add_truth(*self._truths.popleft())
         for happening in self._reader.poll(timeout_s):
             match happening:
                 case PartitionAssigned(source):
                     self._reader.start({source: self._reader.held(source)[1]})
                 case Record() if happening.source.topic == self._scores:
-                    self.race.add_scores(unpack_scores(happening.value))
+                    self.comparison.add_scores(unpack_scores(happening.value))
                 case Record():
                     examples = unpack_examples(happening.value, self._spec.fields)
-                    self.race.add_examples(examples, self.at_s)
+                    self.comparison.add_examples(examples, self.at_s)
 
     def freeze(self, rows: RowTable, buckets: int) -> None:
-        """From now on compare with a model that has these rows, of so many buckets, for ever."""
-        self.race.frozen = partial(open_model(self._spec, buckets).predict, rows)
+        """Compare from now on with a model that keeps these rows."""
+        self.comparison.frozen = partial(open_model(self._spec, buckets).predict, rows)
 
     def close(self) -> None:
         """Disconnect from Kafka."""
@@ -189,9 +188,9 @@ class Observer:
 
 
 def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
-    """Return a command that asks for predictions of these impressions."""
+    """Return a curl command that requests predictions for these impressions."""
     if not events:
-        raise BadOption("expected a log with impressions, found an empty one")
+        raise BadOption("expected a log with impressions, got an empty one")
     fields = spec.fields
     sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
     names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
@@ -204,6 +203,6 @@ def curl_of(address: str, spec: ModelSpec, events: list[dict[str, Any]]) -> str:
     candidates = [
         {name: value for name, value in each.items() if name not in context} for each in known
     ]
-    asked = {"context": context, "candidates": candidates}
-    body = orjson.dumps(asked).decode().replace("'", "\\u0027")
+    request = {"context": context, "candidates": candidates}
+    body = orjson.dumps(request).decode().replace("'", "\\u0027")
     return f"curl -s {address}/v1/models/{spec.name}:predict -d '{body}'"

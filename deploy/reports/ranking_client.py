@@ -1,13 +1,13 @@
-"""A client that has the server rank each request of a log before anything of it is known.
+"""Has the server rank each request of a log before the events of the request are sent.
 
-Whoever replays a log shows this client the lines that are due, before they are sent
-(`ingest.replay.replayer`, `before`): it puts the impressions of each request to the server, as the
-site would have, and waits for the answers. So no score is made from a click of its own request, nor
-from the show that it is about; joined with the outcomes they tell what users would have been given.
+A replay passes the lines that are due to this client before it sends them (argument `before` of
+`headrace.ingest.replay.replay`). The client sends the impressions of each request to the server, as
+the site would have done, and waits for the answers. No score can therefore depend on the click or
+the show that it predicts. Joined with the outcomes, the scores give the accuracy for users.
 
-All requests of a group are under way at a time, over a few connections. A replay in real time has
-to go on: a group that is late is not asked at all, and nobody waits for longer than `patience_s`.
-Both are counted, so that a figure of accuracy says how much of the log it is of.
+The requests of a group are sent at the same time over a few connections. A replay in real time must
+go on: a group that is late is skipped, and no wait is longer than `patience_s`. Both are counted,
+so that an accuracy comes with the share of the log that it covers.
 """
 
 from __future__ import annotations
@@ -41,50 +41,51 @@ _ANSWERED, _OVERLOADED = 200, 503
 
 @dataclass(frozen=True, slots=True)
 class RankingSettings:
-    """How much is asked at a time, and how long an answer is worth waiting for."""
+    """Concurrency and time limits of the requests."""
 
     connections: int = 8
-    """Under way at a time: enough to keep a server busy that computes one after another."""
+    """Requests at a time: enough to keep a server busy that computes one after another."""
     patience_s: float = 1.0
-    """For all answers to what is due at one time: a user has gone by then."""
+    """Deadline for all answers of a group; a user would have left by then."""
     late_s: float = 0.5
-    """Behind its time by more than this, a replay goes on without asking, and catches up."""
+    """A replay that is later than this skips requests until it has caught up."""
     again_s: float = 0.02
-    """Until a request is put again to a server that had too much to do."""
+    """Pause before a retry at an overloaded server."""
 
 
 @dataclass(slots=True)
 class RequestStats:
-    """What became of the requests that were due."""
+    """Counts of the requests that were due."""
 
     requests: int = 0
     answered: int = 0
     late: int = 0
-    """Not asked, for the replay was behind."""
+    """Skipped, because the replay was late."""
     unanswered: int = 0
-    """No answer in time, or none at all."""
+    """No answer by the deadline."""
     refused: int = 0
-    """The server would not have them as they are."""
+    """Rejected by the server."""
     took_s: list[float] = field(default_factory=list)
-    """By those answered, from asking to the answer, what others were waited for included."""
+    """Latency of each answered request, retries included."""
 
     def quantile_ms(self, share: float) -> float | None:
-        """Return how long that share of the answers took at most."""
+        """Return the quantile of the latency in milliseconds; None without answers."""
         return 1000 * float(np.quantile(self.took_s, share)) if self.took_s else None
 
 
 @dataclass(frozen=True, slots=True)
 class RankingRequest:
-    """The impressions of one request, as the server is asked about them."""
+    """The impressions of one request, as the body for the server."""
 
     body: bytes
     candidates: int
 
 
 def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[RankingRequest]:
-    """Return the requests that the impressions among these lines are of; malformed lines in none.
+    """Group the impressions among these lines into requests. Malformed lines are skipped.
 
-    What all candidates share stands in the context; what the model does not read is left out.
+    Values that all candidates share are in the context. Fields that the model does not read are
+    left out.
     """
     sources = [each.source for each in (*fields.singles, *fields.bags, *fields.numbers)]
     names = [name for name in dict.fromkeys(sources) if name and name != "timestamp_ms"]
@@ -92,7 +93,9 @@ def requests_of(lines: Iterable[Line], fields: FieldSet) -> list[RankingRequest]
     for line in lines:
         if line.is_click or line.key is None:
             continue
-        event: dict[str, Any] = orjson.loads(line.value)  # it was looked at: it is an object
+        event: dict[str, Any] = orjson.loads(
+            line.value
+        )  # the replay has checked that it is an object
         shown.setdefault(str(event.get("request_id") or line.key.decode()), []).append(event)
     return [_request(identity, events, names) for identity, events in shown.items()]
 
@@ -109,17 +112,17 @@ def _request(identity: str, events: list[dict[str, Any]], names: Sequence[str]) 
         | {name: each[name] for name in names if name in each and name not in context}
         for each in events
     ]
-    asked = {
+    request = {
         "request_id": identity,
         "timestamp_ms": int(first["timestamp_ms"]),
         "context": context,
         "candidates": candidates,
     }
-    return RankingRequest(orjson.dumps(asked), len(candidates))
+    return RankingRequest(orjson.dumps(request), len(candidates))
 
 
 class RankingClient:
-    """Asks from an event loop in a thread of its own. A context manager."""
+    """Sends requests from an event loop in a thread. A context manager."""
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class RankingClient:
         told: Told = lambda *_: None,
         settings: RankingSettings | None = None,
     ) -> None:
-        """`url`: where requests to rank are posted. `told` is told ids and scores, as they come."""
+        """`url` is the ranking route. `told` is called with the ids and scores of each answer."""
         self._url, self._fields, self._told = url, fields, told
         self._settings = settings or RankingSettings()
         self._loop = asyncio.new_event_loop()
@@ -158,7 +161,7 @@ class RankingClient:
             self._loop.close()
 
     def ask(self, lines: Sequence[Line], late_s: float) -> None:
-        """Have the requests among these lines ranked; return when that is done or given up."""
+        """Have the requests among these lines ranked; return at the last answer or deadline."""
         requests = requests_of(lines, self._fields)
         self.asked.requests += len(requests)
         if late_s > self._settings.late_s:
@@ -167,7 +170,7 @@ class RankingClient:
             self._run(self._ask_all(requests))
 
     def served(self) -> Scores:
-        """Return every score that was served so far, as the learner's are kept."""
+        """Return every served score in the format of the learner's scores."""
         ids = pa.array(self._ids, pa.string())
         nothing = pa.nulls(len(ids), pa.string())
         times = np.zeros(len(ids), np.int64)
@@ -207,7 +210,7 @@ class RankingClient:
         self.asked.took_s.append(time.monotonic() - began_s)
 
     async def _answer(self, request: RankingRequest) -> tuple[int, bytes]:
-        """Return status and body of the answer, once the server has time for one."""
+        """Return status and body of the answer. Retries while the server is overloaded."""
         assert self._session is not None
         while True:
             async with self._session.post(self._url, data=request.body) as answer:

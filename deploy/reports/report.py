@@ -1,10 +1,9 @@
-"""What a run amounted to: one JSON object, every figure of it recounted from the source.
+"""Makes the report of a run: one JSON object whose figures are all recounted from the source.
 
-Nothing here is a process's running total, for processes are killed and restarted. How many events
-of each kind there were stands in the offsets that the joiner committed with its examples; accuracy
-is computed from the topics of scores and examples; shows and clicks are read back from the rows of
-the parameter server. So the figures of a run with kills in it are those of one without, and where
-they are not, the report shows it.
+No figure is a running total of a process, because processes are killed and restarted. The counts of
+events come from the state that the joiner committed with its examples. Accuracy is computed from
+the topics of scores and examples. Shows and clicks are read from the rows of the parameter server.
+A run with kills therefore has the same figures as one without, or the report shows the difference.
 """
 
 from __future__ import annotations
@@ -43,15 +42,14 @@ if TYPE_CHECKING:
     from headrace.pserver.rows import RowTable
 
 WINDOWS = 10
-"""Windows of event time that the stream is looked at through; each begins in the middle of the one
-before."""
+"""Windows of event time in the report. Each starts in the middle of the one before."""
 FIELD_BITS = np.uint64(1023)
 """The low ten bits of an id are the number of its field."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What the rows of the parameter server add up to."""
+    """Sums over the rows of the parameter server."""
 
     rows: int
     shows_by_field: dict[str, int]
@@ -60,23 +58,23 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class FreshnessReport:
-    """From a click's append to Kafka to a server's replica that has learned from it."""
+    """Time from the append of a click to Kafka until the server's replica has learned from it."""
 
     p50_ms: float | None
-    """None if no click came by while the server looked."""
+    """None if the server measured no click."""
     p99_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBatches:
-    """What learners did not let into the model (learner.loop.batch_guard)."""
+    """Batches that learners quarantined (`headrace.learner.loop.batch_guard`)."""
 
     batches: int
     examples: int
 
 
 def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
-    """Sum the counters of the rows of each single-valued field; `table` is complete."""
+    """Sum the counters of the rows of each single-valued field. `table` must be complete."""
     size = len(table)
     numbers = (table.ids & FIELD_BITS).astype(np.int64)
     sums = []
@@ -121,11 +119,11 @@ def make_report(
     freshness: FreshnessReport,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the report as it is written: one JSON object."""
+    """Return the report as one JSON object."""
     by_data = []
     for directory in data:
-        of_it = outcomes.only(impression_ids_of(directory, layout))
-        by_data.append({"data": str(directory)} | _figures(of_it.progressive()))
+        part = outcomes.only(impression_ids_of(directory, layout))
+        by_data.append({"data": str(directory)} | _figures(part.progressive()))
     return {
         "impressions": state.impressions,
         "clicks": state.clicks,
@@ -148,7 +146,7 @@ def make_report(
 
 
 def _breakdown(outcomes: Outcomes) -> dict[str, Any]:
-    """Return the figures by decile of the scores, by slices, and of windows that slide."""
+    """Return the figures by decile of the scores, by slice, and by sliding window."""
     scored, bands = outcomes.scored, by_decile(outcomes.scored)
     times = scored.event_ms
     span_ms = int(times.max() - times.min()) + 1 if len(scored) else 1
@@ -179,12 +177,12 @@ def _figures(accuracy: ProgressiveValidation) -> dict[str, float | None]:
 
 
 def _rounded(value: float) -> float | None:
-    # what has no value (an AUC with labels of one kind) is null, for JSON has no NaN
+    # an undefined figure (an AUC with labels of one kind) is null: JSON has no NaN
     return round(value, 6) if np.isfinite(value) else None
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report whole or not at all."""
+    """Write the report atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2) + b"\n")

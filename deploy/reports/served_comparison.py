@@ -1,7 +1,8 @@
 """Compares the scores that a server answered with those that the learner made.
 
-Both come from Kafka (topics `scores.<model>` and `examples.<model>`), never from a process's own
-counters. The two accuracies are of the same impressions, so their difference is freshness alone.
+Outcomes and learner scores come from Kafka (topics `examples.<model>` and `scores.<model>`), never
+from counters of a process. Both accuracies are of the same impressions, so that their difference is
+due to freshness alone.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class ServedComparison(NamedTuple):
-    """The same impressions, scored by a server when they were asked for, and by the learner."""
+    """The same impressions, scored by the server at the request and by the learner."""
 
     served: Outcomes
     learned: Outcomes
-    """Each score made in the order of events, when everything before it was learned."""
+    """Each score was made in the order of events, after everything before it was learned."""
 
 
 def served_beside_learned(
     kafka: KafkaSettings, spec: ModelSpec, served: Scores
 ) -> ServedComparison:
-    """Join what a server answered with outcomes, and the learner's scores of the same impressions.
+    """Join the served scores, and the learner's scores of the same impressions, with outcomes.
 
     Raises KafkaUnreachable.
     """

@@ -16,18 +16,19 @@ AT_S = 30.0
 
 
 def raced(right_by_second: dict[int, float]) -> ModelComparison:
-    """A race in which, second by second, this share of pairs is in the right order."""
-    race = ModelComparison()
+    """A comparison in which, second by second, this share of pairs is in the right order."""
+    comparison = ModelComparison()
     for second, right in right_by_second.items():
         count = 40
         names = [f"{second}/{i}" for i in range(2 * count)]
-        race.add_examples(examples([(Kind.SHOWN, name, None) for name in names]), second + 0.5)
+        shown = [(Kind.SHOWN, name, None) for name in names]
+        comparison.add_examples(examples(shown), second + 0.5)
         clicked = [(Kind.CLICKED, name, None) for name in names[:count]]
-        race.add_examples(examples(clicked), second + 0.6)
+        comparison.add_examples(examples(clicked), second + 0.6)
         ranks = np.where(np.arange(count) < right * count, 0.9, 0.1)
-        race.add_scores(scores([*zip(names[:count], ranks, strict=True)]))
-        race.add_scores(scores([(name, 0.5) for name in names[count:]]))
-    return race
+        comparison.add_scores(scores([*zip(names[:count], ranks, strict=True)]))
+        comparison.add_scores(scores([(name, 0.5) for name in names[count:]]))
+    return comparison
 
 
 def test_it_is_seen_how_deep_the_model_fell_and_when_it_was_back() -> None:

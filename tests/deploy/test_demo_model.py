@@ -93,7 +93,7 @@ class _Learning:
         return copy
 
 
-def race(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
+def comparison(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
     """Live against frozen after a third, over the last third."""
     stream = SyntheticStream(SyntheticSite.lasting(seconds), seed, START_MS)
     learning, result = _Learning(), ModelComparison()
@@ -121,7 +121,7 @@ def race(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_model_that_goes_on_learning_is_well_ahead_and_near_the_truth(seed: int) -> None:
-    standing = race(seed, seconds=60, requests_s=340)
+    standing = comparison(seed, seconds=60, requests_s=340)
     assert standing.impressions == 20 * 340 * SyntheticSite().slate
     assert standing.live - standing.frozen > 0.06, f"seed {seed}: {standing}"
     assert standing.truth - standing.live < 0.06, f"seed {seed}: {standing}"

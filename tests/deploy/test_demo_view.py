@@ -58,18 +58,18 @@ def shown(view: DemoView, width: int = 80) -> str:
     return capture.get()
 
 
-def test_the_summary_says_by_how_much_the_live_model_is_ahead() -> None:
+def test_the_summary_of_a_demo_shows_the_difference_to_the_frozen_model() -> None:
     text = summary(SUMMARY)
-    assert "live model had an AUC of 0.750" in text
-    assert "0.100 ahead of it" in text
+    assert "live model had an AUC of 0.750. The copy frozen at" in text
+    assert "had 0.650 on the same 400 impressions, 0.100 behind" in text
     assert "true probabilities would give 0.800" in text
-    assert "less than 120 ms and 99 of 100 less than 481 ms" in text
+    assert "within 120 ms (p50) and 481 ms (p99)" in text
     assert "2 fields add up to 1,000 shows and 100 clicks, as many as were sent" in text
 
 
-def test_the_summary_says_so_if_the_live_model_is_behind() -> None:
+def test_the_summary_of_a_demo_admits_that_the_frozen_model_is_ahead() -> None:
     behind = dataclasses.replace(SUMMARY, last=ComparisonSnapshot(0.6, 0.65, NAN, 400))
-    assert "0.050 behind it" in summary(behind)
+    assert "0.050 ahead" in summary(behind)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_log_is_told_as_it_was_served_and_how_much_of_it() -> None:
     text = shown(view, 200)
     assert "AUC, served" in text
     assert "0.740" in text
-    assert "97 of 100 requests answered, 2 not asked" in text
+    assert "97 of 100 requests answered, 2 not sent" in text
     assert "AUC served 0.740 live 0.750" in line(view)
     given = ProgressiveValidation(0.74, 0.7, 0.27, 0.9, 1.0)
     learned = ProgressiveValidation(0.76, 0.72, 0.26, 0.9, 1.0)
@@ -118,7 +118,7 @@ def test_a_log_is_told_as_it_was_served_and_how_much_of_it() -> None:
             SUMMARY, served=ServedAccuracy(asked, given, learned, 1000, speed=3000.0)
         )
     )
-    assert "2 not asked, since the replay was late, 1 without an answer in time" in told
+    assert "2 not sent, because the replay was late, 1 without an answer in time" in told
     assert "AUC of 0.7400 (0.7000 within a request" in told
     assert "0.7600 (0.7200, 0.2600)" in told
     assert "At 3,000 times real time, the 120 ms" in told

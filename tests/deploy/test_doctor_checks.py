@@ -100,7 +100,7 @@ def test_nothing_is_found_about_a_store_that_is_well() -> None:
 
 
 def info(**changes: str) -> Callable[[Survey], Survey]:
-    """The first primary says something else of itself."""
+    """The first primary reports other facts."""
     return lambda survey: with_node(survey, 0, info={**INFO, **changes})
 
 
@@ -124,7 +124,7 @@ def with_member(number: int, **changes: Any) -> Callable[[Survey], Survey]:
 
 
 def bucket(**changes: Any) -> Callable[[Survey], Survey]:
-    """Bucket 5 is another."""
+    """Bucket 5 is different."""
 
     def change(survey: Survey) -> Survey:
         buckets = list(survey.buckets)
@@ -140,8 +140,8 @@ def of_node(number: int, **changes: Any) -> Callable[[Survey], Survey]:
 
 B, W, N = Severity.BROKEN, Severity.WARNING, Severity.NOTE
 FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = [
-    ("primary down", of_node(0, trouble="refused"), B, "servers", ":7000", "start it again"),
-    ("replica down", of_node(3, trouble="refused"), W, "servers", ":7003", "start it again"),
+    ("primary down", of_node(0, trouble="refused"), B, "servers", ":7000", "restart it"),
+    ("replica down", of_node(3, trouble="refused"), W, "servers", ":7003", "restart it"),
     ("old server", info(redis_version="6.2.1"), B, "servers", ":7000", "upgrade"),
     ("loading", info(loading="1"), B, "servers", ":7000", "wait"),
     ("settings unseen", of_node(0, settings=None), N, "servers", ":7000", "role operator"),
@@ -160,7 +160,7 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
     ("no limit, much used", info(maxmemory="0", used_memory=str(9 * GIB)), W, "memory", ":7000",
      "CONFIG SET maxmemory"),
     ("nothing kept", info(aof_enabled="0"), B, "persistence", ":7000", "appendonly yes"),
-    ("disk full", info(aof_last_write_status="err"), B, "persistence", ":7000", "room on the disk"),
+    ("disk full", info(aof_last_write_status="err"), B, "persistence", ":7000", "free disk space"),
     ("no rewrite", info(aof_last_bgrewrite_status="err"), W, "persistence", ":7000",
      "BGREWRITEAOF"),
     ("small backlog", setting("repl-backlog-size", "1048576"), W, "replication", ":7000",
@@ -170,7 +170,7 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
     ("link down", of_node(3, info={**INFO, "master_link_status": "down"}), W, "replication",
      ":7003", "logs"),
     ("clock ahead", of_node(2, ahead_ms=5000.0, unsure_ms=1.0), W, "clocks", ":7002", "NTP"),
-    ("cluster down", info(cluster_state="fail"), B, "cluster", ":7000", "bring back"),
+    ("cluster down", info(cluster_state="fail"), B, "cluster", ":7000", "restart the failed"),
     ("slots lost", info(cluster_slots_assigned="16000"), B, "cluster", ":7000", "ADDSLOTSRANGE"),
     ("covers all or nothing", setting("cluster-require-full-coverage", "yes"), W, "cluster",
      ":7000", "CONFIG SET cluster-require-full-coverage no"),
@@ -178,7 +178,7 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
      "CLUSTER FORGET"),
     ("suspected replica", with_member(3, flags=frozenset({"slave", "fail?"})), W, "cluster",
      ":7003", "CLUSTER FORGET"),
-    ("moving slots", with_member(1, moving=2), N, "cluster", ":7001", "let it end"),
+    ("moving slots", with_member(1, moving=2), N, "cluster", ":7001", "wait for the end"),
     ("no replica", with_member(3, primary="10.0.0.1:7001"), W, "cluster", ":7000",
      "CLUSTER REPLICATE"),
     ("slow failover", setting("cluster-node-timeout", "3600000"), W, "cluster", ":7000",
@@ -188,14 +188,14 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
     ("full sub-hashes", bucket(rows_of_fullest=513), W, "layout", "bucket 5", "multiple of"),
     ("missing", bucket(missing=True), B, "buckets", "bucket 5", "pserver restore"),
     ("half restored", bucket(missing=True, loading=True), B, "buckets", "bucket 5", "again"),
-    ("away", bucket(trouble="refused"), B, "buckets", "bucket 5", "bring the node back"),
+    ("away", bucket(trouble="refused"), B, "buckets", "bucket 5", "restart the node"),
     ("no keeper for long", bucket(lease_left_ms=-61_000), W, "keepers", "bucket 5",
      "pserver keep"),
     ("never a keeper", bucket(lease_left_ms=None), W, "keepers", "bucket 5", "pserver keep"),
     ("large log", bucket(log_bytes=20 << 20), W, "keepers", "bucket 5", "pserver keep"),
     ("log at its end", bucket(log_bytes=65 << 20), B, "keepers", "bucket 5", "pserver keep"),
     ("ahead of Kafka", bucket(marks={"uuid/0": 101, "uuid/1": 100}), B, "kafka", "bucket 5",
-     "begin a new model"),
+     "start a new model"),
     ("deleted unlearned", bucket(marks={"uuid/0": 90, "uuid/1": 9}), B, "kafka", "bucket 5",
      "retention.ms"),
     ("never learned, deleted", bucket(marks={"uuid/0": 90}), B, "kafka", "bucket 5",
@@ -208,7 +208,7 @@ FAULTS: list[tuple[str, Callable[[Survey], Survey], Severity, str, str, str]] = 
     [fault[1:] for fault in FAULTS],
     ids=[fault[0] for fault in FAULTS],
 )
-def test_a_fault_is_found_with_its_severity_place_and_remedy(
+def test_doctor_finds_a_fault_with_its_severity_place_and_remedy(
     change: Callable[[Survey], Survey], severity: Severity, subject: str, where: str, remedy: str
 ) -> None:
     diagnosis = doctor.diagnose(change(well()), SPEC, TOPIC)
@@ -216,7 +216,7 @@ def test_a_fault_is_found_with_its_severity_place_and_remedy(
     assert [(each.severity, each.where.endswith(where)) for each in found][:1] == [(severity, True)]
     assert remedy in found[0].remedy
     assert diagnosis.exit_code >= severity
-    # a fault of one kind is not one of another: only what a dead node takes with it is named too
+    # a fault of one subject causes no finding of another
     others = {each.subject for each in diagnosis.findings} - {subject}
     assert others <= ({"memory"} if "maxmemory-policy" in remedy else set()), diagnosis.findings
 
@@ -237,10 +237,10 @@ def test_a_model_of_another_spec_is_shown_with_the_difference() -> None:
     [
         (MissingModel("none"), 0, "headrace pserver init"),
         (MissingModel("half made"), 8, "again"),
-        (Unreachable("refused"), 8, "bring that node back"),
+        (Unreachable("refused"), 8, "restart that node"),
     ],
 )
-def test_a_model_that_cannot_be_read_is_said_with_the_next_step(
+def test_doctor_names_the_next_step_for_a_model_that_cannot_be_read(
     trouble: StoreError, buckets: int, remedy: str
 ) -> None:
     survey = well()
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_read_is_said_with_the_next_step(
     assert ("buckets" in diagnosis.well) == bool(buckets)
 
 
-def test_a_topic_made_again_is_found_once_and_not_for_each_bucket() -> None:
+def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None:
     again = HeldTopic("examples.demo", {"new-uuid/0": (0, 3)})
     [found] = doctor.diagnose(well(), SPEC, again).findings
     assert found.severity == Severity.BROKEN

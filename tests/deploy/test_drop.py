@@ -63,14 +63,14 @@ def test_a_model_is_dropped_when_confirmed_and_once(store: RedisStore, model: st
         asked.append(what)
         return len(asked) > 1
 
-    with pytest.raises(NotDropped, match="left as it is"):
+    with pytest.raises(NotDropped, match="was not removed"):
         drop_model(store, model, confirm, force=True)
     assert store.shape().buckets == BUCKETS
-    assert "is gone" in drop_model(store, model, confirm, force=True)
+    assert "is removed" in drop_model(store, model, confirm, force=True)
     assert asked == [f"{model}: {BUCKETS} buckets, 0 rows, and their logs"] * 2
     with pytest.raises(MissingModel):
         store.shape()
-    with pytest.raises(NotDropped, match="found none"):
+    with pytest.raises(NotDropped, match="got none"):
         drop_model(store, model, confirm)
 
 

@@ -83,7 +83,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 @pytest.fixture(scope="module")
 def lived(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
-    """One run of the whole road, from start to Ctrl-C."""
+    """One run of the whole pipeline, from start to Ctrl-C."""
     path = tmp_path_factory.mktemp("report") / "report.json"
     data = [word for each in log.directories for word in ("--data", str(each))]
     arguments = ["run", "--model", str(DEMO), *data, "--report", str(path), "--serve-after"]

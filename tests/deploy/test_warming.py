@@ -1,4 +1,4 @@
-"""Compiling beforehand: an impression and its click really go down the whole road."""
+"""Compiling beforehand: an impression and its click really go down the whole pipeline."""
 
 from __future__ import annotations
 

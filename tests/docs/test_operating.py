@@ -73,7 +73,7 @@ def test_a_server_with_this_configuration_passes_the_doctor(configured: int) -> 
         *cluster_checks.check_cluster(nodes),
     ]
     assert [(each.severity, each.expected) for each in found] == [
-        (Severity.NOTE, "a replica, that takes over when it dies")
+        (Severity.NOTE, "a replica that takes over after a failure")
     ]
 
 

@@ -36,7 +36,7 @@ BLOCK = re.compile(
 PORT = re.compile(r"\b(?:8000|8090)\b")
 KAFKA = re.compile(r"(?<=--kafka )[\d.:]+")
 SERVES = re.compile(r"--serve-after|ingest collect")
-READY = r"serving until Ctrl-C; ask:\n.*\n|collecting on"
+READY = r"serving until Ctrl-C; try:\n.*\n|collecting on"
 TIMEOUT_S = 150
 ANSWER_S = 30
 

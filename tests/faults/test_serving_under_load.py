@@ -1,6 +1,6 @@
 """Whatever breaks behind a server, it answers: not one request fails, and answers say how old.
 
-The whole road runs as it does for `headrace run`, every part a process. Events come all the time
+The whole pipeline runs as for `headrace run`, every part a process. Events come all the time
 and requests too. Then something is killed or stands still; answers must go on, and say that they
 get older; once it is back, they must be fresh again without anybody's help.
 """
@@ -131,14 +131,14 @@ class Requests(Repeating):
 
 
 class Site:
-    """The road, its events and its requests."""
+    """The pipeline, its events and its requests."""
 
     def __init__(self, machine: LocalServices) -> None:
         self.machine = machine
         settings = PipelineSettings(
             model=SPEC, kafka=machine.kafka, redis=machine.redis, evaluated=False
         )
-        self.road = LocalPipeline(settings, SilentSetupProgress())
+        self.pipeline = LocalPipeline(settings, SilentSetupProgress())
 
     def expect(self, what: Callable[[], bool], said: str) -> None:
         def alive() -> bool:
@@ -148,9 +148,9 @@ class Site:
         assert found, f"expected {said}, found {self.requests.last} ({self.events.error!r})"
 
     def __enter__(self) -> Site:
-        self.road.__enter__()
-        assert self.road.start(threading.Event())
-        self.events, self.requests = Events(self.road.kafka), Requests(self.road.address)
+        self.pipeline.__enter__()
+        assert self.pipeline.start(threading.Event())
+        self.events, self.requests = Events(self.pipeline.kafka), Requests(self.pipeline.address)
         self.events.start()
         self.requests.start()
         return self
@@ -158,7 +158,7 @@ class Site:
     def __exit__(self, *_: object) -> None:
         self.requests.stop()
         self.events.stop()
-        self.road.__exit__(None, None, None)
+        self.pipeline.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +202,11 @@ def kafka_frozen(site: Site) -> Callable[[], None]:
 
 
 def learner_frozen(site: Site) -> Callable[[], None]:
-    return frozen(site.road.supervisor.pid("learner"))
+    return frozen(site.pipeline.supervisor.pid("learner"))
 
 
 def learner_killed(site: Site) -> Callable[[], None]:
-    os.kill(site.road.supervisor.pid("learner"), signal.SIGKILL)
+    os.kill(site.pipeline.supervisor.pid("learner"), signal.SIGKILL)
     return lambda: None  # its supervisor starts it again
 
 

@@ -36,7 +36,7 @@ def test_an_alias_is_shown_switched_and_taken_back_by_commands() -> None:
         assert command().endswith("production is news, before news-2")
         with pytest.raises(AliasRefused, match="expected one of the models"):
             command("production", "old")
-        with pytest.raises(AliasRefused, match="found shadow"):
+        with pytest.raises(AliasRefused, match="got shadow"):
             command("shadow")
 
 
