@@ -48,7 +48,7 @@ class Running:
         return self._ports[0]
 
     def join(self) -> None:
-        """Wait for the end; raise what it ended with."""
+        """Wait for the end; raise the error of the server, if any."""
         self._thread.join(20)
         [error] = self._ended
         if error is not None:

@@ -1,4 +1,4 @@
-"""A small model, a store in memory that holds it, and somebody who pushes to it."""
+"""A small model, a store in memory with it, and a pusher."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def memory_store(spec: ModelSpec) -> MemoryStore:
 
 
 class Pusher:
-    """Pushes rounds as a learner does: every bucket gets an entry that covers the offsets."""
+    """Pushes rounds like a learner: every bucket gets an entry that covers the offsets."""
 
     def __init__(self, store: Store, source: str = "topic/0") -> None:
         self._store, self._shape, self._source = store, store.shape(), source
@@ -121,7 +121,7 @@ class Pusher:
         clicks: Sequence[int] = (),
         buckets: Sequence[int] | None = None,
     ) -> None:
-        """Push gains as the next offset, `clicks` being the append times of clicks in it."""
+        """Push gains as the next offset. `clicks`: append times of its clicks."""
         start, self.offset = self.offset, self.offset + 1
         of_row = self._shape.bucket_of(gains.ids)
         traced = [(start, each) for each in clicks]
@@ -139,7 +139,7 @@ class Pusher:
 
 
 def gains_of(features: Encoded, z: float) -> RowDeltas:
-    """What every row of these features gains: z, a show, and a click if z favours one."""
+    """Return a gain for every row of these features: z, a show, and a click if z is negative."""
     ids = np.unique(np.concatenate([features.ids.reshape(-1), features.bag_ids]))
     return gains_of_ids(ids, z)
 
@@ -153,14 +153,14 @@ def gains_of_ids(ids: np.ndarray, z: float) -> RowDeltas:
 
 
 def gains_of_article(spec: ModelSpec, article: object, z: float) -> RowDeltas:
-    """What the row of an article gains: a negative z makes it likelier."""
+    """Return a gain for the row of an article. A negative z makes a click more likely."""
     place = [each.name for each in spec.fields.singles].index("article")
     ids = Encoder(spec.fields).encode([{"article_id": article}]).ids[:, place]
     return gains_of_ids(np.unique(ids), z)
 
 
 class Fallible:
-    """A store of which some buckets do not answer."""
+    """A store some of whose buckets do not respond."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -189,7 +189,7 @@ class Fallible:
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.ms = NOW_MS
@@ -199,7 +199,7 @@ class Clock:
 
 
 class Serving:
-    """A server without its thread and port: `follow` is one poll."""
+    """A server without threads and ports. `follow` polls."""
 
     def __init__(
         self, store: Store, limits: RequestLimits | None = None, tokens: Sequence[str] = ()
@@ -237,7 +237,7 @@ class Serving:
         )
 
     def follow(self) -> None:
-        """Poll until nothing more comes at once and the replica is complete."""
+        """Poll until the replica is complete and up to date."""
         follow(self.follower)
 
     def sample(self, name: str, **labels: str) -> float | None:
@@ -245,7 +245,7 @@ class Serving:
 
 
 def follow(follower: Follower) -> None:
-    """Poll until the replica is complete, and once more for what came meanwhile."""
+    """Poll until the replica is complete, and once more for later entries."""
 
     def complete() -> bool:
         follower.step()
@@ -256,7 +256,7 @@ def follow(follower: Follower) -> None:
 
 
 def eventually(true: Callable[[], object], within_s: float = 20.0) -> None:
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition holds; fail after `within_s`."""
     deadline = time.monotonic() + within_s
     while not true():
         assert time.monotonic() < deadline, "did not come true in time"

@@ -1,4 +1,4 @@
-"""`headrace serving alias` on a running server: shows, switches, takes back, says why not."""
+"""`headrace serving alias` on a running server: show, switch, revert, and errors."""
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +13,7 @@ from tests.serving.scenery import eventually, memory_store, news
 from tests.serving.test_models import second
 
 
-def test_an_alias_is_shown_switched_and_taken_back_by_commands() -> None:
+def test_the_alias_command_shows_switches_and_reverts_an_alias() -> None:
     models = [
         StoreModel(news(), memory_store(news())),
         StoreModel(second(), memory_store(second())),
@@ -40,7 +40,7 @@ def test_an_alias_is_shown_switched_and_taken_back_by_commands() -> None:
             command("shadow")
 
 
-def test_aliases_to_begin_with_are_pairs() -> None:
+def test_initial_aliases_are_given_as_pairs() -> None:
     assert aliases_of(["production=news", "shadow=b"]) == {"production": "news", "shadow": "b"}
     with pytest.raises(BadOption, match="ALIAS=MODEL"):
         aliases_of(["production"])

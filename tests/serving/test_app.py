@@ -1,4 +1,4 @@
-"""What the server says over HTTP, without a socket."""
+"""The HTTP routes of a server, without a socket."""
 
 import asyncio
 from typing import Any
@@ -69,7 +69,7 @@ def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
     assert [each["score"] for each in instances.json()["predictions"]] == found
 
 
-def test_an_answer_says_version_and_age() -> None:
+def test_an_answer_has_the_version_and_the_age_of_the_model() -> None:
     serving, pusher = complete()
     nothing = gains_of_article(serving.spec, 1, -1.0)
     pusher.push(nothing, append_ms=NOW_MS - 300)
@@ -82,7 +82,7 @@ def test_an_answer_says_version_and_age() -> None:
     assert answer["request_id"] == "r1"
 
 
-def test_ids_are_made_where_they_are_absent_and_unique() -> None:
+def test_missing_impression_ids_are_generated_and_unique() -> None:
     serving, _ = complete()
     asked = {"candidates": [{"impression_id": "mine"}, {}, {}]}
     first = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
@@ -91,7 +91,7 @@ def test_ids_are_made_where_they_are_absent_and_unique() -> None:
     assert len({each["impression_id"] for each in first[1:] + second[1:]}) == 4
 
 
-def test_a_push_changes_the_next_answer() -> None:
+def test_a_push_changes_the_next_prediction() -> None:
     serving, pusher = complete()
     asked = {"candidates": [{"article_id": "hot"}]}
     [before] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
@@ -101,7 +101,7 @@ def test_a_push_changes_the_next_answer() -> None:
     assert after["score"] > before["score"]
 
 
-def test_a_wrong_type_gets_422_naming_the_field() -> None:
+def test_a_prediction_with_a_wrong_type_gets_422_naming_the_field() -> None:
     serving, _ = complete()
     answer = ask(serving, "POST", PREDICT, json={"candidates": [{}, {"price": [1]}]})
     assert answer.status_code == 422
@@ -109,7 +109,7 @@ def test_a_wrong_type_gets_422_naming_the_field() -> None:
     assert serving.sample("headrace_server_requests_total", code="422") == 1.0
 
 
-def test_an_unknown_model_gets_404_naming_those_there_are() -> None:
+def test_an_unknown_model_gets_404_naming_the_served_models() -> None:
     serving, _ = complete()
     for method, path in (("POST", "/v1/models/old:predict"), ("GET", "/v1/models/old")):
         answer = ask(serving, method, path, json={"candidates": [{}]})
@@ -122,7 +122,7 @@ def test_an_unknown_model_gets_404_naming_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/nothing", 404), ("DELETE", "/v1/models", 405)]
 )
-def test_every_error_has_one_shape(method: str, path: str, status: int) -> None:
+def test_every_http_error_has_the_same_shape(method: str, path: str, status: int) -> None:
     serving, _ = complete()
     answer = ask(serving, method, path)
     assert answer.status_code == status
@@ -130,7 +130,7 @@ def test_every_error_has_one_shape(method: str, path: str, status: int) -> None:
     assert path in answer.json()["error"]["found"]
 
 
-def test_a_body_that_is_too_long_gets_413_whether_or_not_it_says_its_length() -> None:
+def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> None:
     serving, _ = complete(limits=RequestLimits(body_bytes=100))
 
     async def parts() -> Any:
@@ -141,7 +141,7 @@ def test_a_body_that_is_too_long_gets_413_whether_or_not_it_says_its_length() ->
     assert ask(serving, "POST", PREDICT, content=parts()).status_code == 413
 
 
-def test_no_answer_before_the_replica_is_complete() -> None:
+def test_predictions_get_503_until_the_replica_is_complete() -> None:
     store = Fallible(memory_store(news()))
     Pusher(store).push(gains_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
     store.away = {2}
@@ -164,7 +164,7 @@ def test_no_answer_before_the_replica_is_complete() -> None:
     assert ask(serving, "GET", "/health/ready").status_code == 200
 
 
-def test_a_shard_that_is_away_makes_answers_staler_never_absent() -> None:
+def test_an_unreachable_shard_makes_answers_stale_but_never_missing() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     serving = Serving(store)  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_a_shard_that_is_away_makes_answers_staler_never_absent() -> None:
     assert answer.json()["age_ms"] == {"newest": 100, "oldest": 100}
 
 
-def test_status_tells_rows_freshness_and_trouble() -> None:
+def test_the_model_status_has_rows_freshness_and_errors() -> None:
     serving, pusher = complete()
     pusher.push(
         gains_of_article(serving.spec, 1, -1.0),
@@ -203,7 +203,7 @@ def test_status_tells_rows_freshness_and_trouble() -> None:
     assert ask(serving, "GET", "/v1/models").json() == {"models": [status]}
 
 
-def test_metrics_tell_requests_candidates_freshness_and_rows() -> None:
+def test_metrics_have_requests_candidates_freshness_and_rows() -> None:
     serving, pusher = complete()
     pusher.push(gains_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
     serving.follow()
@@ -224,7 +224,7 @@ def test_metrics_tell_requests_candidates_freshness_and_rows() -> None:
         assert line in answer.text.splitlines()
 
 
-def test_the_examples_of_the_openapi_page_can_be_sent_as_they_stand() -> None:
+def test_the_examples_of_the_openapi_document_can_be_sent_unchanged() -> None:
     serving, _ = complete()
     page = ask(serving, "GET", "/openapi.json").json()
     sent = 0
@@ -248,7 +248,7 @@ def _examples(post: dict[str, Any]) -> list[Any]:
     return [each for kind in content.values() for each in kind.get("examples", {}).values()]
 
 
-def test_who_asks_hears_how_little_the_model_knows_of_each_candidate() -> None:
+def test_a_request_for_uncertainty_gets_it_for_each_candidate() -> None:
     serving, pusher = complete()
     pusher.push(gains_of_article(serving.spec, 1, -3.0))
     serving.follow()
@@ -272,7 +272,7 @@ def test_who_asks_hears_how_little_the_model_knows_of_each_candidate() -> None:
     assert "uncertainty" not in plain[0]
 
 
-def test_a_model_that_keeps_no_count_says_so_to_who_asks_how_little_it_knows(
+def test_a_request_for_uncertainty_to_a_model_without_counts_gets_422(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     serving, _ = complete()
@@ -283,7 +283,7 @@ def test_a_model_that_keeps_no_count_says_so_to_who_asks_how_little_it_knows(
     assert "sgd" in answer.json()["error"]["found"]
 
 
-def test_a_ranking_has_the_likeliest_first_and_no_more_than_asked() -> None:
+def test_a_ranking_has_the_highest_scores_first_and_at_most_top_k_candidates() -> None:
     serving, pusher = complete()
     for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
         pusher.push(gains_of_article(serving.spec, article, z))
@@ -291,7 +291,7 @@ def test_a_ranking_has_the_likeliest_first_and_no_more_than_asked() -> None:
     asked = {"candidates": [{"article_id": each} for each in (2, 9, 1, 9, 3)]}
     scores = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
     ranking = ask(serving, "POST", RANK, json=asked).json()["ranking"]
-    assert [each["index"] for each in ranking] == [2, 4, 1, 3, 0]  # equal ones in their order
+    assert [each["index"] for each in ranking] == [2, 4, 1, 3, 0]  # ties keep request order
     assert [each["score"] for each in ranking] == [scores[i]["score"] for i in (2, 4, 1, 3, 0)]
     top = ask(serving, "POST", RANK, json={**asked, "top_k": 2}).json()["ranking"]
     assert [each["index"] for each in top] == [2, 4]
@@ -312,7 +312,7 @@ def _references(part: Any) -> list[str]:
     return own + [found for each in part.values() for found in _references(each)]
 
 
-def test_an_error_of_the_store_is_told_and_answers_go_on() -> None:
+def test_predictions_continue_after_an_error_of_the_store() -> None:
     store = Fallible(memory_store(news()))
     serving = Serving(store)  # type: ignore[arg-type]
     serving.follow()
@@ -322,7 +322,7 @@ def test_an_error_of_the_store_is_told_and_answers_go_on() -> None:
     assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
 
 
-def test_a_request_may_demand_fresh_information_and_is_told_why_not() -> None:
+def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     serving = Serving(store)  # type: ignore[arg-type]
@@ -359,7 +359,7 @@ def test_a_request_may_demand_fresh_information_and_is_told_why_not() -> None:
     assert ask(serving, "POST", PREDICT, json={"candidates": [{}]}).status_code == 200
 
 
-def test_answers_and_metrics_say_how_the_replica_stands_and_go_on() -> None:
+def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     serving = Serving(store)  # type: ignore[arg-type]
@@ -376,20 +376,20 @@ def test_answers_and_metrics_say_how_the_replica_stands_and_go_on() -> None:
     assert state() == "starting"
     serving.follower.step()
     assert state() == "fresh"
-    for _ in range(100):  # more than one poll takes
+    for _ in range(100):  # more than one poll folds
         pusher.push(gains_of_article(serving.spec, 1, -1.0))
     serving.follower.step()
     assert state() == "behind"
     serving.follow()
     assert state() == "fresh"
-    serving.clock.ms += 1_001  # not polled for so long
+    serving.clock.ms += 1_001  # no poll for more than a second
     assert state() == "behind"
     store.away = {1}
     serving.follower.step()
     assert state() == "unreachable"
 
 
-def test_an_answer_says_which_event_times_were_learned() -> None:
+def test_an_answer_has_the_event_times_learned() -> None:
     serving, pusher = complete()
     nothing = gains_of_article(serving.spec, 1, -1.0)
     pusher.push(nothing, append_ms=NOW_MS - 700)  # the pusher's events happen as they are appended

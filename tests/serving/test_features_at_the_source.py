@@ -1,4 +1,4 @@
-"""Streaming counters declared in the spec: what is trained on is what is served, event by event."""
+"""Streaming counters of the spec: training and serving compute the same values."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ START_MS = 1_700_000_000_000
 
 
 class Trained:
-    """A model that learns one event after another, and can be asked as a server asks it."""
+    """A model that learns event by event and predicts like a server."""
 
     def __init__(self) -> None:
         self.spec = parse_spec(SPEC, "source.toml")
@@ -81,7 +81,7 @@ class Trained:
         self.predictor = Predictor(self.spec.fields, self.served)
 
     def answer(self, event: dict[str, object]) -> float:
-        """What a request would be answered: who and when in the context, one candidate."""
+        """Return the score of a request with one candidate; user and time are in the context."""
         context = {name: event[name] for name in ("user", "timestamp_ms")}
         asked = EventCandidates(context, [{"item": event["item"]}])
         [score] = self.predictor.predict(TableRowSource(self.view), asked, 0)
@@ -107,7 +107,7 @@ class Trained:
         return float(score)
 
     def row(self, field: str, event: dict[str, object]) -> tuple[int, int]:
-        """Shows and clicks of the row of a field of this event."""
+        """Return the shows and clicks of a field's row for this event."""
         column = [each.name for each in self.spec.fields.singles].index(field)
         [place] = self.view.find(self.encoder.encode([event]).ids[:, column])
         if place < 0:
@@ -116,7 +116,7 @@ class Trained:
         return int(columns.shows[place]), int(columns.clicks[place])
 
 
-def test_a_server_answers_what_the_learner_scores_for_the_same_event() -> None:
+def test_server_and_learner_score_the_same_event_alike() -> None:
     trained, dice = Trained(), np.random.default_rng(3)
     scores = []
     for i in range(400):
@@ -136,7 +136,7 @@ def test_a_server_answers_what_the_learner_scores_for_the_same_event() -> None:
     assert len(set(scores)) > 100, "the counters make a difference"
 
 
-def test_a_period_counts_what_happened_in_it_alone() -> None:
+def test_a_period_counts_the_events_within_it_only() -> None:
     trained = Trained()
     begin_ms = START_MS - START_MS % 600_000
     event: dict[str, object] = {"impression_id": "a", "user": "u", "item": 1}

@@ -1,4 +1,4 @@
-"""A replica is followed while requests read it, and errors end nothing that was complete."""
+"""The follower: requests read while it folds, and errors never stop a complete replica."""
 
 import threading
 
@@ -32,7 +32,7 @@ def follower_of(store: Fallible, arrived: list[int] | None = None) -> Follower:
     return Follower(replica, Following(poll_interval_ms=1), Clock(), noted.extend)
 
 
-def test_the_thread_follows_pushes_until_it_is_stopped() -> None:
+def test_the_follower_thread_folds_pushes_until_it_is_stopped() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     follower = follower_of(store)
@@ -46,7 +46,7 @@ def test_the_thread_follows_pushes_until_it_is_stopped() -> None:
     assert follower.standing.rows == 1
 
 
-def test_clicks_pushed_before_the_replica_was_complete_are_no_samples() -> None:
+def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     gains = gains_of_article(news(), 1, -1.0)
@@ -67,7 +67,7 @@ def test_clicks_pushed_before_the_replica_was_complete_are_no_samples() -> None:
     assert follower.freshness().count == 1
 
 
-def test_an_error_before_the_first_copy_is_kept_until_it_is_mended(
+def test_a_store_error_before_the_first_copy_is_a_failure_until_it_is_fixed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
@@ -86,7 +86,7 @@ def test_an_error_before_the_first_copy_is_kept_until_it_is_mended(
         follower.stop()
 
 
-def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(
+def test_a_store_error_after_the_first_copy_is_reported_until_it_is_fixed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("headrace.serving.replicas.follower._RETRY_S", 0.002)
@@ -107,15 +107,15 @@ def test_an_error_afterwards_is_told_and_following_goes_on_when_it_is_mended(
     assert len(told) == 1
 
 
-def test_following_leaves_the_interpreter_to_requests() -> None:
+def test_the_follower_leaves_processor_time_to_requests() -> None:
     follower = follower_of(Fallible(memory_store(news())))
     follow(follower)
     assert follower._rest_s(0.0) == pytest.approx(0.001)
     assert follower._rest_s(0.3) == pytest.approx(0.3)
 
 
-def test_scores_read_while_rows_are_folded_are_those_of_some_moment() -> None:
-    """The table grows many times over meanwhile; the rows asked for take one of three values."""
+def test_scores_computed_during_folds_are_those_of_one_moment() -> None:
+    """The table grows many times meanwhile; the rows read have one of three values."""
     serving = Serving(memory_store(news()))
     fields, model = serving.spec.fields, LogisticRegression(serving.spec)
     event = [{"article_id": "watched", "timestamp_ms": NOW_MS}]

@@ -1,4 +1,4 @@
-"""A click has arrived when every bucket has an entry that covers its offset, and counts once."""
+"""Freshness: a click arrives once every bucket covers its offset, and counts once."""
 
 import math
 
@@ -30,13 +30,13 @@ def test_a_click_arrives_with_the_last_bucket_that_learned_from_it() -> None:
     assert follows.arrived(1_500) == []
 
 
-def test_clicks_of_one_batch_all_count() -> None:
+def test_every_click_of_a_batch_counts_for_freshness() -> None:
     follows = FreshnessTracker(1)
     follows.folded(0, header(8, [(7, 900), (7, 1_000), (7, 1_000)]))
     assert sorted(follows.arrived(1_100)) == [100, 100, 200]
 
 
-def test_a_click_read_again_by_another_learner_counts_once() -> None:
+def test_a_click_that_another_learner_reads_again_counts_once() -> None:
     follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))
     follows.folded(1, header(8, [(7, 1_000)]))
@@ -56,14 +56,14 @@ def test_a_click_in_a_copied_log_does_not_count() -> None:
     assert follows.ages() == (1_000, 1_000)
 
 
-def test_a_bucket_copied_past_a_click_that_waits_lets_it_arrive() -> None:
+def test_a_copy_of_a_bucket_past_a_waiting_click_lets_the_click_arrive() -> None:
     follows = FreshnessTracker(2)
     follows.folded(0, header(8, [(7, 1_000)]))
     follows.copied(1, 1_000, {"t/0": 8})
     assert follows.arrived(1_300) == [300]
 
 
-def test_a_bucket_copied_again_is_not_past_what_it_had_reached() -> None:
+def test_a_new_copy_of_a_bucket_resets_the_offset_it_had_reached() -> None:
     follows = FreshnessTracker(2)
     follows.folded(1, header(8))
     follows.copied(1, 0, {})  # a failover rewrote its history
@@ -73,13 +73,13 @@ def test_a_bucket_copied_again_is_not_past_what_it_had_reached() -> None:
     assert follows.arrived(1_900) == [900]
 
 
-def test_an_append_time_ahead_of_this_clock_is_no_negative_freshness() -> None:
+def test_an_append_time_ahead_of_the_clock_gives_zero_freshness() -> None:
     follows = FreshnessTracker(1)
     follows.folded(0, header(8, [(7, 1_000)]))
     assert follows.arrived(990) == [0]
 
 
-def test_ages_are_of_the_freshest_and_the_stalest_bucket() -> None:
+def test_ages_are_those_of_the_freshest_and_the_stalest_bucket() -> None:
     follows = FreshnessTracker(2)
     assert follows.ages() == (None, None)
     follows.folded(0, header(1, append_ms=500))
@@ -90,7 +90,7 @@ def test_ages_are_of_the_freshest_and_the_stalest_bucket() -> None:
     assert follows.ages() == (500, 300)
 
 
-def test_percentiles_are_of_recent_samples_and_the_count_of_all(
+def test_freshness_percentiles_cover_recent_samples_and_the_count_covers_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(freshness, "RECENT", 100)
@@ -105,7 +105,7 @@ def test_percentiles_are_of_recent_samples_and_the_count_of_all(
     assert summary.p99_ms == pytest.approx(99.01)
 
 
-def test_clicks_that_wait_are_bounded_and_those_who_waited_longest_stay(
+def test_waiting_clicks_are_bounded_and_the_oldest_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(freshness, "MOST_WAITING", 3)
@@ -138,7 +138,7 @@ def schedules(draw: st.DrawFn) -> tuple[int, list[tuple[int, str, int, list[tupl
 
 
 @given(schedules())
-def test_in_any_order_of_buckets_a_click_counts_once_when_the_last_of_them_covers_it(
+def test_a_click_counts_once_when_the_last_bucket_covers_it_in_any_order(
     schedule: tuple[int, list[tuple[int, str, int, list[tuple[int, int]]]]],
 ) -> None:
     buckets, entries = schedule

@@ -1,4 +1,4 @@
-"""What the page draws follows from what processes said, and from nothing else."""
+"""The history of the page: rates, quantiles and tables from the status of processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def drawn(name: str) -> Curve:
     return Curve("chart", name, lambda history: history.rate(f"headrace_{name}"))
 
 
-def test_a_counter_becomes_a_rate_added_up_over_processes_and_survives_a_restart() -> None:
+def test_a_counter_becomes_a_rate_summed_over_processes_across_a_restart() -> None:
     history = History([drawn("events_total")])
-    for second, a, b in ((0, 100, 7), (2, 140, 9), (4, 10, 19)):  # a was started again at 4
+    for second, a, b in ((0, 100, 7), (2, 140, 9), (4, 10, 19)):  # a was restarted at 4
         history.take(said("joiner", "a", T0_MS + 1000 * second, events_total=a))
         history.take(said("joiner", "b", T0_MS + 1000 * second, events_total=b))
         history.step(T0_MS + 1000 * second)
@@ -33,7 +33,7 @@ def test_a_counter_becomes_a_rate_added_up_over_processes_and_survives_a_restart
     assert curve["points"] == [None, (40 + 2) / 2, (19 - 7) / 4]
 
 
-def test_only_points_that_the_page_has_not_are_sent() -> None:
+def test_the_page_gets_only_the_points_that_it_lacks() -> None:
     history = History([Curve("chart", "one", lambda _: 1.0)])
     for second in range(5):
         history.step(T0_MS + 1000 * second)
@@ -43,7 +43,7 @@ def test_only_points_that_the_page_has_not_are_sent() -> None:
     assert history.answer(T0_MS + 4000)["times"] == []
 
 
-def test_a_process_that_is_silent_or_ended_adds_nothing_and_is_shown_as_such() -> None:
+def test_a_silent_or_ended_process_adds_nothing_and_is_shown_as_such() -> None:
     history = History([])
     history.take(said("learner", "a", T0_MS, rows=5))
     history.take(said("learner", "b", T0_MS, rows=7))
@@ -59,7 +59,7 @@ def test_a_process_that_is_silent_or_ended_adds_nothing_and_is_shown_as_such() -
     assert history.answer(0)["processes"] == []
 
 
-def test_an_older_message_than_the_last_one_is_left_out() -> None:
+def test_a_status_older_than_the_last_one_is_ignored() -> None:
     history = History([])
     history.take(said("learner", "a", T0_MS + 2000, rows=5))
     history.take(said("learner", "a", T0_MS, rows=1))
@@ -67,7 +67,7 @@ def test_an_older_message_than_the_last_one_is_left_out() -> None:
     assert history.total("headrace_rows") == 5
 
 
-def test_a_quantile_is_of_what_was_counted_lately_as_prometheus_would_have_it() -> None:
+def test_a_quantile_of_recent_counts_is_that_of_prometheus() -> None:
     registry = CollectorRegistry()
     seconds = Histogram("headrace_x_seconds", "x", buckets=(0.1, 0.2, 0.4, 0.8), registry=registry)
     history = History([])
@@ -93,7 +93,7 @@ def test_a_quantile_is_of_what_was_counted_lately_as_prometheus_would_have_it() 
     assert history.quantile("headrace_x_seconds", 0.5) is None
 
 
-def test_a_status_says_the_figures_of_headrace_alone_and_comes_back_as_it_was() -> None:
+def test_a_status_round_trips_with_the_metrics_of_headrace_only() -> None:
     registry = CollectorRegistry()
     Counter("headrace_a", "a", ("kind",), registry=registry).labels("x").inc(3)
     Gauge("headrace_b", "b", registry=registry).set(float("nan"))
@@ -103,7 +103,7 @@ def test_a_status_says_the_figures_of_headrace_alone_and_comes_back_as_it_was() 
     assert unpack(pack(status)) == status
 
 
-def test_every_curve_of_the_page_can_be_drawn_from_nothing() -> None:
+def test_every_curve_of_the_page_works_without_data() -> None:
     history = History(CURVES)
     history.step(T0_MS)
     assert history.answer(0)["curves"] == []
@@ -115,7 +115,7 @@ def auc_of(alias: str, value: float, **labels: str) -> MetricSample:
     return MetricSample("headrace_evaluation_auc_ratio", {"alias": alias, **labels}, value)
 
 
-def test_the_curves_are_those_of_whoever_watches_a_run_and_else_evaluations() -> None:
+def test_the_curves_are_those_of_a_demo_observer_or_else_of_evaluation() -> None:
     history = History(CURVES)
     evaluated = [auc_of("learned", 0.7, **EVALUATED), auc_of("production", 0.6, **EVALUATED)]
     history.take(ProcessStatus("evaluation", "a", T0_MS, evaluated))
@@ -127,7 +127,7 @@ def test_the_curves_are_those_of_whoever_watches_a_run_and_else_evaluations() ->
     assert curves == {"learned": [0.7, 0.8], "production": [0.6, None], "frozen": [None, 0.5]}
 
 
-def test_the_table_of_accuracy_has_windows_as_they_settled_and_else_as_they_stand() -> None:
+def test_the_accuracy_table_has_settled_windows_or_else_open_ones() -> None:
     history = History([])
     figures = [
         auc_of("learned", 0.7, window="1m", until="open", slice="all"),

@@ -1,4 +1,4 @@
-"""The whole server: a real port, a real HTTP client, a clean end."""
+"""A running server: a real port, a real HTTP client, a clean shutdown."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ from tests.serving.scenery import (
 )
 
 
-def test_a_push_reaches_the_answers_of_a_running_server() -> None:
+def test_a_push_changes_the_predictions_of_a_running_server() -> None:
     store = memory_store(news())
     asked = {"candidates": [{"article_id": "hot"}]}
     before = set(threading.enumerate())
@@ -43,7 +43,7 @@ def test_a_push_reaches_the_answers_of_a_running_server() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_told_to_stop_it_is_unready_first_and_finishes_what_is_under_way() -> None:
+def test_a_stopping_server_is_unready_first_and_finishes_open_requests() -> None:
     settings = replace(SETTINGS, drain_ms=1_500)
     server = Running(memory_store(news()), settings)
     with httpx.Client(base_url=server.url) as client:
@@ -58,7 +58,7 @@ def test_told_to_stop_it_is_unready_first_and_finishes_what_is_under_way() -> No
         httpx.get(server.url)
 
 
-def test_metrics_have_a_port_of_their_own_if_asked() -> None:
+def test_metrics_are_served_on_a_separate_port_if_configured() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -72,7 +72,7 @@ def test_metrics_have_a_port_of_their_own_if_asked() -> None:
         httpx.get(f"http://127.0.0.1:{port}/metrics")
 
 
-def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
+def test_a_port_in_use_is_named_with_its_setting() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -82,20 +82,20 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
             run_server(replace(SETTINGS, port=port), at(memory_store(news())), stop)
 
 
-def test_another_spec_than_the_stores_is_refused() -> None:
+def test_a_server_refuses_a_spec_that_differs_from_the_stores() -> None:
     other = parse_spec(SPEC.replace("alpha = 0.5", "alpha = 0.1"), "news.toml")
     with pytest.raises(WrongModel, match=r"\+alpha = 0\.1"):
         run_server(SETTINGS, [StoreModel(other, memory_store(news()))], threading.Event())
 
 
-def test_a_bucket_that_is_missing_at_the_start_stops_the_server() -> None:
+def test_a_missing_bucket_at_the_start_stops_the_server() -> None:
     store = Fallible(memory_store(news()))
     store.failure = MissingBucket("bucket 1 of news is empty")
     with pytest.raises(MissingBucket, match="bucket 1"):
         run_server(SETTINGS, at(store), threading.Event())
 
 
-def test_no_model_in_the_store_stops_the_server() -> None:
+def test_a_store_without_the_model_stops_the_server() -> None:
     empty = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"12345678")
     with pytest.raises(Exception, match="no model"):
         run_server(SETTINGS, at(empty), threading.Event())

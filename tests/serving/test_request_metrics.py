@@ -1,4 +1,4 @@
-"""What is counted of requests reads as the client library's own counters and histogram would."""
+"""Request metrics equal those of the client library's counters and histogram."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.serving.api.request_metrics import RequestMetrics
 _SECONDS = "headrace_server_request_seconds"
 
 
-def test_times_fall_into_the_buckets_that_the_library_puts_them_into() -> None:
+def test_request_times_fall_into_the_same_buckets_as_with_the_client_library() -> None:
     registry, theirs = CollectorRegistry(), CollectorRegistry()
     metrics = RequestMetrics(registry)
     metrics.answered("news", 0.0, 1)
@@ -26,11 +26,11 @@ def test_times_fall_into_the_buckets_that_the_library_puts_them_into() -> None:
         metrics.answered("news", seconds, 1)
         histogram.observe(seconds)
 
-    def told(of: CollectorRegistry) -> list[str]:
+    def exposed(of: CollectorRegistry) -> list[str]:
         lines = generate_latest(of).decode().splitlines()
         return sorted(line for line in lines if line.startswith(_SECONDS) and "_sum" not in line)
 
-    assert told(registry) == [line for line in told(theirs) if "_created" not in line]
+    assert exposed(registry) == [line for line in exposed(theirs) if "_created" not in line]
     total = registry.get_sample_value(f"{_SECONDS}_sum", {"model": "news"})
     assert total is not None
     found = theirs.get_sample_value(f"{_SECONDS}_sum", {"model": "news"})

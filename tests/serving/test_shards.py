@@ -1,4 +1,4 @@
-"""A server over two real shards, one of which stops answering and comes back."""
+"""A server over two real shards, one of which freezes and recovers."""
 
 import contextlib
 import itertools
@@ -26,7 +26,7 @@ from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_ar
 WAITING = StoreSettings(WaitLimits(connect_timeout_ms=500, answer_timeout_ms=300))
 
 
-def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
+def test_a_frozen_shard_makes_answers_stale_until_it_recovers(
     valkey_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
 ) -> None:
     name = fresh_name("served")
@@ -53,7 +53,7 @@ def test_a_frozen_shard_makes_answers_staler_and_catches_up_by_itself(
     assert not server.is_alive()
 
 
-def test_a_bounded_replica_answers_without_the_rows_of_a_frozen_shard_and_says_how_many(
+def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
     valkey_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
 ) -> None:
     name = fresh_name("bounded")
@@ -107,7 +107,7 @@ def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) 
     try:
         eventually(lambda: 0 < unreachable() < BUCKETS)
         for _ in range(20):
-            assert version() == BUCKETS  # with the client's own time limit, so nobody waits for it
+            assert version() == BUCKETS  # the HTTP client's timeout shows that no request waits
         assert client.get("/health/ready").status_code == 200
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Snapshots are served as they are: by name, beside models that live, and with nothing to ask."""
+"""Serving snapshots: by name, beside live models, and without a parameter server."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def predict(client: httpx.Client, model: str, **more: object) -> httpx.Response:
     return client.post(f"/v1/models/{model}:predict", json={**ASKED, **more})
 
 
-def test_a_snapshot_is_answered_from_as_it_was_beside_the_model_that_goes_on(
+def test_a_snapshot_answers_unchanged_beside_the_live_model(
     tmp_path: Path,
 ) -> None:
     store = learned(news())
@@ -56,7 +56,7 @@ def test_a_snapshot_is_answered_from_as_it_was_beside_the_model_that_goes_on(
     assert not [each for each in lines if each.startswith('headrace_server_buckets{model="frozen"')]
 
 
-def test_a_request_may_demand_a_snapshot_by_name_and_is_told_what_is_here_instead(
+def test_a_request_that_demands_another_snapshot_gets_412_naming_the_served_one(
     tmp_path: Path,
 ) -> None:
     store = learned(news())
@@ -65,7 +65,9 @@ def test_a_request_may_demand_a_snapshot_by_name_and_is_told_what_is_here_instea
     with running(models) as server, httpx.Client(base_url=server.url) as client:
         eventually(lambda: ready(server.url))
         assert predict(client, "frozen", snapshot=name).status_code == 200
-        assert predict(client, name).json()["snapshot"] == name  # it is a name to ask, too
+        assert (
+            predict(client, name).json()["snapshot"] == name
+        )  # a snapshot's name works like a model's
         refused = predict(client, "news", snapshot=name)
         assert refused.status_code == 412
         error = refused.json()["error"]
@@ -87,7 +89,7 @@ def test_a_request_may_demand_a_snapshot_by_name_and_is_told_what_is_here_instea
         assert client.post("/v2/models/news/infer", json=tensors).status_code == 412
 
 
-def test_which_snapshot_is_meant_is_never_guessed(tmp_path: Path) -> None:
+def test_an_ambiguous_snapshot_is_refused(tmp_path: Path) -> None:
     store = learned(news())
     first = snapshot_of(store, tmp_path, NOW_MS)
     newest = snapshot_of(store, tmp_path, NOW_MS + 1_000)
@@ -103,7 +105,7 @@ def test_which_snapshot_is_meant_is_never_guessed(tmp_path: Path) -> None:
         find_frozen("Week", str(tmp_path))
 
 
-def test_a_model_that_cannot_be_copied_is_refused_with_the_reason_and_the_others_are_answered(
+def test_a_model_whose_copy_fails_gets_503_with_the_reason_while_others_answer(
     tmp_path: Path,
 ) -> None:
     folder, store = tmp_path / "snapshots", learned(other_model())
@@ -125,7 +127,7 @@ def test_a_model_that_cannot_be_copied_is_refused_with_the_reason_and_the_others
         server.join()
 
 
-def test_the_command_serves_a_snapshot_with_neither_redis_nor_kafka(tmp_path: Path) -> None:
+def test_the_serving_command_serves_a_snapshot_without_redis_and_kafka(tmp_path: Path) -> None:
     name = snapshot_of(learned(news()), tmp_path).name
     nowhere = "redis://127.0.0.1:1"
     run = ("serving", "run", "--snapshot", f"frozen={tmp_path}", "--port", "0", "--redis", nowhere)
@@ -138,7 +140,7 @@ def test_the_command_serves_a_snapshot_with_neither_redis_nor_kafka(tmp_path: Pa
         assert served.end() == 0
 
 
-def test_what_is_not_there_to_be_served_is_named(
+def test_a_missing_snapshot_or_model_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Commands(monkeypatch, capsys)

@@ -1,4 +1,4 @@
-"""A second way to the same totals: all batches at once, joined by name in dictionaries.
+"""An independent recount of the totals: all batches at once, joined in dictionaries.
 
 Nothing of it is shared with what it checks but the bin of a score and the unit of a sum.
 """
@@ -39,7 +39,7 @@ class Shown:
 def recount(
     examples: Iterable[Examples], scores: Iterable[Scores], predictions: Iterable[ServedPrediction]
 ) -> PaneSummary:
-    """Return what an evaluation that looks at every request must come to, once all is folded."""
+    """Return the expected totals of an evaluation of every request."""
     shown = _shown(examples)
     given: dict[str, set[str]] = defaultdict(set)
     given[LEARNED] = set()
@@ -116,7 +116,7 @@ def _tally(them: list[Shown], alias: str) -> Tally:
 
 
 def _request_aucs(them: list[Shown], alias: str) -> list[float]:
-    """Pair by pair; of one minute, since evaluation ends a request where its minute ends."""
+    """Pair by pair within one minute, because evaluation splits a request at a minute's end."""
     requests: dict[tuple[str, int], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for each in them:
         requests[each.request, each.time_ms // 60_000][each.label].append(each.scores[alias])

@@ -1,4 +1,4 @@
-"""A model's topics in a real Kafka, traffic written to them, and workers that evaluate it."""
+"""A model's topics in a real Kafka, traffic for them, and evaluation workers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ name = "ftrl"
 
 
 class Scene:
-    """One model. `log_path` gets what its workers say."""
+    """One model. Its workers log to `log_path`."""
 
     def __init__(self, kafka: str, name: str, directory: Path) -> None:
         self.kafka, self.name = KafkaSettings(kafka), name
@@ -91,7 +91,7 @@ class Scene:
         self._producer.init_transactions(30)
 
     def write(self, batches: Iterable[tuple[str, Batch]], *, abort: bool = False) -> None:
-        """Write batches in one transaction, as the joiner does; or write and abort it."""
+        """Write batches in one transaction, as the joiner does, and commit or abort it."""
         self._producer.begin_transaction()
         for source, batch in batches:
             kind, _, partition = source.partition("/")
@@ -112,7 +112,7 @@ class Scene:
             self._producer.commit_transaction(30)
 
     def abort_rows(self, batches: Iterable[tuple[str, Batch]]) -> None:
-        """Leave rows in the rows topic whose transaction was aborted, as of a feeder that died."""
+        """Leave rows of an aborted transaction in the rows topic, like a feeder that died."""
         gathering = RowsBuilder(("device",), 1.0)
         for _, batch in batches:
             add(gathering, batch)
@@ -129,7 +129,7 @@ class Scene:
         return Worker(self, instance)
 
     def table(self) -> Evaluator:
-        """Return what a worker that starts now would begin with: from the changelog alone."""
+        """Return the state of a worker that starts now, from the changelog."""
         table: dict[str, bytes] = {}
         for record in read_all(self.kafka, changelog_topic(group_of(self.name))):
             key = (record.key or b"").decode()
@@ -141,7 +141,7 @@ class Scene:
         return evaluation
 
     def until(self, true: Callable[[], bool], what: str, workers: Iterable[Worker]) -> None:
-        """Wait for a condition, as long as the workers live. Fails at a deadline."""
+        """Wait for a condition while the workers live. Fails at a deadline."""
         deadline_s = time.monotonic() + DEADLINE_S
         while not true():
             dead = [each for each in workers if each.process.poll() is not None]
@@ -175,12 +175,12 @@ class Worker:
             )
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
     def stop(self) -> int:
-        """Ask it to end; return its exit code."""
+        """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(30)

@@ -38,7 +38,7 @@ Batch = Examples | Scores | list[ServedPrediction]
 
 @dataclass(slots=True)
 class Traffic:
-    """What was written to the topics: (source, batch), in the order of each source."""
+    """The written batches: (source, batch), in the order of each source."""
 
     batches: list[tuple[str, Batch]] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class Traffic:
 def traffic(
     seed: int, minutes: int, requests_per_minute: int = 6, fields: FieldSet | None = None
 ) -> Traffic:
-    """Draw some minutes; scores twice now and then, as of a learner that was killed."""
+    """Draw a few minutes. Some scores come twice, as from a learner that was killed."""
     dice = random.Random(seed)
     made = Traffic()
     number = 0
@@ -156,7 +156,7 @@ def _scores(rows: Sequence[tuple[int, str, str | None, float]]) -> Scores:
 def messages(
     made: Traffic, seed: int, sample: float = 1.0, order: Sequence[int] | None = None
 ) -> list[bytes]:
-    """Return messages of rows: some batches each, which say what their sources had reached."""
+    """Return messages of rows with a few batches each, and the times of their sources."""
     dice = random.Random(seed)
     gathering = RowsBuilder(FIELDS, sample)
     standings: dict[str, tuple[int | None, bool]] = {}
@@ -174,7 +174,7 @@ def messages(
 
 
 def add(gathering: RowsBuilder, batch: Batch) -> int:
-    """Add a batch; return the event time that its source has reached by it."""
+    """Add a batch; return the event time that its source has reached."""
     if isinstance(batch, Examples):
         gathering.examples(batch)
         return batch.watermark_ms

@@ -1,4 +1,4 @@
-"""What Prometheus is told: names by its conventions, and no more series than are meant."""
+"""Prometheus metrics of evaluation: names, bounded series, and changes only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = AgentSettings(
 
 
 def keeper(minutes: int) -> EvaluationAgent:
-    """One that has folded so many minutes."""
+    """Return an agent that has folded some minutes."""
     made = EvaluationAgent(SETTINGS)
     evaluation = made.of({})
     for offset, message in enumerate(messages(traffic(8, minutes), 8)):
@@ -35,7 +35,7 @@ def keeper(minutes: int) -> EvaluationAgent:
 
 
 def scraped(of: EvaluationAgent) -> dict[str, list[dict[str, str]]]:
-    """The labels of all series, by name."""
+    """Return the labels of all series by name."""
     registry = CollectorRegistry()
     registry.register(EvaluationCollector("news", of, lambda: FeedFigures(examples=7)))
     found: dict[str, list[dict[str, str]]] = {}
@@ -45,7 +45,7 @@ def scraped(of: EvaluationAgent) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def test_series_are_bounded_by_aliases_windows_and_slices() -> None:
+def test_evaluation_series_are_bounded_by_aliases_windows_and_slices() -> None:
     of = keeper(6)
     of.changed()
     found = scraped(of)
@@ -58,7 +58,7 @@ def test_series_are_bounded_by_aliases_windows_and_slices() -> None:
     assert len(found["headrace_evaluation_value_drift_ratio"]) <= windows
 
 
-def test_a_process_that_stands_by_says_so_and_tells_nothing_else_of_windows() -> None:
+def test_a_standby_process_exports_no_metrics_of_windows() -> None:
     found = scraped(EvaluationAgent(SETTINGS))
     assert "headrace_evaluation_auc_ratio" not in found
     assert "headrace_evaluation_late_rows_total" not in found
@@ -68,7 +68,7 @@ def test_a_process_that_stands_by_says_so_and_tells_nothing_else_of_windows() ->
     }
 
 
-def test_only_what_changed_is_published_and_what_is_no_more_is_removed() -> None:
+def test_only_changed_metrics_are_published_and_old_keys_are_removed() -> None:
     of = keeper(6)
     first = of.changed()
     assert first and all(value for value in first.values())

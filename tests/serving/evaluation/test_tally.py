@@ -1,4 +1,4 @@
-"""Tallies add up in any order, and their figures are those of the impressions, within the bound."""
+"""Tallies add up in any order, and their metrics are exact within the bound."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def columns(impressions: Impressions) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def counted(impressions: Impressions) -> Tally:
-    """The tally of a few impressions, compared with a learner that is off by a tenth."""
+    """The tally of a few impressions, compared with a learner whose scores differ by a tenth."""
     labels, scores, requests = columns(impressions)
     return tally(labels, scores, requests, np.abs(scores - 0.1))
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(IMPRESSIONS, max_size=4), st.integers(0, 1 << 30))
-def test_merging_is_associative_and_commutative_to_the_bit(
+def test_merging_tallies_is_associative_and_commutative_to_the_bit(
     groups: list[Impressions], seed: int
 ) -> None:
     tallies = [counted(group) for group in groups]
@@ -68,14 +68,16 @@ def test_merging_is_associative_and_commutative_to_the_bit(
 
 @settings(deadline=None, max_examples=30)
 @given(IMPRESSIONS, IMPRESSIONS)
-def test_the_tally_of_two_sets_is_the_sum_of_theirs(one: Impressions, other: Impressions) -> None:
+def test_the_tally_of_two_sets_is_the_sum_of_their_tallies(
+    one: Impressions, other: Impressions
+) -> None:
     apart = [(label, score, request + 100) for label, score, request in other]
     assert merge([counted(one), counted(apart)]) == counted(one + apart)
 
 
 @settings(deadline=None, max_examples=80)
 @given(IMPRESSIONS)
-def test_the_auc_is_within_its_bound_of_the_exact_one(impressions: Impressions) -> None:
+def test_the_auc_of_a_tally_is_within_its_bound_of_the_exact_auc(impressions: Impressions) -> None:
     labels, scores, _ = columns(impressions)
     found, error = auc(counted(impressions))
     exact = progressive.auc(labels, scores)
@@ -86,13 +88,13 @@ def test_the_auc_is_within_its_bound_of_the_exact_one(impressions: Impressions) 
         assert abs(found - exact) <= error + 1e-12
 
 
-def test_the_bound_is_reached_by_pairs_that_only_a_finer_bin_could_tell_apart() -> None:
+def test_the_auc_bound_is_reached_by_pairs_within_one_bin() -> None:
     labels, scores = np.array([0, 1], np.uint8), np.array([0.5, 0.5 + 1e-6])
     assert auc(tally(labels, scores, np.zeros(2, np.uint64))) == (0.5, 0.5)
     assert progressive.auc(labels, scores) == 1.0
 
 
-def test_the_bound_is_small_where_there_are_many_scores() -> None:
+def test_the_auc_bound_is_small_for_many_scores() -> None:
     dice = np.random.default_rng(7)
     logits = dice.normal(-2.0, 1.0, 50_000)
     scores = 1 / (1 + np.exp(-logits))
@@ -104,7 +106,9 @@ def test_the_bound_is_small_where_there_are_many_scores() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(IMPRESSIONS)
-def test_the_other_figures_are_those_of_progressive_validation(impressions: Impressions) -> None:
+def test_the_other_metrics_of_a_tally_equal_progressive_validation(
+    impressions: Impressions,
+) -> None:
     labels, scores, requests = columns(impressions)
     found = counted(impressions)
     assert found.impressions == len(impressions)
@@ -123,7 +127,7 @@ def test_the_other_figures_are_those_of_progressive_validation(impressions: Impr
     assert found.distance_sum / UNIT == pytest.approx(float(np.abs(differences).sum()), abs=1e-7)
 
 
-def test_bins_rise_with_the_score_and_have_the_width_they_claim() -> None:
+def test_bins_increase_with_the_score_and_have_the_documented_width() -> None:
     scores = np.linspace(0.0, 1.0, 10_001)
     places = bins(scores)
     assert (np.diff(places) >= 0).all()
@@ -134,13 +138,13 @@ def test_bins_rise_with_the_score_and_have_the_width_they_claim() -> None:
 
 
 def scores_around(logit: float, count: int = 20_000) -> Tally:
-    """Scores that lie around one logit."""
+    """Scores around one logit."""
     logits = np.random.default_rng(3).normal(logit, 1.0, count)
     scores = 1 / (1 + np.exp(-logits))
     return tally(np.zeros(count, np.uint8), scores, np.arange(count, dtype=np.uint64))
 
 
-def test_drift_of_scores_is_nothing_while_they_stay_and_grows_as_they_move() -> None:
+def test_score_drift_is_zero_for_equal_scores_and_grows_with_their_distance() -> None:
     before = scores_around(-2.0)
     drifts = [score_drift(scores_around(-2.0 + shift), before) for shift in (0.0, 0.2, 0.5, 1.0)]
     assert drifts[0] == pytest.approx(0.0, abs=1e-9)
@@ -150,7 +154,7 @@ def test_drift_of_scores_is_nothing_while_they_stay_and_grows_as_they_move() -> 
     assert math.isnan(score_drift(Tally(), before))
 
 
-def test_drift_of_values_sees_those_that_come_and_those_that_go() -> None:
+def test_value_drift_detects_new_and_missing_values() -> None:
     before = {"phone": 500, "desktop": 500}
     assert value_drift({"phone": 50, "desktop": 50}, before) == pytest.approx(0.0, abs=1e-9)
     moved = value_drift({"phone": 900, "desktop": 100}, before)

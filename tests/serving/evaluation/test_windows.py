@@ -1,4 +1,4 @@
-"""What is published: the figures of the right minutes, bounded, and null where undefined."""
+"""Published windows: the right minutes, bounded slices, and null for undefined metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MINUTE_MS = 60_000
 
 
 def evaluated(minutes: int, seed: int = 11, requests: int = 30) -> Evaluator:
-    """An evaluation of so many minutes."""
+    """Return an evaluation of some minutes."""
     evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(traffic(seed, minutes, requests), seed)):
         evaluation.fold(offset, message)
@@ -41,12 +41,12 @@ def evaluated(minutes: int, seed: int = 11, requests: int = 30) -> Evaluator:
 
 
 def only(found: list[WindowMetrics], **these: object) -> WindowMetrics:
-    """The one that has all these."""
+    """Return the only metrics with these attributes."""
     [one] = [each for each in found if all(getattr(each, k) == v for k, v in these.items())]
     return one
 
 
-def test_figures_of_the_learner_are_those_of_the_batch_report() -> None:
+def test_the_learners_metrics_equal_those_of_the_batch_report() -> None:
     made = traffic(11, 6, 60)
     evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, 11)):
@@ -69,7 +69,7 @@ def test_figures_of_the_learner_are_those_of_the_batch_report() -> None:
     assert hour.ctr_predicted == pytest.approx(outcomes.scores.mean())
 
 
-def test_a_settled_window_ends_before_minutes_that_await_clicks_and_an_open_one_with_them() -> None:
+def test_a_settled_window_ends_before_the_minutes_that_wait_for_clicks() -> None:
     evaluation = evaluated(8)
     found = figures(evaluation, "news", Windows(lengths_ms=(MINUTE_MS, 3 * MINUTE_MS)))
     last = max(evaluation.open)
@@ -86,7 +86,7 @@ def test_a_settled_window_ends_before_minutes_that_await_clicks_and_an_open_one_
     assert settled.begin_ms > BEGIN_MS
 
 
-def test_slices_are_bounded_and_the_rest_is_one_of_them() -> None:
+def test_slices_are_bounded_and_rare_values_share_one() -> None:
     found = figures(evaluated(6), "news", Windows(most_values=2))
     hour = [e for e in found if e.alias == LEARNED and e.window == "1h" and e.until == OPEN]
     names = {each.slice for each in hour}
@@ -97,7 +97,7 @@ def test_slices_are_bounded_and_the_rest_is_one_of_them() -> None:
     assert sum(each.clicks for each in parts) == only(hour, slice="all").clicks
 
 
-def test_coverage_is_told_both_ways() -> None:
+def test_metrics_count_impressions_without_scores_and_scores_without_impressions() -> None:
     evaluation = evaluated(6)
     hour = only(
         figures(evaluation, "news", Windows()),
@@ -111,7 +111,7 @@ def test_coverage_is_told_both_ways() -> None:
     assert abs(hour.difference) <= hour.distance <= 1.0
 
 
-def test_drift_compares_a_window_with_the_one_before() -> None:
+def test_drift_compares_a_window_with_the_previous_one() -> None:
     evaluation = evaluated(8, requests=200)
     found = figures(evaluation, "news", Windows(lengths_ms=(2 * MINUTE_MS,)))
     settled = only(found, alias=LEARNED, until=SETTLED, slice="all")
@@ -122,7 +122,7 @@ def test_drift_compares_a_window_with_the_one_before() -> None:
     assert only(alone, alias=LEARNED, window="1h", slice="all").score_drift is None
 
 
-def test_what_is_published_survives_json_and_is_a_table_for_an_operator() -> None:
+def test_published_metrics_round_trip_json_and_render_as_a_table() -> None:
     found = figures(evaluated(6), "news", Windows())
     assert len({each.key for each in found}) == len(found)
     for each in found:
@@ -132,7 +132,7 @@ def test_what_is_published_survives_json_and_is_a_table_for_an_operator() -> Non
     assert table([]).row_count == 0
 
 
-def test_nothing_is_published_of_nothing_and_undefined_figures_are_null() -> None:
+def test_an_empty_evaluation_publishes_nothing_and_undefined_metrics_are_null() -> None:
     assert figures(Evaluator(RULES, SOURCES), "news", Windows()) == []
     assert total(Evaluator(RULES, SOURCES)).seen == {}
     made = traffic(2, 1, 1)

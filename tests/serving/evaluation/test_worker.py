@@ -1,4 +1,4 @@
-"""Workers on a real Kafka: whoever dies, and whoever takes over, totals are those of a recount."""
+"""Evaluation workers on a real Kafka: totals equal a recount after kills and takeovers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scene(kafka: str, fresh_name: Callable[[str], str], tmp_path: Path) -> Scene
 
 @pytest.fixture
 def workers() -> Iterator[list[Worker]]:
-    """Those started by a test: none outlives it."""
+    """The workers of a test; none outlives it."""
     started: list[Worker] = []
     yield started
     for each in started:
@@ -42,17 +42,17 @@ def workers() -> Iterator[list[Worker]]:
 
 
 def truth(made: Traffic) -> PaneSummary:
-    """A recount over everything that was written and not aborted."""
+    """A recount of all committed batches."""
     return recount(made.examples, made.scores, made.predictions)
 
 
 def shown(scene: Scene) -> int:
-    """Impressions that the table holds."""
+    """Impressions in the table."""
     return total(scene.table()).seen.get(WHOLE, (0, 0))[0]
 
 
 def write_until_noticed(scene: Scene, made: Traffic, begin: int, end: int, worker: Worker) -> None:
-    """Write batches, all but a few of which are waited for: whoever dies now is in the middle."""
+    """Write batches and wait for most of them, so that a kill comes in the middle."""
     before = shown(scene)
     for at in range(begin, end - A_FEW):
         scene.write(made.batches[at : at + 1])
@@ -62,7 +62,7 @@ def write_until_noticed(scene: Scene, made: Traffic, begin: int, end: int, worke
 
 
 def killed(scene: Scene, workers: list[Worker], made: Traffic, times: int) -> None:
-    """Kill a worker in the middle of the stream, so often; then let one come to the end."""
+    """Kill workers in the middle of the stream; then let one reach the end."""
     aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=scene.spec.fields)
     part = len(made.batches) // (times + 1)
     for number in range(times):
@@ -79,7 +79,7 @@ def killed(scene: Scene, workers: list[Worker], made: Traffic, times: int) -> No
     assert scene.table().late == 0
 
 
-def test_a_worker_that_was_killed_has_counted_everything_once_and_publishes_it(
+def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_once(
     scene: Scene, workers: list[Worker], capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = traffic(SEED, minutes=9, requests_per_minute=20, fields=scene.spec.fields)
@@ -107,7 +107,7 @@ def test_a_worker_that_was_killed_has_counted_everything_once_and_publishes_it(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_killed_twice_a_worker_has_counted_everything_once(
+def test_an_evaluation_worker_killed_twice_counts_everything_once(
     scene: Scene, workers: list[Worker]
 ) -> None:
     made = traffic(SEED, minutes=18, requests_per_minute=100, fields=scene.spec.fields)
@@ -117,7 +117,7 @@ def test_killed_twice_a_worker_has_counted_everything_once(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_workers_that_take_over_from_each_other_count_everything_once(
+def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
     scene: Scene, workers: list[Worker]
 ) -> None:
     made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=scene.spec.fields)

@@ -1,4 +1,4 @@
-"""Impressions are scored once each, whatever transactions and partitions do."""
+"""Impressions are scored once each, across aborts, crashes and rebalances."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INPUT = Source("impressions", 0)
 
 
 class World:
-    """A reader with records, transactions, and a model that has learned something."""
+    """A reader with records, transactions, and a trained model."""
 
     def __init__(self) -> None:
         store = memory_store(news())
@@ -37,7 +37,7 @@ class World:
         self.scoring = self.begin()
 
     def begin(self) -> StreamScorer:
-        """A process, where another was."""
+        """A process that replaces another."""
         return StreamScorer(
             reader=self.reader,
             transactions=self.transactions,
@@ -69,7 +69,7 @@ def impression(name: str, **fields: object) -> bytes:
     return msgspec.json.encode({"impression_id": name, "timestamp_ms": NOW_MS, **fields})
 
 
-def test_scores_are_those_that_a_request_would_get_and_say_where_they_come_from() -> None:
+def test_stream_scores_equal_those_of_requests_and_name_model_and_version() -> None:
     world = World()
     events: Sequence[dict[str, object]] = [
         {"article_id": "hot", "topics": ["a"], "price": 2.5, "colour": "red"},
@@ -90,7 +90,7 @@ def test_scores_are_those_that_a_request_would_get_and_say_where_they_come_from(
     assert world.scoring.figures.scored == 2
 
 
-def test_what_is_no_impression_goes_to_the_dead_letters_in_the_same_transaction() -> None:
+def test_invalid_impressions_go_to_the_dead_letters_in_the_same_transaction() -> None:
     world = World()
     tick = msgspec.json.encode({"timestamp_ms": NOW_MS})
     world.add(impression("i1"), b"{", tick, b'{"impression_id": "i2"}', impression("i3"))
@@ -107,7 +107,7 @@ def test_what_is_no_impression_goes_to_the_dead_letters_in_the_same_transaction(
     assert world.transactions.offsets[INPUT] == Committed(5, "id-of-impressions")
 
 
-def test_after_an_abort_and_after_a_kill_it_goes_on_where_the_last_transaction_ended() -> None:
+def test_scoring_continues_at_the_last_commit_after_an_abort_and_after_a_kill() -> None:
     world = World()
     world.reader.largest_poll = 2
     world.add(*(impression(f"i{each}") for each in range(7)))
@@ -127,7 +127,7 @@ def test_after_an_abort_and_after_a_kill_it_goes_on_where_the_last_transaction_e
     assert killed + again.figures.scored == 7
 
 
-def test_a_topic_that_was_made_again_begins_at_its_beginning_and_what_is_gone_is_counted() -> None:
+def test_a_recreated_topic_is_scored_from_its_start_and_removed_impressions_are_counted() -> None:
     world = World()
     world.add(*(impression(f"i{each}") for each in range(5)))
     world.transactions.offsets[INPUT] = Committed(3, "id-of-another")

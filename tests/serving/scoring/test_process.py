@@ -1,4 +1,4 @@
-"""`headrace serving score` with a real Kafka, killed while it works: every impression, once."""
+"""`headrace serving score` with a real Kafka: kills, and every impression once."""
 
 import json
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from tests.serving.scenery import NOW_MS, eventually, news
 from tests.serving.snapshots import learned, snapshot_of
 
 IMPRESSIONS = 12_000
-"""Some polls' worth: the kill comes between them, or in a transaction."""
+"""Several polls: the kill comes between them, or in a transaction."""
 PARTITIONS = 2
 
 
 @pytest.mark.timeout(300)
-def test_every_impression_is_scored_exactly_once_by_processes_that_are_killed(
+def test_scorers_that_are_killed_score_every_impression_exactly_once(
     kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     settings = KafkaSettings(kafka)
@@ -58,7 +58,7 @@ def test_every_impression_is_scored_exactly_once_by_processes_that_are_killed(
 
 
 def produce(settings: KafkaSettings, topic: str, first: int, end: int) -> None:
-    """Impressions, and a message that is none."""
+    """Impressions, and an invalid message."""
     writer = KafkaWriter(settings)
     for i in range(first, end):
         event = {"impression_id": f"i{i}", "timestamp_ms": NOW_MS, "article_id": f"a{i % 50}"}

@@ -1,4 +1,4 @@
-"""A server of several processes, as its user runs it: killed in part, and in whole."""
+"""A server of several processes, run as a command: parts of it or all of it are killed."""
 
 import contextlib
 import re
@@ -38,7 +38,7 @@ ASKED: dict[str, Any] = {"candidates": [{"article_id": each} for each in ARTICLE
 
 
 class Asking:
-    """Requests from several threads, as long as this lasts."""
+    """Requests from several threads within the context."""
 
     def __init__(self, url: str) -> None:
         self._url, self._ended = url, threading.Event()
@@ -58,7 +58,7 @@ class Asking:
             each.join(30)
 
     def more(self) -> None:
-        """Wait until some more requests were answered."""
+        """Wait until more requests were answered."""
         before = self.answered
         eventually(lambda: self.answered > before + 20)
 
@@ -92,19 +92,19 @@ def folder_of(served: Running) -> Path:
 
 
 def kill(served: Running, member: str, number: signal.Signals = signal.SIGKILL) -> int:
-    """Send a signal to who is `member` now; return its process id."""
+    """Send a signal to the current process `member`; return its id."""
     *_, pid = re.findall(rf"{member} is process (\d+)", served.output)
     psutil.Process(int(pid)).send_signal(number)
     return int(pid)
 
 
 def again(served: Running, member: str, pid: int) -> None:
-    """Wait until another process is `member`."""
+    """Wait until `member` is another process."""
     eventually(lambda: re.findall(rf"{member} is process (\d+)", served.output)[-1] != str(pid), 30)
 
 
 @pytest.mark.timeout(180)
-def test_workers_answer_as_one_process_does_and_whoever_is_killed_is_missed_by_nobody(
+def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
     valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     name = fresh_name("shared")
@@ -156,7 +156,7 @@ def test_workers_answer_as_one_process_does_and_whoever_is_killed_is_missed_by_n
 
 
 def _learn(pusher: Pusher, spec: ModelSpec) -> None:
-    """Push some thousand rows, some of which are asked for."""
+    """Push a few thousand rows, some of which requests read."""
     random = np.random.default_rng(pusher.offset)
     pusher.push(gains_of_ids(np.unique(random.integers(1, 2**63, 4000, np.uint64)), 0.5))
     for each in ARTICLES[:5]:
@@ -164,12 +164,12 @@ def _learn(pusher: Pusher, spec: ModelSpec) -> None:
 
 
 def _caught_up(url: str, name: str, pusher: Pusher) -> None:
-    """Wait until a server has all that was pushed."""
+    """Wait until a server has all pushed rows."""
     eventually(lambda: predicted(url, name)["version"] >= BUCKETS * pusher.offset)
 
 
 def _lose_the_follower(served: Running, url: str, name: str, asking: Asking) -> None:
-    """Kill the follower, and let nobody start another until answers have become stale."""
+    """Kill the follower, and prevent a restart until answers have become stale."""
     lost = len(asking.lost)
     served.process.send_signal(signal.SIGSTOP)
     try:
@@ -185,7 +185,7 @@ def _lose_the_follower(served: Running, url: str, name: str, asking: Asking) -> 
 
 
 def free_ports(count: int) -> int:
-    """Return the first of so many ports in a row that nobody has."""
+    """Return the first of several consecutive free ports."""
     while True:
         first = free_port()
         if all(take_port(first + each) for each in range(1, count)):
@@ -202,7 +202,7 @@ def two_workers(tmp_path: Path, *more: str) -> Iterator[Running]:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-def test_a_snapshot_is_shared_too_and_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
+def test_workers_share_a_snapshot_and_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     first = free_ports(3)
     ports = ("--metrics-port", str(first))
     with two_workers(tmp_path, "--alias", "production=frozen", *ports) as served:
@@ -222,7 +222,7 @@ def test_a_snapshot_is_shared_too_and_nothing_outlives_a_killed_parent(tmp_path:
     assert not folder.exists()
 
 
-def test_what_several_workers_cannot_do_is_refused(
+def test_settings_that_several_workers_cannot_serve_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshot_of(learned(news()), tmp_path)

@@ -1,4 +1,4 @@
-"""Aliases of several processes: one switches, all see it, and of two who switch one is told."""
+"""Aliases of several processes: all see a switch, and one of two concurrent switches fails."""
 
 from collections.abc import Iterator
 from contextlib import closing

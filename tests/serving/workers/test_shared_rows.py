@@ -1,4 +1,4 @@
-"""A table that one process keeps and others read, while it grows, moves and is left behind."""
+"""A table that one process updates and others read, while it grows, moves and is replaced."""
 
 import multiprocessing
 import signal
@@ -86,7 +86,7 @@ def same(one: RowTable, other: RowTable) -> bool:
     return len(one) == len(other) and one.everything().checksum() == rows.checksum()
 
 
-def test_workers_change_over_to_a_table_that_grew_and_the_one_before_is_given_back(
+def test_workers_switch_to_a_larger_table_and_the_memory_of_the_old_one_is_freed(
     tmp_path: Path,
 ) -> None:
     store = memory_store(news())
@@ -109,7 +109,7 @@ def test_workers_change_over_to_a_table_that_grew_and_the_one_before_is_given_ba
     assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
 
 
-def test_rows_are_seen_as_they_are_folded_without_being_told_of(tmp_path: Path) -> None:
+def test_workers_see_folded_rows_without_a_new_message(tmp_path: Path) -> None:
     store = memory_store(news())
     ids, pusher, side = ids_of(3, 100), Pusher(store), kept(tmp_path, store)
     pusher.push(gains_of_ids(ids, 1.0))
@@ -119,7 +119,7 @@ def test_rows_are_seen_as_they_are_folded_without_being_told_of(tmp_path: Path) 
     assert (worker.columns.values[: len(worker), 0] == 2.0).all()
 
 
-def test_a_follower_that_comes_back_leaves_what_there_was_until_it_has_all(
+def test_a_restarted_follower_leaves_the_old_rows_until_its_own_are_complete(
     tmp_path: Path,
 ) -> None:
     inner = memory_store(news())
@@ -149,7 +149,7 @@ def test_a_follower_that_comes_back_leaves_what_there_was_until_it_has_all(
     assert [each.name for each in tmp_path.glob("news.rows.*")] == [side.files.newest]
 
 
-def test_a_thread_that_dies_is_noticed() -> None:
+def test_the_follower_process_notices_a_thread_that_dies() -> None:
     def die() -> None:
         raise ZeroDivisionError("one over zero")
 
@@ -160,7 +160,7 @@ def test_a_thread_that_dies_is_noticed() -> None:
         assert [str(each) for each in died] == ["one over zero"]
 
 
-def test_what_troubles_a_model_fits_its_board_in_any_language(tmp_path: Path) -> None:
+def test_a_long_error_of_a_model_fits_its_mailbox_in_any_language(tmp_path: Path) -> None:
     side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
     side.follower.failure = StoreError("\N{RACING CAR}" * 9_000)
     side.follower.standing = replace(side.follower.standing, trouble="\N{RACING CAR}" * 9_000)
@@ -168,7 +168,7 @@ def test_what_troubles_a_model_fits_its_board_in_any_language(tmp_path: Path) ->
     assert str(worker.failure) == worker.standing.trouble == "\N{RACING CAR}" * 800
 
 
-def test_why_there_is_nothing_to_answer_from_is_told(tmp_path: Path) -> None:
+def test_workers_get_the_error_that_prevents_answers(tmp_path: Path) -> None:
     side, worker = kept(tmp_path, memory_store(news())), shared(tmp_path)
     side.follower.failure = StoreError("bucket 1 is empty")
     side.publisher.stood(side.follower)
@@ -176,7 +176,7 @@ def test_why_there_is_nothing_to_answer_from_is_told(tmp_path: Path) -> None:
     assert worker.freshness() == FreshnessSummary(None, None, 0)
 
 
-def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they_are(
+def test_a_table_beyond_the_shared_memory_is_refused_and_the_rows_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = memory_store(news())
@@ -194,7 +194,7 @@ def test_a_table_for_which_there_is_no_room_is_refused_and_the_rows_stay_as_they
     assert len(table_of(worker)) > 5000
 
 
-def test_files_that_are_not_full_yet_are_not_promised_twice(tmp_path: Path) -> None:
+def test_the_unwritten_part_of_shared_files_is_not_counted_as_free(tmp_path: Path) -> None:
     before = memory_file._room(tmp_path)
     memory = SharedFiles(tmp_path, "news.rows")(64 << 20)
     assert before - memory_file._room(tmp_path) >= 60 << 20
@@ -211,7 +211,7 @@ def _read(folder: Path, channel: Connection) -> None:
     table.add(gains_of_ids(table.ids[:1], 1.0))
 
 
-def test_another_process_reads_the_rows_and_is_ended_if_it_writes_any(tmp_path: Path) -> None:
+def test_another_process_reads_shared_rows_and_is_killed_if_it_writes(tmp_path: Path) -> None:
     store = memory_store(news())
     side = kept(tmp_path, store)
     Pusher(store).push(gains_of_ids(ids_of(7, 2000), 1.5))
@@ -231,7 +231,7 @@ def test_another_process_reads_the_rows_and_is_ended_if_it_writes_any(tmp_path: 
     assert (mine.everything().shows == 1).all()
 
 
-def test_memory_is_that_of_the_file(tmp_path: Path) -> None:
+def test_a_read_table_shares_the_memory_of_its_file(tmp_path: Path) -> None:
     files = SharedFiles(tmp_path, "news.rows")
     written = files(4096)
     read = read_file(tmp_path / files.newest)
@@ -241,4 +241,4 @@ def test_memory_is_that_of_the_file(tmp_path: Path) -> None:
     assert (tmp_path / files.newest).exists()
     files(4096)
     files.keep()
-    assert read[10] == 7  # as long as somebody has it
+    assert read[10] == 7  # mapped memory outlives its file

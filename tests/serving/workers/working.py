@@ -1,4 +1,4 @@
-"""What the members of a crew do in tests, where a process that begins has little to import."""
+"""Work for managed processes in tests. It imports little, so that processes start fast."""
 
 import os
 import signal

@@ -1,6 +1,4 @@
-"""Whatever dies, and at whatever write: every message is folded once, and the totals are those of
-a recount.
-"""
+"""The evaluator: totals equal a recount, also after a crash at any write."""
 
 from __future__ import annotations
 
@@ -38,12 +36,12 @@ MINUTE_MS = 60_000
 
 
 def truth(made: Traffic) -> PaneSummary:
-    """What must come out in the end."""
+    """The expected totals."""
     return recount(made.examples, made.scores, made.predictions)
 
 
 def apply(table: dict[str, bytes], writes: list[TableWrite]) -> None:
-    """Change the table as Kafka's changelog would."""
+    """Apply writes to the table like Kafka's changelog."""
     for key, value in writes:
         if value is None:
             table.pop(key, None)
@@ -52,7 +50,7 @@ def apply(table: dict[str, bytes], writes: list[TableWrite]) -> None:
 
 
 def started(rules: EvaluationRules, table: dict[str, bytes]) -> Evaluator:
-    """An evaluation that goes on from a table."""
+    """An evaluation restored from a table."""
     evaluation = Evaluator(rules, SOURCES)
     evaluation.restore(table.items())
     return evaluation
@@ -60,7 +58,7 @@ def started(rules: EvaluationRules, table: dict[str, bytes]) -> Evaluator:
 
 @settings(deadline=None, max_examples=12)
 @given(st.integers(0, 1 << 30))
-def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
+def test_the_totals_and_slices_of_an_evaluation_equal_a_recount(seed: int) -> None:
     made = traffic(seed, minutes=6, requests_per_minute=4)
     evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, seed)):
@@ -72,7 +70,7 @@ def test_totals_and_slices_are_those_of_a_recount(seed: int) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 1 << 30), st.booleans())
-def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
+def test_a_crash_at_any_write_of_the_table_loses_and_repeats_nothing(
     seed: int, forgetful: bool
 ) -> None:
     dice = random.Random(seed)
@@ -105,7 +103,7 @@ def test_a_crash_at_any_write_loses_nothing_and_counts_nothing_twice(
     assert whole(total(undisturbed)) == whole(truth(made))
 
 
-def test_the_table_forgets_what_no_window_needs() -> None:
+def test_the_table_drops_minutes_that_no_window_needs() -> None:
     made = traffic(1, minutes=30)
     evaluation = Evaluator(FORGETFUL, SOURCES)
     table: dict[str, bytes] = {}
@@ -119,7 +117,7 @@ def test_the_table_forgets_what_no_window_needs() -> None:
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 1 << 30))
-def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
+def test_the_totals_do_not_depend_on_the_interleaving_of_sources(seed: int) -> None:
     made = traffic(seed, minutes=5, requests_per_minute=3)
     left = {
         source: [i for i, (s, _) in enumerate(made.batches) if s == source] for source in SOURCES
@@ -135,7 +133,7 @@ def test_sources_may_come_in_any_order_between_each_other(seed: int) -> None:
     assert evaluation.late == 0
 
 
-def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
+def test_a_sample_has_complete_requests_and_its_rate() -> None:
     made = traffic(3, minutes=3, requests_per_minute=300)
     evaluation = Evaluator(RULES, SOURCES)
     for offset, message in enumerate(messages(made, 3, sample=0.25)):
@@ -151,7 +149,7 @@ def test_a_sample_is_of_whole_requests_and_says_its_rate() -> None:
         assert covered == pytest.approx(theirs, abs=0.06), alias
 
 
-def test_open_minutes_are_summed_in_turns_when_there_is_no_time_for_all() -> None:
+def test_open_minutes_are_summarized_in_turns_when_time_is_short() -> None:
     rules = replace(RULES, wait_ms=600_000)
     before, more = (messages(traffic(seed, minutes=5), seed) for seed in (6, 7))
     evaluation, exact = Evaluator(rules, SOURCES), Evaluator(rules, SOURCES)
@@ -178,7 +176,7 @@ def heartbeat(now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> byt
     return pack(EvaluationRows(now_ms=now_ms, standings=standings))
 
 
-def test_a_source_at_its_end_goes_on_as_wall_time_does_and_not_while_nobody_looks() -> None:
+def test_a_source_at_its_end_advances_with_the_wall_clock_only_during_evaluation() -> None:
     evaluation = Evaluator(RULES, ["a", "b"])
     evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False), "b": (BEGIN_MS, True)}))
     evaluation.fold(1, heartbeat(1_004_000, {"a": (BEGIN_MS + 50_000, False)}))
@@ -189,7 +187,7 @@ def test_a_source_at_its_end_goes_on_as_wall_time_does_and_not_while_nobody_look
     assert evaluation.reached_ms() == BEGIN_MS, "it may have any time left: it is read again"
 
 
-def test_a_source_that_never_had_anything_begins_where_the_first_one_did() -> None:
+def test_an_empty_source_starts_at_the_first_event_time_of_any_source() -> None:
     evaluation = Evaluator(RULES, ["a", "b"])
     evaluation.fold(0, heartbeat(1_000_000, {"a": (BEGIN_MS, False)}))
     assert evaluation.reached_ms() is None
@@ -198,7 +196,7 @@ def test_a_source_that_never_had_anything_begins_where_the_first_one_did() -> No
     assert evaluation.reached_ms() == BEGIN_MS + 2_000
 
 
-def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> None:
+def test_rows_of_a_closed_minute_count_as_late_and_change_no_totals() -> None:
     made = traffic(5, minutes=8)
     log = messages(made, 5)
     evaluation = Evaluator(RULES, SOURCES)
@@ -217,7 +215,7 @@ def test_rows_of_a_closed_minute_are_counted_as_late_and_change_nothing() -> Non
     assert unpack(table[f"rows/{len(log):020d}"]).late == count
 
 
-def test_rows_of_another_format_are_refused_by_name() -> None:
+def test_evaluation_rows_of_another_format_are_refused() -> None:
     evaluation = Evaluator(RULES, SOURCES)
     with pytest.raises(UnreadableRows, match="expected format 1, got 9"):
         evaluation.fold(0, pack(EvaluationRows(format=9)))

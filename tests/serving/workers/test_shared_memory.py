@@ -1,4 +1,4 @@
-"""The folder of a server: there as long as it is, and removed by the next if it was killed."""
+"""The shared folder: it exists as long as its server, or until the next server starts."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ def _hold(place: Path, channel: Connection) -> None:
         channel.recv()
 
 
-def test_a_folder_is_removed_at_the_end_and_those_of_others_stay(tmp_path: Path) -> None:
+def test_a_shared_folder_is_removed_at_the_end_and_other_folders_stay(tmp_path: Path) -> None:
     with shared_folder(tmp_path) as one:
         with shared_folder(tmp_path) as other:
             assert one.is_dir() and other.is_dir()
@@ -26,7 +26,7 @@ def test_a_folder_is_removed_at_the_end_and_those_of_others_stay(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_server_is_removed_by_the_next_server(tmp_path: Path) -> None:
     ours, theirs = multiprocessing.Pipe()
     holder = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path, theirs))
     holder.start()
@@ -42,7 +42,7 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> Non
         assert list(tmp_path.iterdir()) == [folder]
 
 
-def test_a_folder_that_is_just_being_made_is_left_alone_for_a_minute(tmp_path: Path) -> None:
+def test_a_shared_folder_under_creation_is_kept_for_a_minute(tmp_path: Path) -> None:
     young = tmp_path / "headrace-serving-young"
     young.mkdir()
     remove_left(tmp_path)
@@ -53,5 +53,5 @@ def test_a_folder_that_is_just_being_made_is_left_alone_for_a_minute(tmp_path: P
     assert not young.exists()
 
 
-def test_shared_memory_is_where_one_may_write() -> None:
+def test_shared_memory_is_in_a_writable_folder() -> None:
     assert os.access(shared_place(), os.W_OK)

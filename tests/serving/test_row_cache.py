@@ -1,4 +1,4 @@
-"""Who holds some of the rows answers as one who holds all of them, or says that it did not."""
+"""The row cache: it answers like a full replica, or counts the rows that it lacked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NONE = np.zeros(0, np.uint64)
 
 
 class Looking(Fallible):
-    """A store whose rows, too, may be away, or come late; it counts how often it is asked."""
+    """A store whose rows may be missing or late. It counts the lookups."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -105,7 +105,7 @@ def predictor() -> Predictor:
 
 
 def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generator) -> None:
-    """Gains for most of the rows that some request would read, its statistics among them."""
+    """Gains for most of the rows that a request would read, including statistics."""
     features = asked_of(dice).encode(predictor()._encoder, NOW_MS)
     asked, times = bounded._asked, np.full(20, NOW_MS, np.int64)
     for ids in (
@@ -119,7 +119,7 @@ def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generat
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_with_time_enough_it_scores_as_a_full_replica_does(seed: int) -> None:
+def test_a_row_cache_with_enough_time_scores_like_a_full_replica(seed: int) -> None:
     dice, store = np.random.default_rng(seed), memory_store(news())
     bounded, counts = bounded_of(store)
     pusher, scorer = Pusher(store), predictor()
@@ -149,7 +149,7 @@ def store_version(store: Any) -> int:
     return sum(polled.version for polled in store.poll(dict.fromkeys(buckets, 0), 1))
 
 
-def test_rows_of_a_shard_that_is_away_are_taken_as_unlearned_and_counted_and_said() -> None:
+def test_rows_of_an_unreachable_shard_are_scored_with_initial_values_and_counted() -> None:
     store = Looking(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
     settings = replace(SETTINGS, bounds=GENEROUS)
@@ -166,22 +166,22 @@ def test_rows_of_a_shard_that_is_away_are_taken_as_unlearned_and_counted_and_sai
         pusher.push(gains_of_ids(np.arange(5, dtype=np.uint64), -1.0))
         store.away = {0, 1}
         eventually(lambda: answered()["state"] == "unreachable")
-        known = answered()  # what is here is answered from all the same
+        known = answered()  # cached rows still answer
         assert "defaulted_rows" not in known
-        unknown = answered(context={"user_id": "nobody yet"})
+        unknown = answered(context={"user_id": "unknown"})
         assert unknown["defaulted_rows"] > 0
         text = client.get("/metrics").text
         tensors = [{"name": "user_id", "datatype": "BYTES", "shape": [1], "data": ["another"]}]
         said = client.post("/v2/models/news/infer", json={"inputs": tensors}).json()
         assert said["parameters"]["defaulted_rows"] > 0
         store.away = set()
-        eventually(lambda: "defaulted_rows" not in answered(context={"user_id": "nobody yet"}))
+        eventually(lambda: "defaulted_rows" not in answered(context={"user_id": "unknown"}))
     counts = [each for each in text.splitlines() if each.startswith("headrace_server_rows_read")]
     defaulted = [each for each in counts if 'outcome="defaulted"' in each and "_total" in each]
     assert defaulted and float(defaulted[0].split()[-1]) == unknown["defaulted_rows"]
 
 
-def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_time() -> None:
+def test_a_request_waits_until_the_deadline_and_late_rows_serve_the_next_request() -> None:
     store = Looking(memory_store(news()))
     bounded, counts = bounded_of(store, CacheBounds(LEAST_ROWS, miss_deadline_ms=1))
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
@@ -208,7 +208,7 @@ def test_nobody_waits_beyond_the_deadline_and_what_came_late_is_there_the_next_t
         bounded.stop()
 
 
-def test_who_waited_for_its_turn_for_as_long_waits_for_no_row_and_the_next_one_has_it() -> None:
+def test_a_request_that_queued_past_its_deadline_does_not_wait_for_rows() -> None:
     bounded, counts = bounded_of(Looking(memory_store(news())), CacheBounds(LEAST_ROWS, 60_000))
     scorer, asked = predictor(), asked_of(np.random.default_rng(0))
     bounded.start()
@@ -231,7 +231,7 @@ def hot(store: Any, always: Any = NONE, most_rows: int = LEAST_ROWS) -> RowCache
 
 
 def delete(store: MemoryStore, ids: Any) -> None:
-    """What a keeper does with rows that are due: one bucket's."""
+    """Fold the due rows of one bucket, as a keeper does."""
     bucket = int(store.shape().bucket_of(ids)[0])
     store.claim(bucket, "keeper", 1_000)
     [head] = store.poll({bucket: 0}, 1_000)
@@ -248,7 +248,7 @@ def some_ids(first: int, count: int) -> Any:
     return (numbers << np.uint64(10)) | (numbers << np.uint64(62))
 
 
-def test_rows_that_were_read_stay_when_others_have_to_go() -> None:
+def test_eviction_from_the_row_cache_keeps_rows_that_were_read() -> None:
     always = some_ids(1_000_000, 3)
     rows = hot(memory_store(news()), always)
     first = some_ids(0, 400)
@@ -267,7 +267,7 @@ def test_rows_that_were_read_stay_when_others_have_to_go() -> None:
     assert rows.table.columns.ids.shape[0] < 1.1 * LEAST_ROWS  # never grown
 
 
-def test_rows_of_a_history_that_is_no_more_go_when_the_new_one_was_read() -> None:
+def test_cached_rows_of_a_broken_history_are_evicted_once_the_new_one_is_read() -> None:
     store, ids = Looking(memory_store(news())), some_ids(1, 8)
     always = ids[:2]
     Pusher(store).push(gains_of_ids(ids, -1.0))  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ def test_rows_of_a_history_that_is_no_more_go_when_the_new_one_was_read() -> Non
     assert found == [1.0, 0.0] * 4
 
 
-def test_deletions_and_gains_reach_the_rows_that_are_here_and_no_others() -> None:
+def test_deletions_and_gains_change_cached_rows_only() -> None:
     store = memory_store(news())
     pusher, rows = Pusher(store), hot(store)
     ids = some_ids(1, 8)

@@ -1,4 +1,4 @@
-"""Requests of one candidate that come together are scored by one call, as they would be alone."""
+"""Micro-batching: requests of one candidate share a call, with the scores they get alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def learned() -> Serving:
-    serving, pusher = complete(limits=RequestLimits(waiting_ms=60_000))  # however slow the machine
+    serving, pusher = complete(limits=RequestLimits(waiting_ms=60_000))  # even on a slow machine
     for article in range(4):
         pusher.push(gains_of_article(serving.spec, article, 1.5 - article))
     serving.follow()
@@ -61,7 +61,7 @@ _DEMANDS = st.fixed_dictionaries(
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """Requests of one candidate mostly; some that are refused, of more, or to rank."""
+    """Mostly requests of one candidate; some with more, some invalid, some rankings."""
     count = draw(st.sampled_from([1, 1, 1, 1, 0, 3]))
     rows = [{**draw(_ROWS), "impression_id": f"i{i}"} for i in range(count)]
     verb = draw(st.sampled_from(["predict", "predict", "rank"]))
@@ -87,7 +87,7 @@ def answers(serving: Serving, asked: Sequence[bytes], *, together: bool) -> list
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(requests(), min_size=1, max_size=9))
-def test_each_is_told_what_it_would_be_alone(asked: list[bytes]) -> None:
+def test_requests_in_a_micro_batch_get_the_answers_that_they_get_alone(asked: list[bytes]) -> None:
     assert answers(SERVING, asked, together=True) == answers(SERVING, asked, together=False)
 
 
@@ -96,7 +96,9 @@ def of(article: object) -> bytes:
     return posted("/v1/models/news:predict", json.dumps({"candidates": [row]}).encode())
 
 
-def test_one_call_scores_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_is_scored_by_a_single_call_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     serving, counts = learned(), []
     predict = serving.model.predict
 
@@ -111,7 +113,7 @@ def test_one_call_scores_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts == [6, 1, 1, 1]
 
 
-def test_all_are_answered_from_the_newest_rows_that_any_of_them_found() -> None:
+def test_a_micro_batch_is_scored_from_its_newest_rows() -> None:
     read: list[object] = []
 
     class Noting:
@@ -132,7 +134,9 @@ def test_all_are_answered_from_the_newest_rows_that_any_of_them_found() -> None:
     assert read == ["newest"]
 
 
-def test_who_cannot_be_scored_spoils_nobody_elses_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_request_does_not_affect_the_rest_of_its_micro_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     serving = learned()
     expected = answers(serving, [of(i) for i in range(4)], together=False)
     predict = serving.predictor.predict

@@ -1,4 +1,4 @@
-"""A feeder on lists: whatever is refused, lost or begun again, each batch is written once."""
+"""A feeder on lists: each batch is written once, across aborts, rebalances and crashes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ROWS = Source("rows", 0)
 
 
 def fields() -> FieldSet:
-    """Those of the made-up traffic."""
+    """The fields of the synthetic traffic."""
     text = '[examples]\nslice_by = ["device"]\n[fields.device]\nnumber = 1\ntransform = "id"\n'
     where = SpecText("news.toml", text)
     return parse_fields(where.tables(), where)
 
 
 class Scene:
-    """Topics as lists, and feeders of them."""
+    """Topics as lists, and their feeders."""
 
     def __init__(self, seed: int = 4, minutes: int = 4) -> None:
         self.fields = fields()
@@ -52,7 +52,7 @@ class Scene:
         for name, batch in self.traffic.batches:
             held = records[self._source(name)]
             for value in self._values(batch):
-                # a marker of a transaction lies between any two
+                # offsets in steps of two: a transaction's marker is between any two records
                 held.append(Record(self._source(name), 2 * len(held), 0, value))
         self.reader = ListReader(records, largest_poll=3)
         self.transactions = ListTransactions()
@@ -60,7 +60,7 @@ class Scene:
         self.feeder = self.another()
 
     def another(self) -> Feeder:
-        """A feeder that begins, such as after a crash."""
+        """Return a new feeder, as after a crash."""
         return Feeder(
             reader=self.reader,
             transactions=self.transactions,
@@ -74,13 +74,13 @@ class Scene:
         )
 
     def steps(self, count: int, step_ms: int = 100) -> None:
-        """Go on for a while."""
+        """Run some steps."""
         for _ in range(count):
             self.feeder.step(0.0)
             self.now_ms += step_ms
 
     def folded(self) -> PaneSummary:
-        """What comes of everything that was written."""
+        """Return the totals of all written rows."""
         evaluation = Evaluator(EvaluationRules(fields=FIELDS, keep_ms=1 << 50), SOURCES)
         for offset, message in enumerate(self.transactions.written):
             assert message.target == ROWS
@@ -88,7 +88,7 @@ class Scene:
         return total(evaluation)
 
     def expected(self) -> PaneSummary:
-        """What must."""
+        """Return the expected totals."""
         made = self.traffic
         return recount(made.examples, made.scores, made.predictions)
 
@@ -105,7 +105,7 @@ class Scene:
         return Source(topic, int(partition))
 
 
-def test_everything_is_written_once_with_how_far_it_was_read() -> None:
+def test_the_feeder_writes_every_batch_once_with_its_offsets() -> None:
     scene = Scene()
     scene.steps(200)
     assert scene.folded() == scene.expected()
@@ -120,7 +120,7 @@ def standings(scene: Scene) -> dict[str, tuple[int | None, bool]]:
     return unpack(scene.transactions.written[-1].value).standings
 
 
-def test_messages_stay_small_and_the_idle_tell_the_time() -> None:
+def test_feeder_messages_stay_small_and_idle_feeders_send_heartbeats() -> None:
     scene = Scene()
     scene.steps(200)
     sizes = [len(unpack(each.value).shown) // 25 for each in scene.transactions.written]
@@ -133,7 +133,7 @@ def test_messages_stay_small_and_the_idle_tell_the_time() -> None:
 
 
 @pytest.mark.parametrize("at", range(0, 30, 3))
-def test_what_was_refused_is_read_again(at: int) -> None:
+def test_the_feeder_reads_batches_of_an_aborted_transaction_again(at: int) -> None:
     scene = Scene()
     scene.steps(at)
     scene.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
@@ -143,7 +143,7 @@ def test_what_was_refused_is_read_again(at: int) -> None:
     assert scene.folded() == scene.expected()
 
 
-def test_it_gives_up_when_nothing_can_be_written_for_long() -> None:
+def test_the_feeder_fails_after_a_long_time_without_a_write() -> None:
     scene = Scene()
     scene.transactions.failures = [KafkaUnreachable("gone")] * 1_000
     with pytest.raises(KafkaUnreachable, match="gone"):
@@ -152,7 +152,7 @@ def test_it_gives_up_when_nothing_can_be_written_for_long() -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 20, 2))
-def test_a_partition_that_goes_and_comes_back_is_counted_once(at: int) -> None:
+def test_a_partition_that_is_revoked_and_assigned_again_is_counted_once(at: int) -> None:
     scene = Scene()
     scene.steps(at)
     for source in scene.reader.records:
@@ -165,7 +165,7 @@ def test_a_partition_that_goes_and_comes_back_is_counted_once(at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 20, 3))
-def test_one_that_died_goes_on_where_its_last_transaction_ended(at: int) -> None:
+def test_a_restarted_feeder_continues_at_the_last_commit(at: int) -> None:
     scene = Scene()
     scene.steps(at)
     for source in scene.reader.records:
@@ -175,7 +175,7 @@ def test_one_that_died_goes_on_where_its_last_transaction_ended(at: int) -> None
     assert scene.folded() == scene.expected()
 
 
-def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_alone() -> None:
+def test_invalid_predictions_are_counted_and_those_of_other_models_ignored() -> None:
     scene = Scene()
     scene.steps(200)
     before, source = scene.folded(), Source("predictions", 0)
@@ -193,7 +193,7 @@ def test_predictions_that_cannot_be_read_are_counted_and_those_of_others_left_al
     assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
 
 
-def test_what_a_server_writes_is_what_evaluation_reads() -> None:
+def test_the_feeder_reads_the_messages_of_the_prediction_log() -> None:
     message = PredictionMessage(
         impression_id="i1",
         time=BEGIN_MS,
@@ -208,7 +208,7 @@ def test_what_a_server_writes_is_what_evaluation_reads() -> None:
     assert read == ServedPrediction("i1", "news", "champion", 0.25, BEGIN_MS, "r1")
 
 
-def test_a_model_asked_by_its_name_has_a_name_of_its_own_and_no_alias_passes_for_the_learner() -> (
+def test_predictions_by_model_name_and_by_an_alias_named_learned_stay_apart_from_the_learner() -> (
     None
 ):
     gathering = RowsBuilder(FIELDS, 1.0)
@@ -217,7 +217,7 @@ def test_a_model_asked_by_its_name_has_a_name_of_its_own_and_no_alias_passes_for
     assert gathering.take(0, {}).series == ["by-name", "champion", "learned-alias"]
 
 
-def test_examples_of_other_fields_stop_it_naming_where_they_are() -> None:
+def test_examples_of_other_fields_stop_the_feeder_with_their_position() -> None:
     scene = Scene()
     source = Source("examples", 1)
     scene.reader.append(source, b"no batch of examples")

@@ -1,4 +1,4 @@
-"""Processes that are started again when they die, and end with whoever started them."""
+"""Managed processes: restarted when they die, and ended with their parent."""
 
 import logging
 import multiprocessing
@@ -33,7 +33,7 @@ def pids(caplog: pytest.LogCaptureFixture) -> list[int]:
     return [int(each) for each in re.findall(r"one is process (\d+)", caplog.text)]
 
 
-def test_who_was_killed_is_started_again_and_all_end_when_told(
+def test_a_killed_worker_is_restarted_and_all_workers_end_on_sigterm(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -49,7 +49,9 @@ def test_who_was_killed_is_started_again_and_all_end_when_told(
 @pytest.mark.parametrize(
     ("which", "kind"), [("MissingBucket", MissingBucket), ("AddressTaken", ServingError)]
 )
-def test_who_cannot_work_at_all_says_why(which: str, kind: type[Exception]) -> None:
+def test_a_worker_that_cannot_start_raises_its_error_in_the_parent(
+    which: str, kind: type[Exception]
+) -> None:
     with (
         looked_after(ManagedProcess("one", partial(refuse, which))) as member,
         pytest.raises(kind, match=re.escape(str(error_of(which)))),
@@ -65,7 +67,7 @@ def test_a_worker_that_dies_repeatedly_before_it_is_ready_is_given_up() -> None:
         eventually(lambda: looked(member).was_ready, 60)
 
 
-def test_who_does_not_end_in_time_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_does_not_end_in_time_is_killed(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     member = ManagedProcess("one", work_on)
     eventually(lambda: looked(member).was_ready)
@@ -74,7 +76,7 @@ def test_who_does_not_end_in_time_is_ended(caplog: pytest.LogCaptureFixture) -> 
     assert not psutil.pid_exists(pids(caplog)[0])
 
 
-def test_no_member_outlives_a_parent_that_was_killed() -> None:
+def test_no_worker_outlives_a_killed_parent() -> None:
     ours, theirs = multiprocessing.Pipe()
     parent = multiprocessing.get_context("spawn").Process(target=be_parent, args=(theirs,))
     parent.start()
@@ -89,7 +91,7 @@ def test_no_member_outlives_a_parent_that_was_killed() -> None:
     assert not left
 
 
-def test_a_start_that_the_system_refuses_is_tried_again(
+def test_a_process_start_that_the_system_refuses_is_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with looked_after(ManagedProcess("one", work, RestartPolicy(longest_pause_s=0.0))) as member:

@@ -1,4 +1,4 @@
-"""A message is seen whole or not at all, whoever is killed while writing it."""
+"""Mailboxes: a message is read completely or not at all, also when a writer is killed."""
 
 import multiprocessing
 import threading
@@ -27,7 +27,7 @@ def board(file: Path) -> Iterator[Mailbox]:
         yield made
 
 
-def test_a_board_has_the_last_message_for_whoever_looks(board: Mailbox, file: Path) -> None:
+def test_a_mailbox_has_the_last_message_for_every_process(board: Mailbox, file: Path) -> None:
     with closing(Mailbox(file, SIZE)) as other:
         assert other.read() is None
         for number, content in enumerate((b"first", b"", b"third " * 8), 1):
@@ -39,7 +39,9 @@ def test_a_board_has_the_last_message_for_whoever_looks(board: Mailbox, file: Pa
     assert board.read() == MailboxMessage(4, b"from the other")
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(board: Mailbox) -> None:
+def test_a_message_that_does_not_fit_its_mailbox_is_refused_and_changes_nothing(
+    board: Mailbox,
+) -> None:
     board.write(b"here")
     with pytest.raises(MessageTooLong, match="at most 64 bytes, got 65"):
         board.write(b"x" * 65)
@@ -48,7 +50,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(board: Mailbox) -> Non
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CONTENT, min_size=1, max_size=4), CONTENT, st.data())
-def test_a_writer_killed_at_any_byte_leaves_the_message_before(
+def test_a_writer_killed_at_any_byte_leaves_the_previous_message(
     tmp_path: Path, contents: list[bytes], last: bytes, data: st.DataObject
 ) -> None:
     file = tmp_path / "torn"
@@ -83,7 +85,7 @@ def _write(file: Path, count: int) -> None:
             board.write(bytes([each % 251]) * (each % SIZE))
 
 
-def test_who_reads_while_another_process_writes_sees_whole_messages_in_their_order(
+def test_a_reader_sees_complete_messages_in_order_while_another_process_writes(
     board: Mailbox, file: Path
 ) -> None:
     count = 10_000
@@ -101,7 +103,7 @@ def test_who_reads_while_another_process_writes_sees_whole_messages_in_their_ord
     assert writer.exitcode == 0
 
 
-def test_writers_who_hold_the_lock_lose_no_message(file: Path) -> None:
+def test_writers_that_hold_the_lock_lose_no_message(file: Path) -> None:
     def write() -> None:
         with closing(Mailbox(file, SIZE)) as mine:
             for _ in range(200):
