@@ -1,9 +1,9 @@
-"""The parameter server: a fenced log of additions in Redis or Valkey, folded into rows.
+"""The parameter server: a fenced log of row deltas in Redis or Valkey, folded into rows.
 
-Read in this order: `gains` (what a push carries), `rows` (what is stored), `store` (the protocol
-every store keeps, and the laws it promises), `memory_store` and `redis_store` with `functions.lua`
-(the two that keep it), `nodes` (the servers behind the latter), `table` (rows in this process's
-memory), `replica` (a table that follows the logs), `keeper` (folds logs into rows).
+Read in this order: `rows` (the data), `store` (the protocol and the laws it promises),
+`memory_store` and `redis_backend` (the two implementations), `replica` (a table that follows the
+logs), `keeper` (folds logs into rows), `snapshots` (Parquet files of a model) and `inspection` (the
+state of servers and buckets). `intrinsics` holds the compiled memory access of `rows`.
 """
 
 import lazy_loader

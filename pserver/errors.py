@@ -1,16 +1,16 @@
-"""What can go wrong between a process and the parameter server, classed by what to do next.
+"""Errors between a process and the parameter server, classed by the next step.
 
-`Unreachable`, and `OutOfMemory` among it, is the only one worth waiting for. Every other one stops
-the process: going on would apply an event twice, lose one, or mix two models.
+Only `Unreachable`, and its kind `OutOfMemory`, is worth a retry. Every other error stops the
+process: going on would apply an event twice, lose one, or mix two models.
 """
 
 
 class StoreError(Exception):
-    """Any failure of the parameter server. The message says what was expected and found, where."""
+    """Any failure of the parameter server. The message says expected, got, and where."""
 
 
 class Unreachable(StoreError):
-    """A node did not answer, or not in time: what it did with the call is unknown. Retry."""
+    """A node did not answer in time, and may or may not have executed the call. Retry."""
 
 
 class OutOfMemory(Unreachable):
@@ -26,24 +26,24 @@ class MissingBucket(StoreError):
 
 
 class BucketExists(StoreError):
-    """`load` was to fill a bucket that is there, or that somebody else fills just now. Stop."""
+    """A bucket cannot be loaded or created: it exists, or another process fills it. Stop."""
 
 
 class MissingModel(StoreError):
-    """The store holds no model of that name. Stop; the operator runs `headrace pserver init`."""
+    """The store has no model of that name. Stop; the operator runs `headrace pserver init`."""
 
 
 class ModelExists(StoreError):
-    """`create` found the model already there, with another shape or spec. Stop."""
+    """`create` found a model of that name with another shape or spec. Stop."""
 
 
 class WrongModel(StoreError):
-    """The store's model was made from another spec than this process has. Stop."""
+    """The store's model was created from another spec than that of this process. Stop."""
 
 
 class CorruptEntry(StoreError):
-    """A log entry or row cannot be decoded: its layout is not the one this version writes. Stop."""
+    """A log entry or row cannot be decoded, as its layout is of another version. Stop."""
 
 
 class LostLease(StoreError):
-    """Another keeper took the bucket: this one's fold or trim was refused. Let the bucket go."""
+    """Another keeper holds the bucket, so a fold or trim was refused. Release the bucket."""

@@ -1,9 +1,9 @@
 """A store in this process's memory: the fake that ships with the interface.
 
-It keeps every promise of `pserver.store.Store`, and bytes where the real one keeps bytes, so that
-the same laws run on both. Clock and dice are handed in. What no real store offers, and tests need:
-a bucket can go back to an earlier state (an asynchronous failover that lost writes), and can come
-back empty (a shard that lost its disk).
+It keeps every promise of `pserver.store.Store`, and holds bytes where the real store holds bytes,
+so the same laws run on both. Clock and random numbers are passed in. For tests it offers two
+faults: a bucket can go back to an earlier state, as in an asynchronous failover that loses writes,
+and it can come back empty, as from a shard that lost its disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROWS_A_CHUNK = 4096
 
 @dataclass
 class BucketState:
-    """Everything of one bucket."""
+    """The content of one bucket."""
 
     nonce: bytes
     version: int = 0
@@ -63,7 +63,7 @@ class BucketState:
         self.log.append(Entry(self.version, nonce, self.previous, blob))
 
     def copy(self) -> BucketState:
-        """Return a state that does not change with this one."""
+        """Return a copy that later changes leave alone."""
         return replace(self, marks=dict(self.marks), log=list(self.log), rows=dict(self.rows))
 
 
@@ -100,7 +100,7 @@ class MemoryStore:
             if self._shape is None:
                 self._shape = shape
             if self._shape != shape:
-                raise ModelExists(f"expected {shape}, found {self._shape}")
+                raise ModelExists(f"expected {shape}, got {self._shape}")
 
     def missing(self) -> list[int]:
         """See Store.missing."""
@@ -145,12 +145,12 @@ class MemoryStore:
         """See Store.shape."""
         with self._lock:
             if not self._complete:
-                raise MissingModel("this store in memory holds no model: nobody called `create`")
+                raise MissingModel("this store in memory holds no model: call `create` first")
             return self._begun()
 
     def _begun(self) -> Shape:
         if self._shape is None:
-            raise MissingModel("this store in memory holds no model: nobody called `create`")
+            raise MissingModel("this store in memory holds no model: call `create` first")
         return self._shape
 
     def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
@@ -169,7 +169,7 @@ class MemoryStore:
             return [self._poll(bucket, version, limit) for bucket, version in after.items()]
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
-        """See Store.rows. A snapshot a chunk, not one of all."""
+        """See Store.rows. Each chunk is of one moment, not all of them together."""
         with self._lock:
             ids, trimmed = list(self._state(bucket).rows), self._state(bucket).trimmed
         yield unpack_rows([], [], self.shape().width)._replace(trimmed=trimmed)
@@ -244,17 +244,17 @@ class MemoryStore:
         """See Store.close."""
 
     def checkpoint(self, bucket: int) -> BucketState:
-        """Return the bucket as it is now, to be handed to `revert`."""
+        """Return the present state of the bucket, for `revert`."""
         with self._lock:
             return self._state(bucket).copy()
 
     def revert(self, bucket: int, checkpoint: BucketState) -> None:
-        """Put the bucket back to an earlier state, as a failover that loses writes does."""
+        """Set the bucket back to an earlier state, as a failover that loses writes does."""
         with self._lock:
             self._buckets[bucket] = checkpoint.copy()
 
     def empty(self, bucket: int) -> None:
-        """Lose the bucket, as a shard does that comes back without its data."""
+        """Lose the bucket, as a shard that comes back without its data."""
         with self._lock:
             self._buckets.pop(bucket, None)
             self._loads.pop(bucket, None)
@@ -281,7 +281,9 @@ class MemoryStore:
         state = self._state(trim.bucket)
         refusal = self._refusal(state, trim, trim.folds)
         if refusal is None and state.trimmed < trim.trimmed:
-            return LostLease(f"bucket {trim.bucket}: entries up to {trim.trimmed} are there again")
+            return LostLease(
+                f"bucket {trim.bucket}: trimmed entries exist again, up to {trim.trimmed}"
+            )
         if refusal is None and trim.through > state.trimmed:
             state.log = [entry for entry in state.log if entry.version > trim.through]
             state.trimmed = trim.through
@@ -299,12 +301,15 @@ class MemoryStore:
     ) -> LostLease | None:
         bucket, keeper = named.bucket, named.keeper
         if state.keeper != keeper or self._clock_ms() >= state.lease_ms:
-            return LostLease(f"bucket {bucket}: expected the lease of {keeper}, found it gone")
+            return LostLease(
+                f"bucket {bucket}: expected the lease of {keeper}, got that of {state.keeper!r} "
+                "or an ended one"
+            )
         if state.folds != folds:
-            return LostLease(f"bucket {bucket}: expected {folds} folds, found {state.folds}")
+            return LostLease(f"bucket {bucket}: expected {folds} folds, got {state.folds}")
         known = {entry.version: entry.nonce for entry in state.log} | {state.version: state.nonce}
         if known.get(named.version) != named.nonce:
-            return LostLease(f"bucket {bucket}: the log no longer has that entry {named.version}")
+            return LostLease(f"bucket {bucket}: the log no longer has this entry {named.version}")
         return None
 
     def _push(self, push: Push) -> BucketAnswer:

@@ -1,32 +1,32 @@
-"""What every store of a model promises: the protocol between processes and the parameter server.
+"""The protocol between processes and the parameter server, which every store implements.
 
-A model is split into buckets by the high bits of its ids. Everything of a bucket lives on one node
-and changes in one atomic call. A bucket has
+A model is split into buckets by the high bits of its ids. Everything of a bucket is on one node and
+changes in one atomic call. A bucket has
 
-    version   how many entries its log ever got
-    nonce     drawn by whoever pushed the entry `version`; another nonce is another history
+    version   the number of entries its log ever got
+    nonce     drawn by the process that pushed the entry `version`; another nonce is another history
     marks     for every source, the first offset not yet applied: the fence
-    log       the entries after those that a keeper trimmed: what rows gained, or which rows go
+    log       the entries after those that a keeper trimmed: row deltas, or ids of deleted rows
     rows      each with the version up to which the log is folded into it
-    lease     of the keeper that folds and trims, and how often it has folded
+    lease     of the keeper that folds and trims, and its count of folds
 
 A push names for every source the offsets it covers. It is applied if and only if every mark equals
-the start of its span; then marks, version, nonce and log change together. So an example is applied
-to a bucket once, however often its push is sent, by whomever (DESIGN 5).
+the start of its span; then marks, version, nonce and log change together. An example is therefore
+applied to a bucket once, however often and by whichever process its push is sent.
 
-A keeper numbers its folds. The store counts them beside the lease and takes only the next one, and
-a trim only from who knows the count. The version alone would not do: a failover may lose folds and
-keep the entries they came from, and a fold that lingered in the network may arrive after a later
-one; either way rows would lack entries that the log then loses. Nor would the count: a failover may
-lose the folds of the keeper before, and bring back entries that this one never saw. So a trim also
-names from where on its keeper knows the log.
+A keeper numbers its folds. The store counts them beside the lease and accepts only the next one,
+and it accepts a trim only with the right count. The version alone is not enough. A failover may
+lose folds and keep the entries that they came from, and a delayed fold may arrive after a later
+one. In both cases rows would lack entries that the log then loses. The count alone is not enough
+either. A failover may lose the folds of the keeper before, and bring back entries that the present
+keeper never read. A trim therefore also names the version from which its keeper knows the log.
 
-A bucket whose shard lost it is filled again by `load`: rows and marks of a snapshot, or none, under
-a nonce of its own, so that whoever knew the old history copies it anew.
+A bucket that its shard lost is filled by `load`, with rows and marks of a snapshot or with none. It
+gets a new nonce, so processes that had the old history copy the bucket again.
 
-All calls take many buckets at once, for a store sends one pipeline a node. An answer that did not
-arrive is a value (`Unreachable`) in the list, since the other buckets' answers did. The same laws
-run on every implementation: tests/pserver/store_laws.py.
+All calls take many buckets at once, because a store sends one pipeline a node. A missing answer is
+a value (`Unreachable`) in the list, since the answers of other buckets arrived. The same laws run
+on every implementation: tests/pserver/store_laws.py.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ OWN_FIELDS = frozenset(
         *("keeper", "lease_ms", "folds", "loading"),
     )
 )
-"""What a bucket says of itself beside its marks: no source may have such a name."""
+"""The fields of a bucket's marks that are not sources: no source may have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is fixed about a model at its creation."""
+    """The properties of a model that are fixed at its creation."""
 
     model: str
     buckets: int
-    """A power of two, at most 2^16. id -> bucket by its high bits."""
+    """A power of two, at most 2^16. The high bits of an id are its bucket."""
     width: int
     """Floats a row."""
     fingerprint: str
-    """Of the model spec: a process whose spec has another one refuses to start."""
+    """Of the model spec. A process whose spec has another fingerprint refuses to start."""
     spec: str
     """The model spec itself, opaque here: for servers without the file, and to name differences."""
 
@@ -84,7 +84,7 @@ class OffsetSpan:
 
     def __post_init__(self) -> None:
         if self.source in OWN_FIELDS or not 0 <= self.start <= self.stop:
-            raise ValueError(f"expected a source's offsets, start <= stop, found {self}")
+            raise ValueError(f"expected offsets of a source, start <= stop, got {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +94,38 @@ class Push:
     bucket: int
     spans: tuple[OffsetSpan, ...]
     nonce: bytes
-    """8 random bytes, new for every new push; a retry repeats them."""
+    """8 random bytes, new for every push; a retry repeats them."""
     blob: bytes
-    """`gains.pack(...)`"""
+    """`deltas.pack(...)`"""
 
     def __post_init__(self) -> None:
         sources = {span.source for span in self.spans}
         moves = any(span.stop > span.start for span in self.spans)
         if len(sources) != len(self.spans) or not moves:
-            # the marks are the only fence: what moves none would be applied at every retry
-            raise ValueError(f"expected spans of different sources, one not empty: {self.spans}")
+            # marks are the only fence: a push that moves none would be applied at every retry
+            raise ValueError(
+                f"expected spans of different sources, one not empty, got {self.spans}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class BucketAnswer:
-    """How a bucket stands after a push or when asked for its marks."""
+    """The state of a bucket, after a push or when its marks are read."""
 
     bucket: int
     version: int
     nonce: bytes
     previous: bytes
-    """Nonce of the entry before `version`, so that who pushed it can fold it without reading it."""
+    """Nonce of the entry before `version`. With it, a learner folds its own push without reading
+    it."""
     marks: Mapping[str, int]
-    """Of the sources named in the push; of all sources when `marks` was asked. Absent means 0."""
+    """All sources in an answer to `marks`, those of the push in an answer to it. Absent means 0.
+    """
     log_bytes: int
-    """Bytes in the log: what the keepers have not yet trimmed."""
+    """Bytes in the log, which the keepers have not yet trimmed."""
 
     def covers(self, spans: Sequence[OffsetSpan]) -> bool:
-        """Whether just these offsets are applied: by the push, or by the first try of it."""
+        """Whether exactly these offsets are applied, by the push or by an earlier try of it."""
         return all(self.marks.get(span.source, 0) == span.stop for span in spans)
 
 
@@ -138,7 +142,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """A bucket's head, read first, and then the entries after a given version."""
+    """A bucket's head, read first, and the entries after a given version."""
 
     bucket: int
     version: int
@@ -146,32 +150,31 @@ class PollResult:
     trimmed: int
     """Greatest version that is no longer in the log; 0 if the log was never trimmed."""
     entries: tuple[Entry, ...]
-    """Ascending. May begin later than asked (trimmed) and end before or after `version`."""
+    """Ascending. May begin later than asked (trimmed), and end before or after `version`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookResult:
-    """Single rows, with what makes them whole."""
+    """Single rows, and the entries that they lack."""
 
     rows: StoredRows
-    """As they are folded."""
+    """As folded."""
     polled: PollResult
-    """The log of the same history: its entries beyond those of each row are all that the row lacks.
-    `trimmed` is not later than the rows, head and entries are not earlier."""
+    """The log of the same history: its entries beyond the version of a row are all that the row
+    lacks. `trimmed` is not later than the rows; head and entries are not earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """FoldedRows of one bucket as they are at `version`, to be written by the keeper that holds
-    it."""
+    """Rows of one bucket as of `version`, to be written by the keeper that holds the lease."""
 
     bucket: int
     keeper: str
     number: int
-    """1 for the first under this lease, then 2, ..."""
+    """1 for the first fold under this lease, then 2, ..."""
     version: int
     nonce: bytes
-    """Of the entry `version`: refused unless the log (or the head) still has that very entry."""
+    """Of the entry `version`. Refused unless the log, or the head, still has this entry."""
     rows: FoldedRows
     gone: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     """Ids of rows that no longer exist at `version`, to be removed; shape (n,)."""
@@ -179,19 +182,19 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An entry of deletions for one bucket, by the keeper that holds it; marks do not move."""
+    """An entry of deletions for one bucket, by the keeper with its lease; marks do not move."""
 
     bucket: int
     keeper: str
     folds: int
-    """How many folds this lease has had acknowledged."""
+    """Acknowledged folds under this lease."""
     version: int
     nonce: bytes
-    """Of the entry `version`, by which it was decided."""
+    """The nonce of the entry `version`: the state from which the deletions were decided."""
     entry_nonce: bytes
     """8 random bytes, of the new entry."""
     blob: bytes
-    """`gains.pack(..., Deletions(...))`"""
+    """`deltas.pack(..., Deletions(...))`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,42 +204,43 @@ class Trim:
     bucket: int
     keeper: str
     folds: int
-    """How many folds this lease has had acknowledged."""
+    """Acknowledged folds under this lease."""
     version: int
     nonce: bytes
     through: int
     trimmed: int
-    """What was already trimmed when the keeper read the log, or by its own last trim. Refused where
-    less is: a failover brought entries back of which the keeper wrote no row."""
+    """The version trimmed when the keeper read the log, or by its own last trim. Refused if the
+    store has trimmed less: a failover brought back entries whose rows this keeper never wrote."""
 
     def __post_init__(self) -> None:
         if self.through > self.version:
-            raise ValueError(f"expected to trim at most what is folded, found {self}")
+            raise ValueError(f"expected to trim folded entries only, got {self}")
 
 
 class Store(Protocol):
-    """One model's buckets. Methods raise StoreError's kinds; see pserver.errors."""
+    """One model's buckets. Methods raise the kinds of StoreError; see pserver.errors."""
 
     def create(self, shape: Shape) -> None:
-        """Make the model: version 0 and a nonce in every bucket.
+        """Create the model: version 0 and a nonce in every bucket.
 
-        Doing it again with an equal shape changes nothing, and completes what was begun and
-        interrupted. A bucket that was there and is gone is not made again in silence.
-        Raises ModelExists if there is one with another shape, MissingBucket, Unreachable.
+        A repetition with an equal shape changes nothing, or completes an interrupted call. A bucket
+        that existed and was lost is not created again. Raises ModelExists if there is a model with
+        another shape, MissingBucket, BucketExists while a load of a bucket is unfinished,
+        Unreachable.
         """
 
     def shape(self) -> Shape:
-        """Return what `create` was given. Raises MissingModel, Unreachable."""
+        """Return the shape given to `create`. Raises MissingModel, Unreachable."""
 
     def begin(self, shape: Shape) -> None:
-        """Make the model without its buckets, or go on with one that lacks some.
+        """Create the model without its buckets, or continue with one that lacks some.
 
-        For `load`. A new one stays unfinished, and `shape` raises, until `finish`.
-        Raises ModelExists if there is one with another shape, Unreachable.
+        For `load`. A new model stays unfinished, and `shape` raises, until `finish`. Raises
+        ModelExists if there is a model with another shape, Unreachable.
         """
 
     def missing(self) -> list[int]:
-        """Return the buckets that are not there, ascending; the model may be unfinished.
+        """Return the missing buckets, ascending; the model may be unfinished.
 
         Raises MissingModel, Unreachable.
         """
@@ -244,24 +248,26 @@ class Store(Protocol):
     def load(
         self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
-        """Fill a bucket that is missing: these rows, all folded up to `version`, and these marks.
+        """Fill a missing bucket with these rows, all folded up to `version`, and these marks.
 
-        Its log is empty, its nonce new. What an interrupted load left of it is removed first; until
-        this one ends, the bucket is missing.
-        Raises BucketExists if it is there or another load of it began, MissingModel, Unreachable.
+        Its log is empty and its nonce new. Leftovers of an interrupted load are removed first. The
+        bucket is missing until this call ends. Raises BucketExists if the bucket exists or another
+        load of it began, MissingModel, Unreachable.
         """
 
     def finish(self) -> None:
-        """Declare the model whole. Raises MissingBucket if one is missing, Unreachable."""
+        """Mark the model as finished. Raises MissingBucket if a bucket is missing, Unreachable."""
 
     def drop(self) -> None:
-        """Remove the model, if there is one; again, if that was interrupted. Raises Unreachable."""
+        """Remove the model, if it exists; a repetition completes an interrupted call. Raises
+        Unreachable.
+        """
 
     def marks(self, buckets: Sequence[int]) -> list[BucketAnswer | Unreachable]:
-        """Return how each bucket stands, in the order asked. Raises MissingBucket."""
+        """Return the state of each bucket, in the order asked. Raises MissingBucket."""
 
     def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
-        """Apply each push at most once; return how its bucket stands. Raises MissingBucket."""
+        """Apply each push at most once; return the state of its bucket. Raises MissingBucket."""
 
     def poll(self, after: Mapping[int, int], limit: int) -> list[PollResult | Unreachable]:
         """Return heads and up to `limit` entries after the version named for each bucket.
@@ -272,46 +278,46 @@ class Store(Protocol):
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """Yield all folded rows of a bucket in chunks, the first of which may be empty.
 
-        A chunk in which less is `trimmed` than when the log was read comes from a failover that
-        lost folds: it may lack rows whose entries were not read. Raises Unreachable.
+        A chunk with less `trimmed` than the log had when it was read comes from a failover that
+        lost folds. It may lack rows whose entries were not read. Raises Unreachable.
         """
 
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """Return folded rows by id, for each bucket in the order of `wanted`.
 
-        Ids that have no folded row are left out. Does not say whether the bucket is there.
+        Ids without a folded row are left out. Does not tell whether the bucket exists.
         """
 
     def look(
         self, wanted: Mapping[int, npt.NDArray[np.uint64]], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:
-        """Return folded rows by id, and what `poll` would, as of one moment for each bucket.
+        """Return folded rows by id and the result of `poll`, as of one moment for each bucket.
 
-        In the order of `wanted`; ids that have no folded row are left out. Raises MissingBucket.
+        In the order of `wanted`; ids without a folded row are left out. Raises MissingBucket.
         """
 
     def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
         """Take or renew the lease of a bucket; False while another keeper holds it.
 
-        Taking it sets the count of folds to 0, renewing it does not. `keeper` names one attempt
-        at holding a bucket: who no longer knows how many of its folds arrived takes a new name.
-        The lease runs on the store's clock. Raises MissingBucket, Unreachable.
+        Taking a lease sets the count of folds to 0, renewing it does not. `keeper` names one
+        holding of a bucket: a keeper that has lost count of its folds takes a new name. The lease
+        runs on the store's clock. Raises MissingBucket, Unreachable.
         """
 
     def release(self, bucket: int, keeper: str) -> None:
-        """Give the lease back if it is this keeper's. Raises Unreachable."""
+        """Release the lease if it is this keeper's. Raises Unreachable."""
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
-        """Write rows and remove those that are gone. None where that is done.
+        """Write rows, and remove those that are gone. None in the list for each applied fold.
 
-        LostLease if the lease is not this keeper's or has ended, if the entry named is gone, or if
-        this is not the next fold. Raises MissingBucket.
+        LostLease if the lease has ended or is another keeper's, if the named entry no longer
+        exists, or if this is not the next fold. Raises MissingBucket.
         """
 
     def trim(self, trims: Sequence[Trim]) -> list[LostLease | Unreachable | None]:
         """Remove entries; `Trim.folds` must be the count. Answers and raises like `fold`.
 
-        LostLease also if the log has again what was trimmed before.
+        LostLease also if the log has trimmed entries again.
         """
 
     def delete(self, deletes: Sequence[Delete]) -> list[LostLease | Unreachable | None]:

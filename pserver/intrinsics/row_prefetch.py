@@ -1,8 +1,8 @@
-"""A hint to the processor: this element will be wanted soon.
+"""Prefetches rows: asks the processor to load memory that a kernel reads soon.
 
-Rows are found in memory that no cache holds. A kernel that knows a whole block of rows ahead asks
-for their lines at once, so that they arrive together rather than one after the other. A hint
-changes no result; where the processor has no such instruction, it is nothing.
+Rows are outside of every cache. A kernel that has a block of rows to read asks for all their cache
+lines at once, so that the misses overlap. A prefetch changes no result, and is a no-op on
+processors without the instruction.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from headrace.pserver.intrinsics.kernels import inlined_kernel
 
 _point_to: Any = cgutils.get_item_pointer
 FLOATS_A_LINE, _FEW = 16, 4
@@ -48,18 +50,18 @@ def _hint(context, builder, signature, array, indices):  # type: ignore[no-untyp
 
 
 prefetch: Any = intrinsic(_prefetch)
-"""Ask for the line of the first element of `array[place]`. Compiled; for use inside kernels."""
+"""Prefetch the cache line of the first element of `array[place]`. For use inside kernels."""
 
 prefetch_at: Any = intrinsic(_prefetch_at)
-"""Ask for the line of `array[place, k]`. Compiled; for use inside kernels."""
+"""Prefetch the cache line of `array[place, k]`. For use inside kernels."""
 
 
-@njit(forceinline=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+@inlined_kernel
 def prefetch_row(values, place):  # type: ignore[no-untyped-def]
-    """Ask for all lines of `values[place]`, (width,) float32. Compiled; for use inside kernels."""
+    """Prefetch all cache lines of `values[place]`, (width,) float32. For use inside kernels."""
     prefetch(values, place)
     width = values.shape[1]
-    if width > _FEW:  # each hint costs, and of few floats the last is rarely in another line
+    if width > _FEW:  # a prefetch has a cost, and few floats are rarely in two lines
         for k in range(FLOATS_A_LINE, width, FLOATS_A_LINE):
             prefetch_at(values, place, k)
         prefetch_at(values, place, width - 1)

@@ -1,10 +1,10 @@
-"""One row of a table, as compiled code works on it best.
+"""Views of one row of a table, with the memory layout that compiled code needs.
 
-A table's columns lie in memory row by row, so numba sees arrays of any strides, in which the next
-float may be anywhere, and an index that may be negative. Of a row's own floats it is true that they
-are neighbours: `row_of` says so, and they are worked on several at a time. And what else a row has
-is at a fixed distance from its first column: `record_of` says so, and where the row lies is
-reckoned once, not for every column.
+A table's columns are interleaved row by row, so numba sees arrays of any strides and indexes that
+may be negative. The floats of one row, however, are contiguous. `row_of` declares that, and
+compilers then process several floats at a time. The other columns of a row are at fixed distances
+from its first column. `record_of` declares that, and the row's address is computed once, not once a
+column.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _populate: Any = arrayobj.populate_array
 
 
 def _row_of(typing_context, values, place):  # type: ignore[no-untyped-def]  # noqa: ARG001
-    made = types.Array(values.dtype, 1, "C")
+    view = types.Array(values.dtype, 1, "C")
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         values_type = signature.args[0]
         data = context.make_array(values_type)(context, builder, arguments[0])
         zero = ir.Constant(data.nitems.type, 0)
         indices = [builder.sext(arguments[1], zero.type), zero]
-        row = context.make_array(made)(context, builder)
+        row = context.make_array(view)(context, builder)
         _populate(
             row,
             data=_point_to(context, builder, values_type, data, indices),
@@ -39,31 +39,32 @@ def _row_of(typing_context, values, place):  # type: ignore[no-untyped-def]  # n
             itemsize=data.itemsize,
             meminfo=None,
         )
-        return row._getvalue()  # noqa: SLF001 - numba's own kernels are written so
+        return row._getvalue()  # noqa: SLF001 - as in numba's own code
 
-    return made(values, place), generate
+    return view(values, place), generate
 
 
 row_of: Any = intrinsic(_row_of)
-"""Return `values[place]`, (width,), of values (rows, width). Compiled; for use inside kernels."""
+"""Return `values[place]`, (width,), of values (rows, width). For use inside kernels."""
 
 
 def record_of(columns: dict[str, tuple[Any, ...]]) -> Any:
-    """Return what gives these neighbouring columns of one row, as a record to read and to write.
+    """Return a function for these neighbouring columns of one row, as a record to read and to
+    write.
 
-    columns: type of each, as `lay_out` takes them, the first of a row's or some in its midst. What
-    is returned takes the first of these columns, (rows,), and a place. For use inside kernels.
+    columns: type of each, as for `lay_out`; they may begin with any column of a row. The function
+    takes the first of these columns, (rows,), and a place. For use inside kernels.
     """
     plain = np.dtype([(name, *kind) for name, kind in columns.items()])
-    made: Any = numpy_support.from_dtype(plain)
+    row: Any = numpy_support.from_dtype(plain)
 
     def record(typing_context, column, place):  # type: ignore[no-untyped-def]  # noqa: ARG001
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             column_type = signature.args[0]
             data = context.make_array(column_type)(context, builder, arguments[0])
             first = _point_to(context, builder, column_type, data, [arguments[1]])
-            return builder.bitcast(first, context.get_value_type(made))
+            return builder.bitcast(first, context.get_value_type(row))
 
-        return made(column, place), generate
+        return row(column, place), generate
 
     return intrinsic(record)

@@ -1,8 +1,8 @@
-"""What a user of Redis or Valkey must be allowed to do, for each kind of process.
+"""ACL roles: the Redis or Valkey permissions that each kind of process needs.
 
-A Function runs with the rights of whoever calls it, so that a role has the commands that its
-functions use inside beside those that it sends itself. `headrace pserver acl` prints the roles; the
-laws of the store run under them (tests/pserver/test_access.py), so that this list stays true.
+A Function runs with the permissions of its caller. A role therefore has the commands that its
+functions call, beside those that the process sends itself. `headrace pserver acl` prints the roles.
+The laws of the store run under them (tests/pserver/test_access.py), so this list cannot go stale.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK = (
 
 @dataclass(frozen=True, slots=True)
 class AclRole:
-    """A kind of process."""
+    """The commands that one kind of process may send."""
 
     name: str
     for_whom: str
@@ -37,14 +37,14 @@ ROLES = (
     AclRole("keeper", "headrace pserver keep", (*_CONNECT, *_READ, *_WRITE, *_KEEP)),
     AclRole(
         "operator",
-        "headrace pserver init, inspect, doctor, restore, drop; and all the others",
+        "headrace pserver init, inspect, doctor, restore, drop, and all other processes",
         (*_CONNECT, *_READ, *_WRITE, *_KEEP, *_MAKE, *_LOOK),
     ),
 )
 
 
 def rule(role: AclRole, model: str, user: str, password: str = "PASSWORD") -> str:  # noqa: S107
-    """Return the ACL SETUSER command that makes a user with just the rights of a role."""
+    """Return the ACL SETUSER command that creates a user with the permissions of a role."""
     access = "~" if role.writes else "%R~"
     # {model}:shape, and {model:bucket}:marks, log, rows:n
     keys = f"{access}{{{model}}}:* {access}{{{model}:*}}:*"

@@ -1,14 +1,13 @@
-"""Where the parameter server is: its URL, taken apart, and never printed with its password.
+"""Addresses of the parameter server, and the options of connections to it.
 
-redis://[user:password@]host:port[/database]           one server
-redis+cluster://[user:password@]host:port[,host:port]  a cluster; any of its nodes will do
-rediss://, rediss+cluster://                           the same over TLS
+    redis://[user:password@]host:port[/database]           one server
+    redis+cluster://[user:password@]host:port[,host:port]  a cluster; any of its nodes will do
+    rediss://, rediss+cluster://                           the same over TLS
 
-What TLS needs beyond the system's own authorities stands behind the host, under the names that
-redis-py has for it: ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE&ssl_check_hostname=false.
-A server's certificate is always verified: a password is not told to whoever answers.
-
-How a connection to a server is made, in the words of redis-py.
+TLS settings follow the host, under the names that redis-py has for them:
+?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE&ssl_check_hostname=false. Without
+`ssl_ca_certs`, the authorities of the system are trusted. A server's certificate is always
+verified, so no other machine receives the password. No message shows the password.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """What a store's URL says."""
+    """The parts of a store's URL."""
 
     hosts: tuple[tuple[str, int], ...]
     cluster: bool
@@ -47,29 +46,32 @@ class RedisAddress:
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     ssl_ca_certs: str | None = None
-    """File of the authorities to trust (PEM); None: those that the system trusts."""
+    """File of the trusted authorities (PEM); None for those of the system."""
     ssl_certfile: str | None = None
-    """File of our certificate (PEM), where the server asks for one."""
+    """File of the client's certificate (PEM), for servers that ask for one."""
     ssl_keyfile: str | None = None
-    """File of its key, if that is another one."""
+    """File of the certificate's key, unless the certificate's file holds it."""
     ssl_check_hostname: bool = True
-    """Whether the certificate must name the host; nodes of a cluster may only know addresses."""
+    """Whether the certificate must name the host. Cluster nodes may announce addresses only."""
 
     def __str__(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Return what `url` says. Raises StoreError, without the password, if it is not such a URL."""
+    """Return the parts of `url`. Raises StoreError, without the password, if it is invalid."""
     try:
         parts = urlsplit(url)
     except ValueError:  # its message may repeat the password
-        raise _bad("a URL", "one that cannot be taken apart") from None
+        raise _bad("a URL", "one that cannot be parsed") from None
     if parts.scheme not in _SCHEMES:
         raise _bad(f"a URL beginning {'://, '.join(_SCHEMES)}://", parts.scheme or "no scheme")
     login, _, places = parts.netloc.rpartition("@")
     if "@" in parts.path + parts.query + parts.fragment or parts.fragment:
-        raise _bad("the characters / ? # @ of a user or password as %2F %3F %23 %40", "them plain")
+        raise _bad(
+            "the characters / ? # @ of a user or password as %2F %3F %23 %40",
+            "the characters themselves",
+        )
     user, colon, password = login.partition(":")
     cluster = parts.scheme.endswith("+cluster")
     database = parts.path.strip("/")
@@ -91,11 +93,11 @@ def parse_address(url: str) -> RedisAddress:
 
 
 def with_login(url: str, user: str | None, password: str | None) -> str:
-    """Return the URL with user and password added where it names none itself."""
+    """Return the URL with user and password added where it has none itself."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url  # parse_address says what is wrong with it
+        return url  # parse_address explains the error
     login, _, places = parts.netloc.rpartition("@")
     found_user, colon, found_password = login.partition(":")
     user = found_user or quote(user or "", safe="")
@@ -106,7 +108,7 @@ def with_login(url: str, user: str | None, password: str | None) -> str:
 
 
 def without_login(url: str) -> str:
-    """Return the URL as it may be shown: without user and password."""
+    """Return the URL without user and password, to be shown."""
     address = parse_address(url)
     scheme, _, _ = url.partition("://")
     places = ",".join(
@@ -140,24 +142,26 @@ def _host(place: str) -> tuple[str, int]:
         host, port = (head, tail) if colon else (place, "")
     host = host.removeprefix("[").removesuffix("]")
     if not host or (port and not (port.isdecimal() and int(port) < 65536)):
-        # what follows the colon may be a password whose @host was forgotten
-        raise _bad("host:port", f"the host {host!r} and a port that is none")
+        # the text after the colon may be a password whose @host was forgotten
+        raise _bad("host:port", f"the host {host!r} with an invalid port")
     return host, int(port or _PORT)
 
 
 def _bad(expected: str, found: str) -> StoreError:
-    return StoreError(f"{SETTING}: expected {expected}, found {found}")
+    return StoreError(f"{SETTING}: expected {expected}, got {found}")
 
 
 def connection_options(address: RedisAddress) -> dict[str, Any]:
-    """Return all but host, port and limits. Raises StoreError if a file of TLS is not there."""
+    """Return all options but host, port, timeouts. Raises StoreError if a TLS file is missing."""
     options: dict[str, Any] = {
         "connection_class": redis.SSLConnection if address.tls else redis.Connection,
         "db": address.database,
         "username": address.user,
         "password": address.password,
         "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),  # never sent twice behind our back
+        "retry": Retry(
+            NoBackoff(), 0
+        ),  # commands must not be sent twice without the caller's knowledge
         "driver_info": None,
         "socket_keepalive": True,
     }
@@ -166,7 +170,7 @@ def connection_options(address: RedisAddress) -> dict[str, Any]:
             options[name] = getattr(address, name)
             if options[name] is not None and not Path(options[name]).is_file():
                 raise StoreError(
-                    f"{SETTING}: expected a file for {name}, found none at {options[name]}"
+                    f"{SETTING}: expected a file for {name}, got {options[name]} without one"
                 )
         options["ssl_check_hostname"] = address.ssl_check_hostname
         options["redis_connect_func"] = _greet
@@ -174,10 +178,10 @@ def connection_options(address: RedisAddress) -> dict[str, Any]:
 
 
 def _greet(connection: Connection) -> None:
-    """Exchange a first word over TLS.
+    """Exchange a first command over TLS.
 
-    What TLS 1.3 sends after the handshake lies unread before the first answer, and the pool takes a
-    connection with something to read for one that is out of step.
+    TLS 1.3 sends messages after the handshake, which stay unread until the first answer is read.
+    The pool closes connections with unread bytes, because it takes them to be out of step.
     """
     connection.on_connect()  # type: ignore[no-untyped-call]
     connection.send_command("PING")  # type: ignore[no-untyped-call]

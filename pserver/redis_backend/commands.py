@@ -1,8 +1,8 @@
-"""How a model's buckets are named on the servers, and calls about them.
+"""The keys of a model on the servers, and the commands about them.
 
-Keys, all of a bucket under one hash tag, hence on one node:
+All keys of a bucket have one hash tag and are therefore on one node:
 
-    {model}:shape           JSON: what was fixed at creation
+    {model}:shape           JSON: the properties fixed at creation
     {model:bucket}:marks    hash
     {model:bucket}:log      stream
     {model:bucket}:rows:n   hashes
@@ -35,24 +35,24 @@ _FRAMED = [_framed(text) for text in _TEXTS]
 
 
 class RowsByNode(NamedTuple):
-    """Rows of one bucket, for its sub-hashes."""
+    """Rows of one bucket as arguments of a function, grouped by sub-hash."""
 
     subs: npt.NDArray[np.int64]
-    """The sub-hashes concerned, ascending; shape (n,)."""
+    """The sub-hashes with rows, ascending; shape (n,)."""
     counts: npt.NDArray[np.int64]
-    """How many rows of each, or how many of each kind; shape (n,) or (n, kinds)."""
+    """Rows of each sub-hash, or rows of each kind; shape (n,) or (n, kinds)."""
     rows: bytes
     """Words as they go on the wire, in the order of the sub-hashes."""
     row_words: int
-    """How many these are."""
+    """Number of words in `rows`."""
 
 
 class RedisCommands:
-    """Makes and sends the calls of one model. Safe for use from several threads."""
+    """Creates and sends the commands of one model. Safe for use from several threads."""
 
     def __init__(self, nodes: ClusterClient, model: str) -> None:
         if not model or set(model) & set("{}:"):
-            raise ValueError(f"expected a model's name without braces and colons, found {model!r}")
+            raise ValueError(f"expected a model's name without braces and colons, got {model!r}")
         self.nodes = nodes
         self.model = model
         self.shape_key = f"{{{model}}}:shape".encode()
@@ -64,7 +64,7 @@ class RedisCommands:
     def function(
         self, name: str, bucket: int, keys: Sequence[str], arguments: Sequence[bytes | str | int]
     ) -> Call:
-        """Return the call of a function about one bucket."""
+        """Return the call of a function for one bucket."""
         named = [self.key(bucket, key) for key in keys]
         return Call(named[0], ("FCALL", function_name(name), len(named), *named, *arguments))
 
@@ -76,11 +76,12 @@ class RedisCommands:
         words: RowsByNode,
         command: str = "FCALL",
     ) -> Call:
-        """Return the call of a function about rows in many sub-hashes.
+        """Return the call of a function for rows in many sub-hashes.
 
-        Its keys are log, marks and the sub-hashes; its arguments these, then the counts of rows of
-        the sub-hashes, then rows. Most of these words are small numbers, and there are hundreds, so
-        they are framed here, out of a table: four times faster than the client library does it.
+        Its keys are log, marks and the sub-hashes. Its arguments are `arguments`, the row counts of
+        the sub-hashes, and the rows. Most of these words are small numbers, and there are hundreds
+        of them. They are framed here from a table, which is four times faster than in the client
+        library.
         """
         log, prefix = self.key(bucket, "log"), f"{{{self.model}:{bucket}}}:rows:"
         subs, length = words.subs.tolist(), len(prefix.encode())
@@ -106,11 +107,11 @@ class RedisCommands:
         )
 
     def one(self, key: bytes, *words: bytes | str | int) -> Any:
-        """Send one command; return the reply. Raises what it met."""
+        """Send one command; return the reply. Raises the command's StoreError."""
         return self.all([Call(key, words)])[0]
 
     def all(self, calls: Sequence[Call]) -> list[Any]:
-        """Send commands; return the replies. Raises what any of them met."""
+        """Send commands; return the replies. Raises the first command's StoreError."""
         replies = self.nodes.run(calls)
         for reply in replies:
             if isinstance(reply, StoreError):

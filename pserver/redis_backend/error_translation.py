@@ -1,7 +1,7 @@
-"""What a failure of the client library or a refusal of the server means to us.
+"""Translates errors of the client library and refusals of servers to those of `pserver.errors`.
 
-The one place where foreign errors become those of `pserver.errors`, which say what to do next. The
-server's own functions refuse with words of their own: MISSING, EXISTS and LEASE.
+This is the only place where foreign errors become those of headrace, which are classed by the next
+step. The functions of functions.lua refuse with prefixes of their own: MISSING, EXISTS and LEASE.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LATER = (
     *("LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "BUSY", "NOREPLICAS"),
     *("MISCONF", "MOVED", "ASK"),
 )
-"""First words of refusals that pass: nothing was done, and later it may be."""
+"""Prefixes of temporary refusals: the server did nothing, and a retry may succeed."""
 _NEVER = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED")
-"""First words of refusals that only the operator can lift."""
+"""Prefixes of refusals that only an operator can resolve."""
 
 
 def translated(error: Exception, node: str) -> StoreError:
-    """Return what a failure of the client or a refusal of the server means to us."""
+    """Return the StoreError for an error of the client library or a refusal of the server."""
     if isinstance(error, StoreError):
         return error
     said = str(error)
@@ -65,6 +65,6 @@ def translated(error: Exception, node: str) -> StoreError:
     )
     if isinstance(error, later) or word in _LATER:
         if "CERTIFICATE_VERIFY_FAILED" in said:
-            text += " Its authority is named by ?ssl_ca_certs=FILE."
+            text += " Name its authority with ?ssl_ca_certs=FILE."
         return Unreachable(text)
     return StoreError(text)

@@ -1,11 +1,11 @@
-"""ModelLifecycle a model on the servers, filling what was lost of it, and removing it.
+"""Creates a model on the servers, fills buckets that were lost, and removes the model.
 
-`create` writes the shape first, unfinished, then every bucket, and then that it is finished: so a
-bucket that is missing later was lost, and is not made again as if it had never been there.
+`create` writes the shape as unfinished, then every bucket, and then marks the shape as finished. A
+bucket that is missing later was therefore lost, and is not created again as an empty one.
 
-A lost bucket is filled under a token drawn by whoever fills it: rows first, the head last. Until
-the head is there everybody else finds the bucket missing; who began earlier, and lingers, is
-refused. So rows of two histories never mix.
+A lost bucket is filled under a token that the loading process draws: rows first, the head last.
+Until the head exists, the bucket is missing for all other processes. Calls of an earlier load are
+refused, and so is `create`, so rows of two histories never mix.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Shape
 
 FORMAT = 1
-"""Of everything under a model's keys. Raised when an older program could not read it any more."""
+"""Of all keys of a model. To be raised when older programs could not read them any more."""
 _ROWS_A_CALL = 1000
 _NO_IDS = np.zeros(0, np.uint64)
 
 
 class StoredShape(msgspec.Struct):
-    """What {model}:shape holds."""
+    """The content of {model}:shape."""
 
     format: int
     buckets: int
@@ -48,26 +48,26 @@ class StoredShape(msgspec.Struct):
 
     @property
     def layout(self) -> BucketLayout:
-        """How the rows lie."""
+        """The distribution of rows over buckets and sub-hashes."""
         return BucketLayout(self.buckets, self.sub_hashes, self.width)
 
 
 class ModelLifecycle:
-    """Makes, fills and removes one model."""
+    """Creates, fills and removes one model."""
 
     def __init__(
         self, calls: RedisCommands, sub_hashes: int | None, draw_nonce: Callable[[], bytes]
     ) -> None:
-        """`sub_hashes` of each bucket of a model that is to be made, None: what suits it."""
+        """`sub_hashes`: of each bucket of a new model; None for the default of its bucket count."""
         wanted = 1 if sub_hashes is None else sub_hashes
         if wanted & (wanted - 1) or not 1 <= wanted <= MOST_SUB_HASHES:
             raise ValueError(
-                f"expected a power of two up to {MOST_SUB_HASHES} of sub-hashes, found {sub_hashes}"
+                f"expected a power of two up to {MOST_SUB_HASHES} of sub-hashes, got {sub_hashes}"
             )
         self._calls, self._sub_hashes, self._draw_nonce = calls, sub_hashes, draw_nonce
 
     def read(self) -> StoredShape | None:
-        """Return what is kept of the model's shape, finished or not."""
+        """Return the stored shape of the model, finished or not; None without one."""
         key = self._calls.shape_key
         found = self._calls.one(key, "GET", key)
         if found is None:
@@ -77,16 +77,16 @@ class ModelLifecycle:
         except msgspec.DecodeError as error:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
         if kept.format != FORMAT:
-            raise StoreError(f"{key.decode()}: expected format {FORMAT}, found {kept.format}")
+            raise StoreError(f"{key.decode()}: expected format {FORMAT}, got {kept.format}")
         return kept
 
-    def whole(self) -> StoredShape:
+    def finished(self) -> StoredShape:
         """Return the shape of a finished model. Raises MissingModel."""
         kept = self.read()
         if kept is None or not kept.complete:
             raise MissingModel(
-                f"expected the model {self._calls.model!r} in the store, found "
-                f"{'none' if kept is None else 'it half made'}: `headrace pserver init`"
+                f"expected the model {self._calls.model!r} in the store, got "
+                f"{'no model' if kept is None else 'an unfinished one'}: `headrace pserver init`"
             )
         return kept
 
@@ -95,7 +95,7 @@ class ModelLifecycle:
         there = shape.buckets - len(self._missing(shape.buckets))
         if there and self.read() is None:
             raise MissingBucket(
-                f"{there} of {shape.buckets} buckets of {shape.model!r} are there, but not "
+                f"{there} of {shape.buckets} buckets of {shape.model!r} exist, but not "
                 f"{self._calls.shape_key.decode()}: its shard came back empty; "
                 "`headrace pserver restore`"
             )
@@ -111,7 +111,7 @@ class ModelLifecycle:
     def begin(self, shape: Shape) -> StoredShape:
         """See Store.begin."""
         if shape.model != self._calls.model:
-            raise ValueError(f"expected the shape of {self._calls.model!r}, found {shape.model!r}")
+            raise ValueError(f"expected the shape of {self._calls.model!r}, got {shape.model!r}")
         kept = self.read()
         if kept is None:
             fields = asdict(shape)
@@ -121,24 +121,25 @@ class ModelLifecycle:
             kept = StoredShape(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
             key = self._calls.shape_key
             self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
-            kept = self._begun()  # of whoever was first
+            kept = self._begun()  # that of another process, if it was first
         for name in ("buckets", "width", "fingerprint", "spec"):
             expected, found = getattr(shape, name), getattr(kept, name)
             if expected != found:
-                shown = "" if name == "spec" else f": expected {expected}, found {found}"
+                shown = "" if name == "spec" else f": expected {expected}, got {found}"
                 raise ModelExists(f"the store's model {shape.model!r} has another {name}{shown}")
         return kept
 
     def _survivors(self, buckets: int) -> int | None:
-        """Return how many sub-hashes the buckets have that outlived the shape; None without rows.
+        """Return the number of sub-hashes of buckets that outlived the shape; None if they have no
+        rows.
 
-        Ids tell: only with the right number does each lie in the sub-hash where its bits say.
+        Only with the right number does every id belong to the sub-hash in which it was found.
         """
         lost = self._missing(buckets)
         for bucket in (each for each in range(buckets) if each not in lost):
             keys = [self._calls.key(bucket, f"rows:{n}") for n in range(MOST_SUB_HASHES)]
             lengths = self._calls.all([Call(key, ("HLEN", key)) for key in keys])
-            # the last ones: in the first, every number of sub-hashes has the least ids
+            # the last ones: the least ids are in the first one for every number of sub-hashes
             some = np.flatnonzero(np.array(lengths, np.int64))[-8:].tolist()
             scans = [Call(keys[n], ("HSCAN", keys[n], 0, "COUNT", 10)) for n in some]
             found = [flat[::2] for _, flat in self._calls.all(scans)]
@@ -187,7 +188,9 @@ class ModelLifecycle:
         kept, key = self.read(), self._calls.shape_key
         if kept is None:
             return
-        kept.complete = False  # who starts now finds it half made, not some of its buckets
+        kept.complete = (
+            False  # processes that start now find an unfinished model, not a part of its buckets
+        )
         self._calls.one(key, "SET", key, msgspec.json.encode(kept))
         every = names_of_all(kept.sub_hashes)
         for bucket in range(kept.buckets):
@@ -206,7 +209,7 @@ class ModelLifecycle:
         kept = self.read()
         if kept is None:
             raise MissingModel(
-                f"expected the model {self._calls.model!r} in the store, found none: "
+                f"expected the model {self._calls.model!r} in the store, got no model: "
                 "`headrace pserver init`"
             )
         return kept

@@ -1,8 +1,8 @@
-"""A store on Redis 7 or later, or Valkey: one server or a cluster, behind one class.
+"""The store on Redis 7 or later, or Valkey: one server or a cluster, behind one class.
 
-What must be atomic is a Function (functions.lua); the rest are plain commands that can be pipelined
-to many buckets of many nodes. How keys are named says `redis_calls`, how rows travel `redis_rows`,
-how a model is made, refilled and removed `redis_making`.
+Atomic operations are Functions (functions.lua). Everything else is a plain command, so commands for
+many buckets of many nodes go out in one pipeline. `commands` names the keys, `row_io` encodes the
+rows, and `lifecycle` creates, fills and removes models.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ __all__ = ["FORMAT", "RedisStore", "StoreSettings", "open_store"]
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What may differ between processes that use one store."""
+    """Settings that may differ between processes that use one store."""
 
     waiting: WaitLimits = field(default_factory=WaitLimits)
     sub_hashes: int | None = None
-    """Of each bucket, a power of two; counts at creation only, and is kept with the model. None: as
-    many as suit the number of buckets (`sub_hashes_for`). So many that each holds few enough rows
-    to stay flat in the server's memory (512 where nothing else is configured,
-    `hash-max-listpack-entries`): 6 million rows with 64 buckets. Beyond that a row costs some 40
-    bytes more: take 1024 for up to 25 million. More than needed make folds dearer."""
+    """A power of two: sub-hashes of each bucket. Used at creation only, and stored with the
+    model. None: the default of the bucket count (`sub_hashes_for`). A sub-hash with few enough
+    rows stays flat in the server's memory (512 by default, `hash-max-listpack-entries`): 6 million
+    rows with 64 buckets. Beyond that a row takes some 40 bytes more; take 1024 for up to 25
+    million. More sub-hashes than needed make folds slower."""
     read_only: bool = False
-    """Whether all this process does is read: then it needs no functions on the servers, does not
-    load them, and a user that may not write will do."""
+    """Whether this process only reads. It then needs no functions of its own version, does not load
+    them, and needs no permission to write."""
 
 
 def open_store(url: str, model: str, settings: StoreSettings | None = None) -> RedisStore:
     """Connect to the store of a model: redis[+cluster]:// or rediss[+cluster]://.
 
-    Raises Unreachable within seconds if nothing answers there, naming address and setting; Refused
-    if user or password are wrong. Whether the model is there, `shape` says.
+    Raises Unreachable within seconds if no server answers there, AccessRefused if user or password
+    are wrong, and StoreError if a server does not meet the requirements of writers. `shape` tells
+    whether the model exists.
     """
     settings = settings or StoreSettings()
     nodes = ClusterClient(parse_address(url), settings.waiting, read_only=settings.read_only)
@@ -109,7 +110,7 @@ class RedisStore:
 
     @property
     def sub_hashes(self) -> int:
-        """Of each bucket of the model. Raises MissingModel, Unreachable."""
+        """Sub-hashes of each bucket of the model. Raises MissingModel, Unreachable."""
         return self._known().sub_hashes
 
     def key(self, bucket: int, name: str) -> bytes:
@@ -151,7 +152,7 @@ class RedisStore:
         calls = []
         for bucket, version in after.items():
             marks, log = self.key(bucket, "marks"), self.key(bucket, "log")
-            # on one connection, in this order: the head first, so that no entry is missed
+            # on one connection and in this order: with the head first, no entry is missed
             calls.append(Call(marks, ("HMGET", marks, "version", "nonce", "trimmed")))
             calls.append(Call(log, ("XRANGE", log, f"{version + 1}-0", "+", "COUNT", limit)))
         replies = [checked(reply) for reply in self.nodes.run(calls)]
@@ -234,7 +235,7 @@ class RedisStore:
 
     def _known(self) -> StoredShape:
         if self._kept is None:
-            self._kept = self._making.whole()
+            self._kept = self._making.finished()
         return self._kept
 
     def _standing(self, bucket: int, reply: Any) -> BucketAnswer | Unreachable:

@@ -1,16 +1,15 @@
-"""FoldedRows on the wire: to a function that writes them by the thousand, and back from their
-sub-hashes.
+"""Encodes rows for the functions that write them, and reads rows from their sub-hashes.
 
-A bucket's rows lie in sub-hashes, small enough that a server keeps each as one flat piece of memory
-(see pserver.rows.row_codec). Many are read with one pipeline; one that has grown large is scanned.
+A bucket's rows are in sub-hashes that are small enough for a server to keep each as one flat piece
+of memory (see pserver.rows.row_codec). Many sub-hashes are read in one pipeline, and a large one is
+scanned.
 
-Single rows of many buckets, each with its log's end, in one call a bucket.
-
-A function reads them, though it only reads: what it answers is of one moment, so no fold, trim or
-failover comes between rows and log; and thousands of rows in as many sub-hashes are one command,
-where plain HMGETs would cost the client ten times what they cost the server. It runs as FCALL_RO,
-which a user that may only read is allowed; the function must be there, though, and is, since
-whoever wrote the model loaded it.
+`look_rows` reads single rows of many buckets and the end of each log, in one call a bucket. A
+function does it for two reasons. Its answer is of one moment, so no fold, trim or failover comes
+between rows and log. And thousands of rows in as many sub-hashes are one command; plain HMGETs
+would cost the client ten times what they cost the server. It runs as FCALL_RO, which read-only
+users may call. The function exists on the server, because the process that wrote the model loaded
+it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
     from headrace.pserver.rows import StoredRows
 
 _ROWS_A_CHUNK = 16_384
-"""Read in one go: a few MB, so that neither side holds its breath for long."""
+"""Rows read at a time: a few MB, so that neither side is busy for long."""
 
 
 class BucketLayout(NamedTuple):
-    """How a model's rows lie in its buckets."""
+    """The distribution of a model's rows over buckets and sub-hashes."""
 
     buckets: int
     sub_hashes: int
@@ -90,7 +89,7 @@ def read_bucket(calls: RedisCommands, bucket: int, layout: BucketLayout) -> Iter
 def find_rows(
     calls: RedisCommands, wanted: Mapping[int, npt.NDArray[np.uint64]], layout: BucketLayout
 ) -> list[StoredRows | Unreachable]:
-    """Return the rows of these ids that there are, for each bucket in the order of `wanted`."""
+    """Return the stored rows of these ids, for each bucket in the order of `wanted`."""
     asked: list[Call] = []
     names: list[list[bytes]] = []
     sizes = []
@@ -123,8 +122,8 @@ def _found(replies: list[tuple[list[bytes], object]], width: int) -> StoredRows 
 
 
 class _Trimmed:
-    """What is trimmed from a bucket's log, asked behind the other calls of one pipeline: all of it
-    is read from one server, before or after a failover.
+    """The trimmed version of a bucket's log, read behind other commands of one pipeline. All of
+    them are answered by one server, before or after a failover.
     """
 
     def __init__(self, calls: RedisCommands, bucket: int) -> None:
@@ -134,7 +133,7 @@ class _Trimmed:
         self.version = 0
 
     def after(self, asked: Sequence[Call]) -> list[Any]:
-        """Return the replies; `version` then says what was trimmed right after them."""
+        """Return the replies; `version` is then what was trimmed right after them."""
         *replies, [trimmed] = self._calls.all([*asked, self._call])
         self.version = int(trimmed or 0)
         return replies
@@ -159,14 +158,14 @@ def _scan(trimmed: _Trimmed, key: bytes, width: int) -> Iterator[StoredRows]:
 
 
 def framed_ids(ids: npt.NDArray[np.uint64]) -> bytes:
-    """Return ids as arguments of a command are on the wire."""
+    """Return ids as command arguments on the wire."""
     framed = np.empty(ids.shape[0], np.dtype([("head", "S4"), ("id", "<u8"), ("end", "S2")]))
     framed["head"], framed["id"], framed["end"] = b"$8\r\n", ids, b"\r\n"
     return framed.tobytes()
 
 
 def _framed_rows(ids: npt.NDArray[np.void], blobs: npt.NDArray[np.void]) -> bytes:
-    """Return ids and blobs in turns, as arguments of a command are on the wire."""
+    """Return ids and blobs in turns, as command arguments on the wire."""
     size = blobs.dtype.itemsize
     heads = b"$8\r\n", b"\r\n$%d\r\n" % size
     layout = [("a", f"S{len(heads[0])}"), ("id", "V8"), ("b", f"S{len(heads[1])}")]
@@ -177,15 +176,15 @@ def _framed_rows(ids: npt.NDArray[np.void], blobs: npt.NDArray[np.void]) -> byte
 
 
 _ROWS_A_CALL = 1000
-"""Some milliseconds of the server's time: others wait no longer than that."""
+"""Some milliseconds of the server's time, which other calls wait for."""
 
 
 class RowsSeen(NamedTuple):
-    """What one bucket's calls answered."""
+    """The answers of one bucket's calls."""
 
     rows: StoredRows
     head: tuple[bytes, bytes, bytes]
-    """Version and nonce as they were when the last row was read, trimmed as it was at the first."""
+    """Version and nonce as of the last row read, trimmed as of the first."""
     entries: Any
     """As XRANGE answers them."""
 
@@ -193,7 +192,7 @@ class RowsSeen(NamedTuple):
 class _RowRequest(NamedTuple):
     bucket: int
     names: list[bytes]
-    """Of the rows, in the order of the answer."""
+    """Ids of the rows, in the order of the answer."""
 
 
 def look_rows(
@@ -203,7 +202,7 @@ def look_rows(
     limit: int,
     layout: BucketLayout,
 ) -> list[RowsSeen | Unreachable]:
-    """Return what each bucket answered, in the order of `wanted`. Raises MissingBucket."""
+    """Return the answers of each bucket, in the order of `wanted`. Raises MissingBucket."""
     asked: list[_RowRequest] = []
     sent: list[Call] = []
     for bucket, unsorted in wanted.items():
@@ -223,16 +222,16 @@ def look_rows(
             asked.append(_RowRequest(bucket, np.ascontiguousarray(some, "<u8").view("V8").tolist()))
     parts: dict[int, list[Any]] = {bucket: [] for bucket in wanted}
     names: dict[int, list[bytes]] = {bucket: [] for bucket in wanted}
-    for one, reply in zip(asked, map(checked, calls.nodes.run(sent)), strict=True):
-        parts[one.bucket].append(reply)
-        names[one.bucket] += one.names
+    for request, reply in zip(asked, map(checked, calls.nodes.run(sent)), strict=True):
+        parts[request.bucket].append(reply)
+        names[request.bucket] += request.names
     return [_seen(parts[bucket], names[bucket], layout.width) for bucket in wanted]
 
 
 def _runs(
     ascending: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the different numbers, and how often each is there."""
+    """Return the distinct numbers, and the count of each."""
     stops = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]) + 1, ascending.shape[0])
     if not ascending.shape[0]:
         return ascending, ascending

@@ -15,8 +15,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from headrace.pserver.intrinsics import counted_kernel
 from headrace.pserver.rows import NEVER, Deletions, home
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TailArena(NamedTuple):
     values: npt.NDArray[np.float32]  # (capacity, width)
 
 
-@njit(cache=True)
+@counted_kernel
 def _slot_of(arena, row_id):  # type: ignore[no-untyped-def]
     """Return the slot of an id: that of its newest item, or the free one where that would be."""
     slots, items = arena.slots, arena.items
@@ -65,7 +65,7 @@ def _slot_of(arena, row_id):  # type: ignore[no-untyped-def]
     return slot
 
 
-@njit(cache=True)
+@counted_kernel
 def _push(arena, row_id):  # type: ignore[no-untyped-def]
     """Return the index of a new item of this id, linked to those before it."""
     slot = _slot_of(arena, row_id)
@@ -77,7 +77,7 @@ def _push(arena, row_id):  # type: ignore[no-untyped-def]
     return index
 
 
-@njit(cache=True, nogil=True)
+@counted_kernel
 def _append_gains(arena, version, ids, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
     for i in range(ids.shape[0]):
         index = _push(arena, ids[i])
@@ -90,7 +90,7 @@ def _append_gains(arena, version, ids, shows, clicks, first_seen, last_seen, val
             arena.values[index, k] = values[i, k]
 
 
-@njit(cache=True, nogil=True)
+@counted_kernel
 def _append_deletions(arena, version, ids, last_seen):  # type: ignore[no-untyped-def]
     for i in range(ids.shape[0]):
         item = arena.items[_push(arena, ids[i])]
@@ -99,7 +99,7 @@ def _append_deletions(arena, version, ids, last_seen):  # type: ignore[no-untype
         item.last_seen = last_seen[i]
 
 
-@njit(cache=True, nogil=True)
+@counted_kernel
 def _move_living(old, new, buckets, floors):  # type: ignore[no-untyped-def]
     for i in range(old.count[0]):
         if old.items[i].version > floors[buckets[i]]:
@@ -110,7 +110,7 @@ def _move_living(old, new, buckets, floors):  # type: ignore[no-untyped-def]
             new.values[index] = old.values[i]
 
 
-@njit(cache=True, nogil=True)
+@counted_kernel
 def _newest(arena, ids, newest):  # type: ignore[no-untyped-def]
     for i in range(ids.shape[0]):
         index = arena.slots[_slot_of(arena, ids[i])]
@@ -118,7 +118,7 @@ def _newest(arena, ids, newest):  # type: ignore[no-untyped-def]
             newest[i] = arena.items[index].version
 
 
-@njit(cache=True, nogil=True)
+@counted_kernel
 def _bring(arena, path, versions, ids, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
     """Bring each row from its version to the arena's; `path` has room for the longest walk."""
     items = arena.items

@@ -1,17 +1,17 @@
-"""The columns of a table of rows, and the memory they lie in.
+"""The columns of a table of rows, and their memory.
 
-All columns of a row lie together (`lay_out`): who wants a row nearly always wants all of it, and a
-row is somewhere that no cache holds. Column by column it would be a walk for each.
+All columns of a row are together in memory (`lay_out`). A reader of a row nearly always needs all
+of it, and the row is nearly always outside of every cache. Stored column by column, each column
+would cost a cache miss.
 
-In a process's own memory there is room ahead: addresses for eight times the rows that are needed,
-which take nothing until they are written. A table that grows stays where it is then; to copy it
-took the longer the larger it was, with everybody waiting. Where a system promises no more memory
-than it has, there is no room ahead. Memory that is handed in holds just the rows it was asked for,
-slots and count beside them in one piece: other processes read a table that lies in memory they
-share (`columns_in`).
+A table in a process's own memory maps addresses for eight times the rows it needs. They take no
+memory until they are written. A growing table therefore stays in place. *Refused:* copying it; that
+took longer the larger the table was, while all readers waited. Systems without memory overcommit
+get no headroom. Memory that is passed in holds only the rows asked for, with slots and count in the
+same piece: other processes read a table in memory that they share (`columns_in`).
 
-Whoever keeps more of each row than a table does (a learner, what it has gained) has it lie in the
-row, too: it is one walk for both.
+Further data of a row, such as a learner's pending deltas, is in the row, too: one cache miss serves
+both.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 Kinds: TypeAlias = "dict[str, tuple[Any, ...]]"
 
 _LINE = 64
-"""Bytes that memory gives at a time."""
+"""Bytes of a cache line."""
 _TIMES = 8
-"""Times as many rows as are needed that own memory has addresses for."""
+"""Headroom of own memory: addresses for this many times the rows needed."""
 FEW = 1024
-"""Rows for which no room ahead is worth while: as many as any table has from the beginning."""
+"""Rows below which headroom is not worthwhile; the initial capacity of every table."""
 _MAPPED = 1 << 20
-"""Bytes from which on memory is the system's, not the allocator's: untouched, it takes nothing."""
+"""Bytes from which memory is mapped and not allocated. Mapped memory is taken when written."""
 
 _COUNTERS: Kinds = {
     "shows": (np.uint64,),
@@ -53,9 +53,9 @@ _COUNTERS: Kinds = {
 
 
 def row_record(*names: str) -> Any:
-    """Return what gives a row's counters, and its floats by these names (all, or the first).
+    """Return a function for a row's counters, and its floats by these names (all, or the first).
 
-    What is returned takes `TableColumns.shows` and a place. For use inside kernels.
+    The function takes `TableColumns.shows` and a place. For use inside kernels.
     """
     return record_of(_COUNTERS | dict.fromkeys(names, (np.float32,)))
 
@@ -72,7 +72,7 @@ def _columns(width: int) -> Kinds:
 
 
 def _row_type(columns: Kinds, size: int = 0) -> np.dtype[np.void]:
-    """Return the type of rows with these columns, of `size` bytes (0: as few, a multiple of 8)."""
+    """Return the type of rows with these columns, of `size` bytes (0: the least multiple of 8)."""
     plain = np.dtype([(name, *kind) for name, kind in columns.items()])
     return np.dtype(
         {
@@ -85,12 +85,13 @@ def _row_type(columns: Kinds, size: int = 0) -> np.dtype[np.void]:
 
 
 FLOATS_BEFORE = _row_type(_columns(0)).itemsize // 4
-"""That the columns of a row before its values take the place of."""
+"""Size of a row's columns before its values, in floats."""
 
 
 class TableColumns(NamedTuple):
-    """The arrays of a table. Only the first `count[0]` places of the columns are rows, which were
-    changed `count[1]` times."""
+    """The arrays of a table. The first `count[0]` places are rows; `count[1]` counts changes of
+    rows.
+    """
 
     slots: npt.NDArray[np.int32]  # (2^k,) place of the row, or -1
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (2,)
@@ -105,14 +106,14 @@ class TableColumns(NamedTuple):
 def make_columns(
     rows: int, width: int, memory: Memory | None, beside: Kinds
 ) -> tuple[TableColumns, Arrays]:
-    """Return columns without a row, that have room for so many or more; see above for `memory`.
+    """Return empty columns with room for at least `rows`, and the columns `beside`, all zeros.
 
-    beside: type, and shape if it is no single number, of further columns that lie in the rows. They
-    are returned, too, zeros all. Raises ValueError if there are to be any in memory handed in.
+    memory: allocates shared memory; None for own memory. beside: type, and shape unless it is a
+    single number, of further columns in the rows. Raises ValueError if both are given.
     """
     if memory is not None:
         if beside:
-            raise ValueError(f"expected columns of a table alone in memory of others, got {beside}")
+            raise ValueError(f"expected no columns beside a table in shared memory, got {beside}")
         made = columns_in(memory(columns_size(rows, width)), rows, width)
         made.slots.fill(-1)
         return made, {}
@@ -120,19 +121,19 @@ def make_columns(
     kinds = _columns(width) | beside
     try:
         laid = lay_out(ahead, kinds, in_lines=bool(beside))
-    except MemoryError:  # the system promises no more than it has
+    except MemoryError:  # a system without overcommit
         laid = lay_out(rows, kinds, in_lines=bool(beside))
     apart = {name: laid.pop(name) for name in beside}
     return TableColumns(empty_slots(rows), np.zeros(2, np.int64), **laid), apart
 
 
 def empty_slots(rows: int) -> npt.NDArray[np.int32]:
-    """Return an index that has room for so many rows, at most half full then."""
+    """Return an index with room for this many rows, which leave it at most half full."""
     return np.full(_slots(rows), -1, np.int32)
 
 
 def own_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Return so many bytes of zeros, at the beginning of a line of a cache.
+    """Return this many bytes of zeros, at the beginning of a cache line.
 
     Raises MemoryError if the system has no addresses for them.
     """
@@ -144,24 +145,24 @@ def own_memory(size: int) -> npt.NDArray[np.uint8]:
         mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(
-            f"expected {size} bytes for rows, the system has none: {error}"
+            f"expected {size} bytes of address space for rows, got none: {error}"
         ) from error
     ask_for_large_pages(mapped)
     return np.frombuffer(mapped, np.uint8)
 
 
 def ask_for_large_pages(mapped: mmap.mmap) -> None:
-    """Ask for pages of 2 MiB, which spare walks to where pages are, if the system has them."""
+    """Ask for pages of 2 MiB, which need fewer lookups of addresses, if the system has them."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # it has none, or none for files
+        with suppress(OSError):  # the system has none, or none for files
             mapped.madvise(mmap.MADV_HUGEPAGE)
 
 
 def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
-    """Return columns of zeros, each (capacity, ...), that lie in memory row by row.
+    """Return columns of zeros, each (capacity, ...), laid out row by row in memory.
 
-    columns: type, and shape if it is no single number, of each. in_lines: let each row begin with a
-    line of a cache, unless that took more than a third more memory.
+    columns: type of each, and shape unless it is a single number. in_lines: begin each row with a
+    cache line, unless that takes more than a third more memory.
     """
     row = _row_type(columns)
     if in_lines:
@@ -173,36 +174,36 @@ def lay_out(capacity: int, columns: Kinds, *, in_lines: bool = False) -> Arrays:
 
 
 def copy_rows(old: TableColumns, new: TableColumns, places: npt.NDArray[np.int64]) -> None:
-    """Copy the rows at these places to the first ones of new columns, with all that is beside."""
-    # clipped, for else numpy makes a copy beforehand, lest a place is bad
+    """Copy the rows at these places, with everything beside them, to the first places of `new`."""
+    # clipped, because numpy otherwise copies first, in case a place is invalid
     first = _whole_rows(new.ids)[: places.shape[0]]
     np.take(_whole_rows(old.ids), places, axis=0, out=first, mode="clip")
 
 
 def copy_first_rows(old: TableColumns, new: TableColumns, count: int) -> None:
-    """Copy so many rows to the same places of new columns, with all that is beside."""
+    """Copy the first `count` rows, with everything beside them, to the same places of `new`."""
     _whole_rows(new.ids)[:count] = _whole_rows(old.ids)[:count]
 
 
 def _whole_rows(first: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return all that rows hold, (rows, words), given their first column: to copy them as they are.
+    """Return everything in the rows, (rows, words), given their first column.
 
-    first: (rows,), laid out by `lay_out`. Column by column takes twice the time.
+    first: (rows,), from `lay_out`. Copying column by column takes twice the time.
     """
     words = first.strides[0] // first.itemsize
     return as_strided(first, (first.shape[0], words), (first.strides[0], first.itemsize))
 
 
 def columns_size(capacity: int, width: int) -> int:
-    """Return how many bytes the columns of a table take, all in all."""
+    """Return the bytes of a table's columns."""
     return _LINE + 4 * _slots(capacity) + capacity * _row_type(_columns(width)).itemsize
 
 
 def columns_in(memory: npt.NDArray[np.uint8], capacity: int, width: int) -> TableColumns:
-    """Return the columns that lie in `memory`, as they are there: another may have written them.
+    """Return the columns in `memory` as they are: another process may have written them.
 
-    memory: (columns_size,), at the beginning of a line of a cache. Zeros are no table yet: all
-    slots have to be -1.
+    memory: (columns_size,), at the beginning of a cache line. Zeros are not a valid table: all
+    slots of a new one have to be set to -1.
     """
     row = _row_type(_columns(width))
     first = _LINE + 4 * _slots(capacity)

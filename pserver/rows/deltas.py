@@ -1,19 +1,18 @@
-"""What rows gained: the content of one log entry, and its bytes.
+"""Row deltas: the content of one log entry, and its bytes.
 
-A learner never writes a row. It says what its rows *gained* since its last push: `show` and `click`
-counts, the earliest and latest time a row was seen, and float additions beside them. Additions of
-several learners commute, so nothing is lost when they interleave. An entry also carries how far
-its sources have been read, so that whoever folds it knows which offsets it has learned from.
+A learner never writes a row. It pushes the deltas of rows since its last push: counts of shows and
+clicks, the first and last time a row was seen, and float additions. Additions of several learners
+commute, so nothing is lost when they interleave. An entry also carries how far its sources were
+read, so a replica that folds it has its offsets.
 
-A keeper may append what rows *lose*: all of themselves, unless they were seen later than it thought
-(`Deletions`). Such an entry has a format of its own, so that a program that knows only gains
-refuses it by name instead of adding it.
+A keeper may append deletions: ids of rows, each with the last time the keeper saw it (`Deletions`).
+A row seen later stays. Such an entry has a format of its own. Programs that only support deltas
+therefore refuse it by name, and do not add it.
 
-Layout, little-endian: u32 length of the header, the header as MessagePack padded with spaces to a
-multiple of eight, then columns one after another: ids u64[n], shows u32[n], clicks u32[n],
-first_seen u32[n], last_seen u32[n], values f32[n, width]; of deletions
-ids u64[n], last_seen u32[n]. Columns rather than rows, because every reader and writer of it is
-vectorized.
+Layout, little-endian: u32 length of the header; the header as MessagePack, padded with spaces to a
+multiple of eight; then columns one after another: ids u64[n], shows u32[n], clicks u32[n],
+first_seen u32[n], last_seen u32[n], values f32[n, width]; for deletions ids u64[n], last_seen
+u32[n]. Columns and not rows, because every reader and writer of entries is vectorized.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 DELETING_FORMAT = 2
-"""Of entries that remove rows."""
+"""Format of entries that delete rows."""
 NEVER = 0xFFFFFFFF
 """`first_seen` of a row that was never seen: the identity of `min`."""
 
 
 class RowDeltas(NamedTuple):
-    """Rows and what they gained. Ids are unique and ascending; all of one bucket when pushed."""
+    """The deltas of rows. Ids are unique and ascending, and of one bucket when pushed."""
 
     ids: npt.NDArray[np.uint64]  # (n,)
     shows: npt.NDArray[np.uint32]  # (n,) added
@@ -59,13 +58,13 @@ class RowDeltas(NamedTuple):
 
     @classmethod
     def empty(cls, width: int) -> RowDeltas:
-        """No rows at all: what a bucket gains when only its marks advance."""
+        """No rows: the content of an entry when only the bucket's marks advance."""
         none = np.zeros(0, np.uint32)
         return cls(np.zeros(0, np.uint64), none, none, none, none, np.zeros((0, width), np.float32))
 
 
 class Deletions(NamedTuple):
-    """Rows to be removed, each unless it was seen after the time named. Ids unique, ascending."""
+    """Rows to delete, unless they were seen after the given time. Ids are unique and ascending."""
 
     ids: npt.NDArray[np.uint64]  # (n,)
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
@@ -76,33 +75,31 @@ class Deletions(NamedTuple):
 
 
 class SourceReached(msgspec.Struct, frozen=True, array_like=True):
-    """How far one source had been read when an entry was pushed."""
+    """The position of one source when an entry was pushed."""
 
     source: str
-    """`topic id/partition`: a topic made again under the same name is another source."""
+    """`topic id/partition`: a recreated topic of the same name is another source."""
     start: int
     """First offset that the entry covers."""
     stop: int
-    """First offset that it does not cover."""
+    """First offset that the entry does not cover."""
     append_ms: int
     """Greatest Kafka append time among the events behind offsets below `stop`."""
     clicks: list[tuple[int, int]] = []
-    """(offset, append_ms) of the click examples covered, in one bucket's entry a round only.
-
-    A click has arrived at a replica once every bucket's `stop` for this source is past its offset.
-    """
+    """(offset, append_ms) of the covered click examples, in one bucket's entry of a round only. A
+    click has arrived at a replica once every bucket's `stop` for this source is past its offset."""
 
 
 class EntryHeader(msgspec.Struct, frozen=True):
-    """What an entry says of itself beside its rows."""
+    """The header of an entry."""
 
     width: int
-    """Floats a row."""
+    """Floats of a row."""
     rows: int
     event_ms: int
-    """Greatest event time learned from, so far, by the learner that pushed; 0 if none."""
+    """Greatest event time that the pushing learner has learned from; 0 if unknown."""
     append_ms: int
-    """Greatest append time of the events learned from, so far, by that learner; 0 if none."""
+    """Greatest append time of the events that the learner has learned from; 0 if unknown."""
     reached: list[SourceReached]
     format: int = FORMAT
 
@@ -134,8 +131,8 @@ def pack(header: EntryHeader, content: RowDeltas | Deletions) -> bytes:
         ]
     if not fits:
         raise ValueError(
-            f"header says {header.rows} rows of {header.width} floats in format {header.format}, "
-            f"found {rows} {type(content).__name__}"
+            f"header: expected {rows} {type(content).__name__}, got {header.rows} rows of "
+            f"{header.width} floats in format {header.format}"
         )
     head = _encode.encode(header)
     head += b" " * (-(len(head) + 4) % 8)
@@ -144,20 +141,21 @@ def pack(header: EntryHeader, content: RowDeltas | Deletions) -> bytes:
 
 
 def unpack(blob: bytes) -> tuple[EntryHeader, RowDeltas]:
-    """Return what `pack` was given, of an entry of gains; the arrays are read-only views of `blob`.
+    """Return the arguments of `pack`, for an entry of deltas; the arrays are read-only views of
+    `blob`.
 
     Raises CorruptEntry if the bytes are not such an entry.
     """
     header, content = unpack_entry(blob)
     if isinstance(content, Deletions):
-        raise CorruptEntry(f"log entry: expected gains, found {header.rows} deletions")
+        raise CorruptEntry(f"log entry: expected deltas, got {header.rows} deletions")
     return header, content
 
 
 def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
-    """Return what `pack` was given; the arrays are read-only views of `blob`.
+    """Return the arguments of `pack`; the arrays are read-only views of `blob`.
 
-    Raises CorruptEntry if the bytes are no entry that this version knows.
+    Raises CorruptEntry if the bytes are not an entry in a format of this version.
     """
     try:
         (length,) = struct.unpack_from("<I", blob)
@@ -172,7 +170,7 @@ def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
     if header.format not in (FORMAT, DELETING_FORMAT) or len(blob) != expected:
         raise CorruptEntry(
             f"log entry: expected format {FORMAT} or {DELETING_FORMAT} and {expected} bytes for "
-            f"{rows} rows of {header.width} floats, found format {header.format} and "
+            f"{rows} rows of {header.width} floats, got format {header.format} and "
             f"{len(blob)} bytes"
         )
     ids = np.frombuffer(blob, "<u8", rows, start)

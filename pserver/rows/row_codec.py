@@ -1,14 +1,13 @@
-"""FoldedRows as they lie in the store: one packed blob a row, made and read for many rows at once.
+"""Folded rows as the store keeps them: one packed blob a row, encoded and decoded in bulk.
 
-A learner pushes what rows *gained* (pserver.rows.deltas); a keeper writes what rows *are*. Both
-have the same columns, but counters of whole rows need 64 bits, and every stored row says up to
-which version of its bucket's log it is folded, so that whoever reads rows and log knows what to
-add.
+A learner pushes the *deltas* of rows (pserver.rows.deltas); a keeper writes their *sums*. Both have
+the same columns, but the counters of sums need 64 bits. Every stored row also holds the version of
+its bucket's log up to which it is folded, so a reader of rows and log adds only newer entries.
 
 Layout, little-endian: version u64, shows u64, clicks u64, first_seen u32, last_seen u32, values
-f32[width]. FoldedRows lie under their id, u64 little-endian, in sub-hashes: small hashes that
-servers keep as one flat piece of memory, which halves what a row costs beside its bytes. The bits
-of the id below those of its bucket say which.
+f32[width]. The key of a row is its id, u64 little-endian, in a sub-hash: a small hash, which
+servers keep as one flat piece of memory. That halves the overhead of a row. The bits of the id
+below those of its bucket choose the sub-hash.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-_SUB_HASHES = 16_384  # of a model with few buckets: 60 rows each with a million of them
+_SUB_HASHES = 16_384  # of a model with few buckets: 60 rows each, if a bucket has a million rows
 MOST_SUB_HASHES = 4096
-"""Of a bucket: their keys are arguments of one call."""
+"""Of a bucket. Their keys are arguments of one call."""
 
 
 class FoldedRows(NamedTuple):
-    """Everything these rows ever gained."""
+    """Rows, each with the sum of its deltas."""
 
     ids: npt.NDArray[np.uint64]  # (n,)
     shows: npt.NDArray[np.uint64]  # (n,)
     clicks: npt.NDArray[np.uint64]  # (n,)
-    first_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds, gains.NEVER if never
+    first_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds, deltas.NEVER if never
     last_seen: npt.NDArray[np.uint32]  # (n,) event time in seconds
     values: npt.NDArray[np.float32]  # (n, width)
 
@@ -47,7 +46,7 @@ class FoldedRows(NamedTuple):
         return FoldedRows._make(column[which] for column in self)
 
     def exist(self) -> npt.NDArray[np.bool_]:
-        """Return which rows ever gained anything; shape (n,). Others are as if they were absent."""
+        """Return which rows ever had a delta; shape (n,). All others equal absent rows."""
         gained = (self.shows > 0) | (self.clicks > 0) | (self.last_seen > 0)
         gained |= (self.first_seen != NEVER) | (self.values != 0).any(axis=1)
         return gained
@@ -58,7 +57,7 @@ class FoldedRows(NamedTuple):
         return self.chosen(there[np.argsort(self.ids[there])])
 
     def checksum(self) -> str:
-        """Return a digest of the rows that exist, whatever their order."""
+        """Return a digest of the rows that exist, independent of their order."""
         digest = hashlib.blake2b(digest_size=16)
         for column in self.existing():
             digest.update(np.ascontiguousarray(column).data)
@@ -66,21 +65,22 @@ class FoldedRows(NamedTuple):
 
 
 class StoredRows(NamedTuple):
-    """FoldedRows as they lie in the store, with the version up to which each is folded."""
+    """Folded rows from the store, with the version up to which each is folded."""
 
     versions: npt.NDArray[np.uint64]  # (n,)
     rows: FoldedRows
     trimmed: int = 0
-    """From `Store.rows`: what was trimmed from the log when these were read, or right after."""
+    """From `Store.rows`: the trimmed version of the log when these rows were read, or right after.
+    """
 
 
 def row_bytes(width: int) -> int:
-    """Bytes of one row's blob, its id aside."""
+    """Return the bytes of a row's blob, without its id."""
     return 32 + 4 * width
 
 
 def pack_rows(version: int, rows: FoldedRows) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
-    """Return the id and the blob of each row, folded up to `version`; items of raw bytes, (n,)."""
+    """Return id and blob of each row, folded up to `version`; items of raw bytes, (n,)."""
     count, width = rows.values.shape
     packed = np.zeros(count, _layout(width))
     packed["version"] = version
@@ -94,7 +94,7 @@ def pack_rows(version: int, rows: FoldedRows) -> tuple[npt.NDArray[np.void], npt
 
 
 def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> StoredRows:
-    """Return what `pack_rows` was given; the arrays are read-only views.
+    """Return the arguments of `pack_rows`; the arrays are read-only views.
 
     Raises CorruptEntry if the bytes are not rows of `width` floats.
     """
@@ -103,7 +103,7 @@ def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> Sto
     if len(names) != 8 * len(ids) or len(joined) != size * len(ids):
         raise CorruptEntry(
             f"expected {len(ids)} rows of {width} floats, {8 + size} bytes each with its id, "
-            f"found {len(names) + len(joined)} bytes"
+            f"got {len(names) + len(joined)} bytes"
         )
     packed = np.frombuffer(joined, _layout(width))
     return StoredRows(
@@ -122,7 +122,7 @@ def unpack_rows(ids: Sequence[bytes], blobs: Sequence[bytes], width: int) -> Sto
 def sub_hash_of(
     ids: npt.NDArray[np.uint64], buckets: int, sub_hashes: int
 ) -> npt.NDArray[np.int64]:
-    """Return which sub-hash of its bucket each id lies in; both counts are powers of two."""
+    """Return the sub-hash of each id within its bucket; both counts are powers of two."""
     below = 64 - (buckets.bit_length() - 1) - (sub_hashes.bit_length() - 1)
     if below == 64:
         return np.zeros(ids.shape[0], np.int64)
@@ -130,8 +130,10 @@ def sub_hash_of(
 
 
 def sub_hashes_for(buckets: int, had: int = 0) -> int:
-    """Return how many sub-hashes each bucket gets where nobody chose: 16,384 shared by the buckets,
-    or as many as a model `had` in all, yet 256 to 4,096 each; a power of two.
+    """Return the default number of sub-hashes of a bucket; a power of two.
+
+    16,384 are shared by the buckets, or as many as a model `had` in all, but each bucket has 256 to
+    4,096.
     """
     each = max(had, _SUB_HASHES) // buckets
     return min(MOST_SUB_HASHES, max(256, 1 << each.bit_length() >> 1))

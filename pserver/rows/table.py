@@ -1,14 +1,14 @@
-"""FoldedRows in this process's memory: a hash index from 64-bit ids to places in columns.
+"""A table of rows in this process's memory: a hash index from 64-bit ids to places in columns.
 
 Open addressing with linear probing over a power of two of slots, at most half full. A slot holds a
-place in the columns, or -1. FoldedRows are not removed one by one: a row that no longer exists is
-set to what a row that never existed is (no shows, no gains), which is the same thing to every
-reader. When a quarter of the rows may be such, `compact` makes new columns without them: who reads
-the old ones meanwhile sees one moment, and who remembers places is told where they went.
+place in the columns, or -1. Rows are not removed one by one. A deleted row is set to the state of a
+row that never existed (no shows, zeros), which is the same to every reader. When a quarter of the
+rows may be such, `compact` makes new columns without them. Readers of the old columns see one
+moment, and `compact` returns where each row went, for readers that remember places.
 
-The columns are arrays in a named tuple (`TableColumns`), so that compiled kernels of other parts
-can look up, read and change rows without calling back into Python. A kernel that may add rows must
-be given room first: `reserve`.
+The columns are arrays in a named tuple (`TableColumns`), so compiled kernels of other parts look
+up, read and change rows without calling Python. Before a kernel adds rows, its caller has to
+reserve room: `reserve`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numba import njit
 
-from headrace.pserver.intrinsics import prefetch, row_of
+from headrace.pserver.intrinsics import kernel, prefetch, row_of
 from headrace.pserver.rows.columns import (
     FEW,
     TableColumns,
@@ -40,25 +39,23 @@ if TYPE_CHECKING:
 
 Places: TypeAlias = "npt.NDArray[np.int64]"
 
-_kernel = njit(cache=True, nogil=True, _nrt=False, no_cfunc_wrapper=True)  # type: ignore[call-overload]
-"""Compiles what neither allocates nor is called from C: less to compile, no references counted."""
 AHEAD = 32
-"""FoldedRows asked for together: enough walks to overlap, few enough to stay in cache."""
+"""Rows prefetched together: enough to overlap their cache misses, few enough to stay in cache."""
 _NEVER = np.uint32(NEVER)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@_kernel
+@kernel
 def home(slots, row_id):  # type: ignore[no-untyped-def]
-    """Return the slot at which the search for a row begins. Compiled; for use inside kernels."""
-    # Fibonacci hashing: ids hold their field in the low bits and their bucket in the high ones
+    """Return the slot at which the search for a row begins. For use inside kernels."""
+    # Fibonacci hashing: the low bits of ids are their field, the high bits their bucket
     mixed = (row_id ^ (row_id >> np.uint64(29))) * _GOLDEN
     return np.int64((mixed >> np.uint64(20)) & np.uint64(slots.shape[0] - 1))
 
 
-@_kernel
+@kernel
 def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
-    """Return the place of `row_id`, or -1. Compiled; for use inside kernels."""
+    """Return the place of `row_id`, or -1. For use inside kernels."""
     slot = home(slots, row_id)
     while True:
         place = slots[slot]
@@ -67,11 +64,11 @@ def find(slots, ids, row_id):  # type: ignore[no-untyped-def]
         slot = (slot + 1) & (slots.shape[0] - 1)
 
 
-@_kernel
+@kernel
 def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
-    """Return the place of `row_id`, adding an empty row if there is none.
+    """Return the place of `row_id`; adds an empty row if it is missing.
 
-    Compiled; for use inside kernels. The caller has reserved room.
+    For use inside kernels. The caller has reserved room.
     """
     slots, ids = columns.slots, columns.ids
     slot = home(slots, row_id)
@@ -90,20 +87,20 @@ def find_or_add(columns, row_id):  # type: ignore[no-untyped-def]
     return np.int64(place)
 
 
-@_kernel
+@kernel
 def fetch(slots, ids, wanted, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for the memory in which rows [begin, end) of those wanted will be looked for. Compiled.
+    """Prefetch the memory of the search for the rows wanted[begin:end]. For use inside kernels.
 
-    Found one after the other, each waits for memory alone; asked for ahead, they come together.
+    Without it, each search waits for its own cache miss; with it, the misses overlap.
     """
     for i in range(begin, end):
         prefetch(slots, home(slots, wanted[i]))
     for i in range(begin, end):
-        # nearly always the row that is wanted
+        # nearly always the wanted row
         prefetch(ids, max(slots[home(slots, wanted[i])], 0))
 
 
-@_kernel
+@kernel
 def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
     for begin in range(0, wanted.shape[0], AHEAD):
         end = min(begin + AHEAD, wanted.shape[0])
@@ -112,7 +109,7 @@ def _find_many(slots, ids, wanted, places):  # type: ignore[no-untyped-def]
             places[i] = find(slots, ids, wanted[i])
 
 
-@_kernel
+@kernel
 def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
     for begin in range(0, wanted.shape[0], AHEAD):
         end = min(begin + AHEAD, wanted.shape[0])
@@ -121,7 +118,7 @@ def _find_or_add_many(columns, wanted, places):  # type: ignore[no-untyped-def]
             places[i] = find_or_add(columns, wanted[i])
 
 
-@_kernel
+@kernel
 def _index(slots, ids, count):  # type: ignore[no-untyped-def]
     for begin in range(0, count, AHEAD):
         end = min(begin + AHEAD, count)
@@ -134,7 +131,7 @@ def _index(slots, ids, count):  # type: ignore[no-untyped-def]
             slots[slot] = np.int32(place)
 
 
-@_kernel
+@kernel
 def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
     for i in range(places.shape[0]):
         place = places[i]
@@ -148,7 +145,7 @@ def _add(columns, places, shows, clicks, first_seen, last_seen, values):  # type
 
 
 class RowTable:
-    """FoldedRows of one model, all of `width` floats, found by id."""
+    """Rows of one model, all of `width` floats, found by id."""
 
     def __init__(
         self,
@@ -157,34 +154,34 @@ class RowTable:
         columns: TableColumns | None = None,
         beside: Kinds | None = None,
     ) -> None:
-        """`memory` makes the room for rows (None: this process's own); `columns` are there yet.
+        """memory: allocates shared memory; None for this process's own. columns: existing columns.
 
-        beside: what else lies in each row, by names of the caller's choice: see `beside`. For
-        memory or columns that are handed in, there is none: ValueError.
+        beside: further columns in each row, by name (see the attribute). Raises ValueError if they
+        are combined with `memory` or `columns`.
         """
         if beside and columns is not None:
-            raise ValueError(f"expected columns that are there to be all, got {beside} beside them")
+            raise ValueError(f"expected no columns beside existing ones, got {beside}")
         self.width = width
         self._memory, self._kinds = memory, beside or {}
         self.beside: Arrays = {}
-        """What the maker of the table keeps in its rows, (capacity, ...) by name: zeros in a new
-        row, and it goes where the row goes, or with it: `clear` leaves it as it is, so the maker
-        has a row kept that still has something. New arrays whenever the columns are."""
+        """Further columns in the table's rows, (capacity, ...) by name. A new row has zeros, and a
+        moved row takes its values along. `clear` leaves them alone, so their owner keeps rows with
+        values (`compact`). New arrays whenever `columns` are."""
         if columns is None:
             columns, self.beside = make_columns(FEW, width, memory, self._kinds)
         self.columns = columns
-        self._cleared = 0  # since the columns were made; some may have come back
+        self._cleared = 0  # since the columns were made; some of these rows may exist again
 
     def __len__(self) -> int:
         return int(self.columns.count[0])
 
     @property
     def changes(self) -> int:
-        """How often rows were changed: as long as this is the same, so is what they are worth."""
+        """Count of changes to rows: while it is the same, all rows are the same."""
         return int(self.columns.count[1])
 
     def changed(self) -> None:
-        """Note that rows have been changed: for those whose kernels do it past this class."""
+        """Count a change, for kernels that change rows without this class."""
         self.columns.count[1] += 1
 
     @property
@@ -194,9 +191,9 @@ class RowTable:
 
     @property
     def room(self) -> int:
-        """How many rows there may be before anything has to be made anew.
+        """Rows that fit before arrays have to be made anew.
 
-        So long is whatever somebody else keeps of rows by place.
+        Arrays that other classes keep by place have this length.
         """
         return int(min(self.columns.slots.shape[0] // 2, self.columns.ids.shape[0]))
 
@@ -208,7 +205,7 @@ class RowTable:
         return self.columns
 
     def _make_room(self, needed: int) -> None:
-        """Have room for so many rows or more; who reads the columns that there are reads on."""
+        """Make room for at least `needed` rows; the present columns stay readable."""
         old, beside, count, rows = self.columns, self.beside, len(self), max(needed, 2 * self.room)
         if needed > old.ids.shape[0]:
             new, beside = make_columns(rows, self.width, self._memory, self._kinds)
@@ -220,26 +217,26 @@ class RowTable:
         self.columns, self.beside = new, beside
 
     def find(self, ids: Ids) -> Places:
-        """Return the place of each id, -1 where there is no row; shape (n,)."""
+        """Return the place of each id, -1 for missing rows; shape (n,)."""
         places = np.empty(ids.shape[0], np.int64)
         _find_many(self.columns.slots, self.columns.ids, ids, places)
         return places
 
     def find_or_add(self, ids: Ids) -> Places:
-        """Return the place of each id, adding empty rows where there are none; shape (n,)."""
+        """Return the place of each id, adding empty rows for missing ones; shape (n,)."""
         places = np.empty(ids.shape[0], np.int64)
         _find_or_add_many(self.reserve(ids.shape[0]), ids, places)
         return places
 
     def add(self, gains: RowDeltas) -> Places:
-        """Add gains to their rows, in the order given; return the places of the rows."""
+        """Add deltas to their rows, in the given order; return the places of the rows."""
         places = self.find_or_add(gains.ids)
         _add(self.columns, places, *gains[1:])
         self.changed()
         return places
 
     def put(self, rows: FoldedRows) -> Places:
-        """Set rows to what they are elsewhere; return their places. Ids are unique."""
+        """Set rows to these values; return their places. Ids are unique."""
         places = self.find_or_add(rows.ids)
         self.columns.shows[places] = rows.shows
         self.columns.clicks[places] = rows.clicks
@@ -250,15 +247,15 @@ class RowTable:
         return places
 
     def everything(self) -> FoldedRows:
-        """Return all rows, in the order they were added. Views."""
+        """Return all rows in the order they were added, as views."""
         return FoldedRows._make(column[: len(self)] for column in self.columns[2:])
 
     def take(self, places: Places) -> FoldedRows:
-        """Return the rows at these places, as copies."""
+        """Return copies of the rows at these places."""
         return FoldedRows._make(column[places] for column in self.columns[2:])
 
     def remove(self, deletions: Deletions) -> Places:
-        """Clear the rows that were not seen since they were to be deleted; return their places."""
+        """Clear the rows that were not seen after their deletion time; return their places."""
         places = self.find(deletions.ids)
         known = places >= 0
         places, until = places[known], deletions.last_seen[known]
@@ -272,10 +269,10 @@ class RowTable:
         return self._cleared >= max(FEW, len(self) // 4)
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
-        """Drop the rows that are as if they had never existed; return where each row went.
+        """Drop the rows that equal rows that never existed; return the new place of each row.
 
-        keep: (len,) or more, True where a row stays though it is such. Returns (len,) new places,
-        -1 where the row was dropped. The columns are new arrays.
+        keep: (len,) or more, True for rows that stay in any case. Returns (len,) new places, -1 for
+        dropped rows. The columns are new arrays.
         """
         count = len(self)
         stays = self.everything().exist()
@@ -294,7 +291,7 @@ class RowTable:
         return moved
 
     def clear(self, places: Places) -> None:
-        """Set rows to what a row is that never existed."""
+        """Set rows to the state of a row that never existed."""
         self._cleared += places.shape[0]
         self.columns.shows[places] = 0
         self.columns.clicks[places] = 0

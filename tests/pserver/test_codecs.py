@@ -90,7 +90,7 @@ def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) 
     assert found_header == header
     assert isinstance(found, Deletions)
     assert same(found, (rows.ids, rows.last_seen))
-    with pytest.raises(CorruptEntry, match="expected gains"):
+    with pytest.raises(CorruptEntry, match="expected deltas"):
         unpack(blob)
     with pytest.raises(CorruptEntry, match="expected format"):
         unpack_entry(blob + b"x")
@@ -117,7 +117,7 @@ def test_an_entry_comes_back_as_it_was(
 
 
 def test_an_entry_cannot_lie_about_its_gains() -> None:
-    with pytest.raises(ValueError, match="header says 1 rows of 2 floats"):
+    with pytest.raises(ValueError, match="got 1 rows of 2 floats"):
         pack(EntryHeader(2, 1, 0, 0, []), RowDeltas.empty(2))
 
 

@@ -145,7 +145,7 @@ def test_the_printed_users_are_let_in_by_redis_too(
         ("rediss://h?ssl_cert_reqs=none", "only ssl_ca_certs, ssl_certfile"),
         ("redis://u:hunter2#@h", "%23"),
         ("redis://u:hun/ter2@h", "%2F"),
-        ("redis://u:hunter2", "a port that is none"),
+        ("redis://u:hunter2", "an invalid port"),
         ("redis://u:hunter2[@h", "a URL"),
         ("redis://u:hunter2\u2100@h", "a URL"),
     ],
@@ -160,7 +160,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str, mes
 
 def test_a_file_that_is_not_there_is_named_before_anything_is_connected(tmp_path: Path) -> None:
     missing = tmp_path / "ca.crt"
-    with pytest.raises(StoreError, match=f"ssl_ca_certs, found none at {missing}"):
+    with pytest.raises(StoreError, match=f"ssl_ca_certs, got {missing}"):
         open_store(f"rediss://127.0.0.1:1?ssl_ca_certs={missing}", "m")
 
 
