@@ -16,10 +16,10 @@ class RequestLimits:
     candidates: int = 5_000
     """Candidates of a request. It is computed in one piece, so this bounds the others' wait."""
     requests: int = 1_000
-    """Whole requests in progress at a time. One whose body is still arriving is not among them: a
+    """Concurrent complete requests. A request whose body is still arriving does not count, so a
     stalled client takes no place of another."""
     reading_bytes: int = 64 << 20
-    """Of bodies that are still arriving, all together: bounds memory."""
+    """Total of the bodies that are still arriving: bounds memory."""
     waiting_ms: int = 50
     """Queued work above which a request is refused: five times the expected latency."""
     body_timeout_s: float = 10.0
