@@ -59,7 +59,7 @@ class ClientSettings:
     batch_events: int = 500
     """Most events in one request."""
     linger_ms: int = 20
-    """How long an event waits for others to share a request."""
+    """Time that an event waits for others to share a request."""
     queue_events: int = 50_000
     """Events that may wait for their acknowledgement; `impression` and `click` block beyond."""
     timeout_s: float = 30.0

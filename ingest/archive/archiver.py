@@ -3,7 +3,7 @@
 One process reads every partition, so a rebalance of a consumer group cannot cause rows to be
 written twice. Rows of a partition are gathered until they are enough or old enough. They are then
 written in one step that counts completely or not at all (`ingest.archive.parquet_folder`): each
-record once, whatever is killed.
+record once, also after a kill.
 
 The hour is that of the event, in UTC. A record without a readable time has the hour of its append.
 """

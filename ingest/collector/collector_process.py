@@ -58,15 +58,15 @@ class CollectorSettings:
     """For Kafka to acknowledge an event, else 503: longer than a broker's restart or a change of
     leaders, shorter than the timeouts of clients."""
     linger_ms: int = 2
-    """How long an event waits for others to share a request to Kafka."""
+    """Time that an event waits for others to share a request to Kafka."""
     drain_ms: int = 0
-    """How long to accept requests once not ready: longer than a load balancer's probe interval."""
+    """Time to accept requests once not ready: longer than a load balancer's probe interval."""
     topics: EventTopics = field(default_factory=EventTopics)
     limits: CollectorLimits = field(default_factory=CollectorLimits)
 
     @property
     def finish_s(self) -> int:
-        """How long requests under way may take to finish; every wait in them ends earlier."""
+        """Time for requests under way to finish; every wait in them ends earlier."""
         return int(self.deadline_s) + 2
 
 

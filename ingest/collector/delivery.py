@@ -40,7 +40,7 @@ _IDLE_POLL_S = 0.25
 _EVENTS_A_TURN = 1_000
 """Events handed to the client before other requests get a turn."""
 _PROBE_S = 1.0
-"""How long to wait for an answer from an unreachable Kafka, and between two attempts."""
+"""Wait for an answer from an unreachable Kafka, and between two attempts."""
 
 
 class KafkaClient(Protocol):

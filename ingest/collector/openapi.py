@@ -57,16 +57,16 @@ def document(
     app: FastAPI, paths: Mapping[EventKind, str], limits: CollectorLimits, *, asks_token: bool
 ) -> dict[str, Any]:
     """Return the OpenAPI document of the app, including the routes for events."""
-    made = get_openapi(
+    page = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
-    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    schemas = page.setdefault("components", {}).setdefault("schemas", {})
     (answer,), parts = msgspec.json.schema_components(
         [CollectorAnswer], ref_template="#/components/schemas/{name}"
     )
     schemas.update(parts)
     if asks_token:
-        made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        page["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for kind, path in paths.items():
         name = kind.value.capitalize()
         schemas[name] = {k: v for k, v in event_schema(kind).items() if k != "$schema"}
@@ -83,8 +83,8 @@ def document(
         }
         if asks_token:
             operation["security"] = [{"token": []}]
-        made["paths"][path] = {"post": operation}
-    return made
+        page["paths"][path] = {"post": operation}
+    return page
 
 
 def _content(kind: EventKind, schema: str) -> dict[str, Any]:

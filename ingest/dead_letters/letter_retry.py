@@ -7,9 +7,9 @@ and fenced it if it is still alive. No event is sent twice, however often or con
 are started.
 
 An event goes to the topic of its letter, with its impression id as the key. So it meets its click
-or impression, whatever key the broken event had. A repair that the joiner would refuse again is not
-sent. An impression older than the window is too late by then and becomes a new letter, unless its
-repair changed the time.
+or impression even if the broken event had another key. A repair that the joiner would refuse again
+is not sent. An impression older than the window is too late by then and becomes a new letter,
+unless its repair changed the time.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ float keeps, -0, nested objects, invalid UTF-8 or JSON, a time out of range or a
 event odd. `read_event`, slow and complete, reads odd events: it is the plain fallback, and a test
 holds both to the same answers.
 
-What it reaches into: the numba options of `runtime.numba_kernels`, and two facts of Python that a
+It reaches into the numba options of `runtime.numba_kernels`, and two facts of Python that a
 canary test checks (`tests/ingest/test_scanner_canary.py`). First, `repr` gives back a decimal of at
 most 15 digits. Second, it writes an exponent only below 0.0001.
 """

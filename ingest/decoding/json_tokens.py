@@ -2,8 +2,8 @@
 
 Each function is inlined into kernels. It takes the bytes, a position and the end of the event, and
 returns positions. The caution of `json_scanner` holds here too. A valid number or string whose
-canonical text is not contained in its bytes is told apart from one whose text is. A token that may
-be invalid ends at -1.
+canonical text is not contained in its bytes is distinguished from one whose text is. A token that
+may be invalid ends at -1.
 """
 
 from __future__ import annotations

@@ -22,11 +22,14 @@ EARLIEST_MS = 946_684_800_000
 LATEST_MS = 32_503_680_000_000
 """The year 3000: the latest time if no append time is known."""
 AHEAD_MS = 86_400_000
-"""How far a time may be after its append: allows for a replay's last tick and for bad clocks."""
+"""Longest time after the append: allows for a replay's last tick and for bad clocks."""
 
 
 class Reason(StrEnum):
-    """Why an event is unusable, in the words of its dead letter."""
+    """Why an event is unusable, in the words of its dead letter.
+
+    Dead letters store these sentences, so they must not change.
+    """
 
     EMPTY = "expected a JSON object, found an empty message"
     NOT_JSON = "expected a JSON object, found bytes that are not JSON in UTF-8"

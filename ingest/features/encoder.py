@@ -157,10 +157,10 @@ class Encoder:
             return flat[0], offsets
         # from bag by bag to event by event: each run of items moves to where its event begins
         ids = np.empty(int(offsets[-1]), np.uint64)
-        for j, made in enumerate(flat):
+        for j, hashes in enumerate(flat):
             begins = offsets[j : -1 : len(bags)].astype(np.int64)
             own = np.cumsum(lengths[:, j]) - lengths[:, j]
-            ids[np.repeat(begins - own, lengths[:, j]) + np.arange(made.shape[0])] = made
+            ids[np.repeat(begins - own, lengths[:, j]) + np.arange(hashes.shape[0])] = hashes
         return ids, offsets
 
 

@@ -61,7 +61,7 @@ def canonical(value: object) -> str | None:
 
 
 def real(value: object) -> float:
-    """Return the number of a scalar, or of its text; NaN if there is none."""
+    """Return the number of a scalar, or of its text; NaN without one."""
     if type(value) is float or type(value) is int or type(value) is str:
         try:
             return float(value)

@@ -52,9 +52,7 @@ class Tokens:
             good |= hmac.compare_digest(digest, given)  # compare all: equal time for every token
         if not (good and scheme.lower() == "bearer"):
             found = "another one" if authorization else "none"
-            raise RequestRefused(
-                401, "Authorization", "Bearer and a token that is good here", found
-            )
+            raise RequestRefused(401, "Authorization", "Bearer and a valid token", found)
 
 
 def read_tokens(path: Path) -> list[str]:

@@ -48,16 +48,16 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """How a server stops."""
+    """The way a server stops."""
 
     stop: threading.Event
     readiness: Readiness
     broken: Callable[[], bool]
     """Whether the server cannot go on; it then stops without draining."""
     drain_ms: int
-    """How long to answer after readiness ends: longer than a load balancer's probe interval."""
+    """Time to answer after readiness ends: longer than a load balancer's probe interval."""
     finish_s: int
-    """How long requests under way may take to finish."""
+    """Time for requests under way to finish."""
 
 
 def run_app(

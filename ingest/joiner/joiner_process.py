@@ -45,7 +45,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STEP_S = 0.01
-"""How long a step waits for events; cores that wait for wall time advance in every step."""
+"""Wait of a step for events; cores that wait for wall time advance in every step."""
 
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000

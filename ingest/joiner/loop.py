@@ -163,9 +163,9 @@ class Joiner:
                 case AtEnd(source, offset):
                     ends[source] = offset
                 case PartitionAssigned(source):
-                    self._gain(source)
+                    self._assign(source)
                 case PartitionRevoked(source):
-                    self._lose(source)
+                    self._revoke(source)
                     blocks.pop(source, None)
                     ends.pop(source, None)
         count = sum(block.size for taken in blocks.values() for block in taken)
@@ -179,12 +179,12 @@ class Joiner:
             if (part := self.partitions.get(source.partition)) is not None:
                 part.ended(self._sides[source.topic], offset, now)
 
-    def _gain(self, source: Source) -> None:
+    def _assign(self, source: Source) -> None:
         self._owned.add(source)
         if self._sources(source.partition) <= self._owned:
             self._unplaced.add(source.partition)
 
-    def _lose(self, source: Source) -> None:
+    def _revoke(self, source: Source) -> None:
         self._owned.discard(source)
         self._unplaced.discard(source.partition)
         self.partitions.pop(source.partition, None)

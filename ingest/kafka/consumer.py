@@ -97,7 +97,7 @@ class KafkaReader:
         try:
             partitions = self._check_topics(topics)
             if group is None:
-                self._gain(partitions)
+                self._assign(partitions)
             else:
                 self._join()
         except BaseException:
@@ -107,7 +107,7 @@ class KafkaReader:
     # ---------------------------------------------------------------- the protocol
 
     def poll(self, timeout_s: float) -> list[ReaderEvent]:
-        """Return records and changes; wait up to `timeout_s` only while there are none.
+        """Return records and changes; wait for the first of them up to `timeout_s`.
 
         Raises KafkaUnreachable if brokers were down for longer than `lost_timeout_s`, OffsetGone,
         Fenced, NotAllowed, MissingTopic.
@@ -280,9 +280,9 @@ class KafkaReader:
         ]
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._gain(partitions)
+        self._assign(partitions)
 
-    def _gain(self, partitions: list[TopicPartition]) -> None:
+    def _assign(self, partitions: list[TopicPartition]) -> None:
         # any offset will do: nothing is fetched before `start` seeks and resumes
         placed = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
         if self._instance is not None:

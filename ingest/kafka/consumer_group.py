@@ -15,13 +15,13 @@ But the client also causes this by itself. If it hears nothing from Kafka for a 
 was away), it forgets its member id and waits for its process to release the partitions. The process
 releases them at its next poll, which it cannot reach while it waits for a transaction. Until then
 the client sends heartbeats with the instance and no member id, and the broker that came back takes
-it for an impostor. So a member that is called fenced asks Kafka for the current member. If that is
-itself, or there is none, no other process took over.
+it for an impostor. So a member that is called fenced asks Kafka for the current member. If Kafka
+returns the member itself, or no member, no other process took over.
 
 Seeking: a newly assigned partition may refuse to seek until the client has started it. While the
 client still asks a slow broker for the partition's first offset, it accepts a seek and forgets it
-half a second after the answer. From then on it reads from the beginning, whatever was delivered
-since. So a reader that must not see a record twice compares offsets, and seeks again.
+half a second after the answer. From then on it reads from the beginning, although records were
+delivered since. So a reader that must not see a record twice compares offsets, and seeks again.
 """
 
 from __future__ import annotations

@@ -120,13 +120,13 @@ def translate(
     While `committing` a transaction, an error that the client calls abortable is
     `TransactionAborted`, whatever its code.
     """
-    said = error.args[0] if isinstance(error, KafkaException) else error
-    if not isinstance(said, KafkaError):
-        return KafkaRefused(f"{doing}: {said}")
-    kind = KIND_OF.get(_cause(said), KafkaRefused)
-    if committing and said.txn_requires_abort():
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(cause, KafkaError):
+        return KafkaRefused(f"{doing}: {cause}")
+    kind = KIND_OF.get(_cause(cause), KafkaRefused)
+    if committing and cause.txn_requires_abort():
         kind = TransactionAborted
-    text = f"{doing}: {said.str()} ({said.name()})"
+    text = f"{doing}: {cause.str()} ({cause.name()})"
     if kind is KafkaUnreachable:
         return unreachable(address, text)
     return kind(text)

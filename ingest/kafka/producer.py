@@ -30,7 +30,7 @@ _QUEUE_KBYTES = 64 << 10
 """Most messages and kilobytes that wait in memory; `send` blocks beyond."""
 
 _LISTEN_S = 0.1
-"""How often `send` polls the client, whose reports would pile up during an outage."""
+"""Interval at which `send` polls the client, whose reports would pile up during an outage."""
 
 
 def producer_config(settings: KafkaSettings) -> dict[str, object]:

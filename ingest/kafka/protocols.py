@@ -82,7 +82,7 @@ class AtEnd(NamedTuple):
 
     source: Source
     offset: int
-    """First offset not yet written; transaction markers may lie between it and the last record."""
+    """First offset not yet written; transaction markers may separate it from the last record."""
 
 
 class PartitionAssigned(NamedTuple):
@@ -104,7 +104,7 @@ class Reader(Protocol):
     """Records of the partitions assigned to this process."""
 
     def poll(self, timeout_s: float) -> list[ReaderEvent]:
-        """Return records and changes; wait up to `timeout_s` only while there are none.
+        """Return records and changes; wait for the first of them up to `timeout_s`.
 
         Raises KafkaUnreachable if no broker answered for longer than the settings allow.
         """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 10_000
-"""How long a joiner that died in a transaction holds up the readers of examples."""
+"""Time that a joiner that died in a transaction holds up the readers of examples."""
 
 
 class Outgoing(NamedTuple):

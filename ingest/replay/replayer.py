@@ -57,7 +57,7 @@ class ReplaySettings:
     tick_interval_s: float = 0.5
     """Wall time between ticks of a paced replay: how long an idle partition holds up the others."""
     linger_ms: int = 2
-    """How long a message may wait for others to share a request."""
+    """Time that a message may wait for others to share a request."""
     resume_as: str | None = None
     """Name under which a killed replay continues; None: a restart begins from the start."""
     commit_interval_s: float = 0.25

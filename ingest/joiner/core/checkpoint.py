@@ -50,7 +50,7 @@ class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InputPosition(msgspec.Struct, frozen=True, array_like=True):
-    """How far one source was read."""
+    """The position in one source."""
 
     position: int
     """First offset not yet taken; -1 before the first."""

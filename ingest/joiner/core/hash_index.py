@@ -1,9 +1,9 @@
 """A hash index over a ring: finds the place that holds a hash.
 
 It probes linearly over slots of 32 bits. The lower bits of a slot, as many as the ring's capacity
-needs, are the place of an element. The other bits are bits of the element's hash. Of ten slots that
-a search passes, hardly one needs a look at the element itself, which is somewhere in gigabytes. So
-the slots may be three quarters full. Their number need not be a power of two: the index grows by a
+needs, are the place of an element. The other bits are bits of the element's hash. A search that
+passes ten slots hardly ever reads an element that differs, somewhere in gigabytes. So the slots may
+be three quarters full. Their number need not be a power of two: the index grows by a
 quarter at a time and is rebuilt from the ring's hashes alone. It takes 5 to 7 bytes an element,
 growth included.
 """

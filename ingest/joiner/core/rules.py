@@ -97,7 +97,7 @@ class JoinRule(NamedTuple):
     silent: bool
     """Whether there is no output, because the input is read again."""
     floor_shown: int
-    """How far event time may go while there is no impression to take; WAIT if it may not."""
+    """Limit of event time while there is no impression to take; WAIT: it must not advance."""
     floor_clicked: int
     until_ms: int
     """Take no event later than this."""
