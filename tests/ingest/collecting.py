@@ -1,4 +1,4 @@
-"""A collector without a network: its application over the Kafka that is a list."""
+"""A collector without a network: its application over a Kafka producer in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Collector:
 async def collecting(
     limits: CollectorLimits | None = None, tokens: Sequence[str] = (), deadline_s: float = 15.0
 ) -> AsyncIterator[Collector]:
-    """Yield a collector whose Kafka is a list; afterwards it holds nothing of any request."""
+    """Yield a collector with a fake producer; check afterwards that every limit is released."""
     kafka, room, readiness = (
         FakeProducer(),
         AdmissionControl(limits or CollectorLimits()),

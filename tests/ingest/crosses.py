@@ -1,4 +1,4 @@
-"""Crosses said once more, a number at a time: what the compiled numbering is held to."""
+"""A plain reference for the ids of crosses, one number at a time."""
 
 from __future__ import annotations
 

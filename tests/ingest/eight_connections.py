@@ -20,7 +20,7 @@ TOKEN = "token-of-the-tests-0123456789"
 
 @dataclass
 class Sent:
-    """What eight connections sent, and what they were told."""
+    """The events sent over eight connections, and their answers."""
 
     acknowledged: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)

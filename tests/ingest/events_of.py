@@ -1,4 +1,4 @@
-"""Events for the tests of the running joiner, and what must become of them."""
+"""Generates events for tests of the running joiner, with the expected examples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fields_of(policy: str = "immediate") -> FieldSet:
 
 @dataclass
 class Happened:
-    """Events of both topics, as (time, partition, bytes) in order of time, and what they make."""
+    """Events of both topics, as (time, partition, bytes) in order of time, and their examples."""
 
     shown: list[tuple[int, int, bytes]] = field(default_factory=list)
     clicked: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -62,20 +62,20 @@ class Happened:
     duplicates: int = 0
 
     def records(self, topics: EventTopics, partitions: int) -> dict[Source, list[Record]]:
-        """Return the events as they would lie in Kafka, appended when they happened."""
-        made: dict[Source, list[Record]] = {}
+        """Return the events as Kafka would have them, appended when they happened."""
+        happened: dict[Source, list[Record]] = {}
         for topic, events in ((topics.impressions, self.shown), (topics.clicks, self.clicked)):
             for partition in range(partitions):
                 source = Source(topic, partition)
                 mine = [(time, value) for time, p, value in events if p == partition]
-                made[source] = [
+                happened[source] = [
                     Record(source, offset, time + 5, value)
                     for offset, (time, value) in enumerate(mine)
                 ]
-        return made
+        return happened
 
     def parts(self, count: int) -> Iterator[Happened]:
-        """Yield the events in `count` parts, one after the other in time."""
+        """Yield the events in `count` parts, in order of time."""
         last_ms = max(time_ms for time_ms, _, _ in self.shown) + 1
         bounds = [START_MS + (last_ms - START_MS) * i // count for i in range(count + 1)]
         for begin_ms, end_ms in itertools.pairwise(bounds):
@@ -86,11 +86,13 @@ class Happened:
 
 
 def happen(seed: int, count: int, partitions: int) -> Happened:
-    """Return `count` impressions over ten minutes and what goes with them: clicks in time, late
-    and repeated, duplicates, ticks, and events that are none. Ends with ticks past the window.
+    """Return `count` impressions over ten minutes, with other events.
+
+    These are clicks in time, late and repeated ones, duplicates, ticks and invalid events. The last
+    events are ticks past the window.
     """
     dice = random.Random(seed)
-    made = Happened()
+    happened = Happened()
     for i in range(count):
         time_ms, partition = START_MS + i * 600_000 // count, i % partitions
         identity = f"i{i}"
@@ -102,36 +104,36 @@ def happen(seed: int, count: int, partitions: int) -> Happened:
             "words": [dice.choice("abcdef") for _ in range(dice.randrange(4))],
             "device": dice.choice(["phone", "desktop", None]),
         }
-        made.shown.append((time_ms, partition, json.dumps(event).encode()))
-        made.examples.append((partition, Kind.SHOWN, 0, identity, time_ms))
+        happened.shown.append((time_ms, partition, json.dumps(event).encode()))
+        happened.examples.append((partition, Kind.SHOWN, 0, identity, time_ms))
         label = 0
         fate = dice.random()
         if fate < 0.3:
             click_ms = time_ms + dice.randrange(1, WINDOW_MS)
-            made.clicked.append((click_ms, partition, _click(identity, click_ms)))
-            made.examples.append((partition, Kind.CLICKED, 1, identity, click_ms))
+            happened.clicked.append((click_ms, partition, _click(identity, click_ms)))
+            happened.examples.append((partition, Kind.CLICKED, 1, identity, click_ms))
             label = 1
             if fate < 0.05:
-                made.clicked.append((click_ms + 1, partition, _click(identity, click_ms + 1)))
-                made.duplicates += 1
+                happened.clicked.append((click_ms + 1, partition, _click(identity, click_ms + 1)))
+                happened.duplicates += 1
         elif fate < 0.35:
             click_ms = time_ms + WINDOW_MS + dice.randrange(1_000, WINDOW_MS // 2)
-            made.clicked.append((click_ms, partition, _click(identity, click_ms)))
-            made.late += 1
+            happened.clicked.append((click_ms, partition, _click(identity, click_ms)))
+            happened.late += 1
         elif fate < 0.4:
-            made.shown.append((time_ms + 10, partition, json.dumps(event).encode()))
-            made.duplicates += 1
+            happened.shown.append((time_ms + 10, partition, json.dumps(event).encode()))
+            happened.duplicates += 1
         elif fate < 0.42:
             broken = dice.choice([b"nonsense", b"{}", b"\xff", b'{"impression_id": "x"}'])
-            made.shown.append((time_ms, partition, broken))
-            made.dead += 1
-        made.closed.append((partition, Kind.CLOSED, label, identity, time_ms))
-    for events in (made.shown, made.clicked):
+            happened.shown.append((time_ms, partition, broken))
+            happened.dead += 1
+        happened.closed.append((partition, Kind.CLOSED, label, identity, time_ms))
+    for events in (happened.shown, happened.clicked):
         events.sort(key=lambda event: event[0])
         last_ms = START_MS + 600_000 + 3 * WINDOW_MS
         tick = json.dumps({"timestamp_ms": last_ms}).encode()
         events += [(last_ms, partition, tick) for partition in range(partitions)]
-    return made
+    return happened
 
 
 def _click(identity: str, time_ms: int) -> bytes:

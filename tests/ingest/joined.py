@@ -1,4 +1,4 @@
-"""One model with topics of its own on a real broker, and joiner processes of it to be killed."""
+"""One model with its own topics on a real broker, and joiner processes that tests kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEADLINE_S = 90.0
 
 @dataclass
 class Joined:
-    """A model, its topics, its joiners."""
+    """A model, its topics and its joiner processes."""
 
     settings: KafkaSettings
     name: str
@@ -67,8 +67,8 @@ class Joined:
         writer.close()
 
     def start(self, instance: str = "", metrics_port: int = 0) -> subprocess.Popen[bytes]:
-        """Start a joiner; who does ends it."""
-        told = {
+        """Start a joiner; the caller ends it."""
+        options = {
             "bootstrap": self.settings.bootstrap,
             "model": self.name,
             "topics": [self.topics.impressions, self.topics.clicks, self.topics.dead_letters],
@@ -76,7 +76,7 @@ class Joined:
             "instance": instance,
             "metrics_port": metrics_port,
         }
-        command = [sys.executable, "-m", "tests.ingest.joiner_process", json.dumps(told)]
+        command = [sys.executable, "-m", "tests.ingest.joiner_process", json.dumps(options)]
         return subprocess.Popen(command, cwd=ROOT)
 
     @contextmanager

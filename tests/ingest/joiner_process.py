@@ -1,4 +1,4 @@
-"""A joiner as a process of its own, for tests to kill: all it must know in one JSON argument."""
+"""Runs a joiner process that tests kill; one JSON argument has its settings."""
 
 import json
 import logging
@@ -13,19 +13,19 @@ from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    where = SpecText("test.toml", told["spec"])
+    where = SpecText("test.toml", options["spec"])
     run_joiner(
         JoinerSettings(
-            instance=told["instance"],
-            topics=EventTopics(*told["topics"]),
-            metrics_port=told["metrics_port"],
+            instance=options["instance"],
+            topics=EventTopics(*options["topics"]),
+            metrics_port=options["metrics_port"],
         ),
-        KafkaSettings(told["bootstrap"]),
-        told["model"],
+        KafkaSettings(options["bootstrap"]),
+        options["model"],
         parse_fields(where.tables(), where),
         stop,
     )

@@ -1,4 +1,4 @@
-"""A Kafka that asks its clients who they are, on a listener beside the one that does not."""
+"""A Kafka broker with a second listener that asks for passwords."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROTOCOLS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINT
 
 
 class KafkaWithPasswords(KafkaNode):
-    """A broker with a second listener, for clients that say who they are."""
+    """A broker with a second listener, for clients with passwords."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,4 +1,4 @@
-"""A running joiner over lists, for one life."""
+"""One run of a joiner over Kafka in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EAGER = JoinerPacing(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(
 
 
 class Life:
-    """One joiner process, until it is dropped."""
+    """One joiner process, until the test drops it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Life:
         )
 
     def run(self) -> None:
-        """Step until all is committed."""
+        """Step until everything is committed."""
         for _ in range(10_000):
             self.joiner.step(0.0)
             if self.done:

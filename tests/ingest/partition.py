@@ -1,4 +1,4 @@
-"""Events of one partition, written down briefly, and a joiner fed with them."""
+"""Builds events of one partition in short form, and joins them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T0_MS = 1_700_000_000_000
 WINDOW_MS = 100
 LONG_AGO_MS = T0_MS + 10_000_000
-"""When history was appended: all at once, and long after it happened."""
+"""Append time of history: all at once, and long after it happened."""
 
 _SPEC = """
 [label]
@@ -46,13 +46,13 @@ transform = "bag"
 
 
 def fields_of(policy: str = "immediate", examples: str = "") -> FieldSet:
-    """Fields of the events here; `examples`: further lines of that section."""
+    """Return the fields of these events. examples: further lines of that section."""
     where = SpecText("test.toml", _SPEC.format(policy=policy, examples=examples))
     return parse_fields(where.tables(), where)
 
 
 def shown(identity: str, at: int, **more: object) -> bytes:
-    """An impression `at` milliseconds after the beginning."""
+    """Return an impression `at` milliseconds after the beginning."""
     return orjson.dumps({"impression_id": identity, "timestamp_ms": T0_MS + at, **more})
 
 
@@ -67,7 +67,7 @@ def tick(at: int) -> bytes:
 def records(
     side: EventSide, values: Iterable[bytes], append_ms: int | Sequence[int] = LONG_AGO_MS
 ) -> list[Record]:
-    """Messages as Kafka would give them; offsets have gaps, as those of transactions have."""
+    """Return messages as Kafka does; offsets have gaps, as transaction markers leave."""
     values = list(values)
     times = [append_ms] * len(values) if isinstance(append_ms, int) else list(append_ms)
     source = Source(("impressions", "clicks")[side], 0)
@@ -78,7 +78,7 @@ def records(
 
 
 class Partition:
-    """A joiner, and everything it has made."""
+    """A joiner and all its output."""
 
     def __init__(self, policy: str = "immediate", examples: str = "") -> None:
         self.fields = fields_of(policy, examples)
@@ -101,7 +101,7 @@ class Partition:
     def join(
         self, impressions: Iterable[bytes], clicks: Iterable[bytes]
     ) -> list[tuple[str, str, int]]:
-        """Offer all of it, and say that there is no more."""
+        """Offer all events, mark both sources as ended, and join."""
         for side, values in ((EventSide.IMPRESSIONS, impressions), (EventSide.CLICKS, clicks)):
             self.offer(side, records(side, values))
             self.joiner.ended(side)
@@ -109,7 +109,7 @@ class Partition:
 
 
 def brief(examples: Examples) -> list[tuple[str, str, int]]:
-    """What each example is, of which impression, and its label."""
+    """Return kind, impression and label of each example."""
     names = ("shown", "clicked", "closed")
     kinds = [names[kind] for kind in examples.kinds]
     return list(

@@ -1,4 +1,4 @@
-"""A retry that is killed around its commit: bootstrap, topics and the moment as arguments."""
+"""Runs a dead letter retry that dies around its commit; arguments: bootstrap, topics, moment."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ bootstrap, impressions, clicks, dead_letters, moment = sys.argv[1:]
 
 
 class Dying(confluent_kafka.Producer):
-    """A producer whose process ends when it commits: before that, or after."""
+    """A producer whose process dies just before or just after its commit."""
 
     def commit_transaction(self, *arguments: Any) -> None:
         self.flush(30)
@@ -28,7 +28,7 @@ class Dying(confluent_kafka.Producer):
 
 
 class Repaired:
-    """Every event gets a time."""
+    """Repairs every event with a time."""
 
     def repair(self, letter: Letter) -> dict[str, object]:
         return {**(letter.event or {}), "timestamp_ms": 1_767_225_600_000}

@@ -1,4 +1,4 @@
-"""Examples are cut into messages that are neither too large nor too wide nor too many."""
+"""Tests how examples are split into messages: bounded in size, time span and number."""
 
 import numpy as np
 import pyarrow as pa
@@ -37,27 +37,27 @@ def sizes(event_ms: list[int], rule: Cut) -> list[int]:
     return [len(part) for part in cut(examples(event_ms), rule)]
 
 
-def test_a_message_holds_no_more_than_so_many() -> None:
+def test_a_message_of_examples_has_at_most_the_configured_number() -> None:
     assert sizes([5] * 10, Cut(most=4, span_ms=100, least=1)) == [4, 4, 2]
 
 
-def test_a_message_spans_no_more_than_so_much_event_time() -> None:
+def test_a_message_of_examples_spans_at_most_the_configured_event_time() -> None:
     assert sizes([0, 50, 100, 101, 150, 500], Cut(most=100, span_ms=100, least=1)) == [3, 2, 1]
 
 
-def test_time_that_goes_back_is_no_span() -> None:
+def test_event_time_that_goes_back_does_not_split_a_message_of_examples() -> None:
     assert sizes([100, 0, 120, 10, 201, 202], Cut(most=100, span_ms=100, least=1)) == [4, 2]
 
 
-def test_sparse_examples_are_kept_together_up_to_the_least_size() -> None:
+def test_sparse_examples_share_a_message_up_to_the_least_size() -> None:
     assert sizes(list(range(0, 10_000, 1_000)), Cut(most=100, span_ms=1, least=4)) == [4, 4, 2]
 
 
-def test_nothing_makes_no_message() -> None:
+def test_an_empty_batch_of_examples_makes_no_message() -> None:
     assert sizes([], Cut()) == []
 
 
-def test_the_parts_are_the_whole() -> None:
+def test_the_messages_of_a_batch_contain_all_its_examples() -> None:
     for bags in (0, 1, 3):
         whole = examples(list(range(20)), bags)
         parts = list(cut(whole, Cut(most=7, span_ms=5, least=2)))

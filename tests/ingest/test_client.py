@@ -1,4 +1,4 @@
-"""The client delivers every event, whatever the collector answers first."""
+"""Tests that the client of the collector delivers every event, also after failed requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Answer = tuple[int, dict[str, str], Any]
 
 @dataclass
 class Collector:
-    """Answers as it is told, then accepts everything; keeps what it accepted."""
+    """A collector that gives scripted answers, then accepts everything and records it."""
 
     scripted: list[Callable[[list[bytes]], Answer | None]] = field(default_factory=list)
-    """Each answers one request, given its events; None: the connection breaks off."""
+    """Each answers one request, given its events; None breaks the connection."""
     accepted: list[tuple[str, str]] = field(default_factory=list)
     requests: int = 0
     tokens: set[str | None] = field(default_factory=set)
@@ -94,7 +94,7 @@ def event(i: int) -> dict[str, object]:
     return {"impression_id": f"e{i}", "timestamp_ms": 1_767_225_600_000, "n": i}
 
 
-def test_every_event_arrives_in_order_in_batches_with_the_token() -> None:
+def test_the_client_delivers_every_event_in_order_in_batches_with_the_token() -> None:
     with collecting() as collector:
         with CollectorClient(collector.url, "the token", FAST) as client:
             for i in range(95):
@@ -122,7 +122,7 @@ NOT_NOW: dict[str, Callable[[list[bytes]], Answer | None]] = {
 
 
 @pytest.mark.parametrize("name", NOT_NOW)
-def test_what_is_not_taken_now_is_sent_again(name: str) -> None:
+def test_the_client_sends_events_again_after_a_temporary_failure(name: str) -> None:
     with collecting() as collector:
         collector.scripted = [NOT_NOW[name]] * 3
         with CollectorClient(collector.url, settings=FAST) as client:
@@ -132,7 +132,7 @@ def test_what_is_not_taken_now_is_sent_again(name: str) -> None:
         assert collector.requests >= 4
 
 
-def test_it_waits_as_long_as_the_collector_says() -> None:
+def test_the_client_waits_for_the_time_in_retry_after() -> None:
     with collecting() as collector:
         collector.scripted = [lambda _: (429, {"Retry-After": "3600"}, {})]
         client = CollectorClient(collector.url, settings=FAST)
@@ -145,8 +145,8 @@ def test_it_waits_as_long_as_the_collector_says() -> None:
         assert collector.accepted == []
 
 
-def test_only_what_was_not_acknowledged_is_sent_again_and_what_is_wrong_is_told() -> None:
-    told: list[UndeliverableEvent] = []
+def test_the_client_resends_unacknowledged_events_only_and_reports_refused_ones() -> None:
+    reported: list[UndeliverableEvent] = []
 
     def partly(events: list[bytes]) -> Answer:
         assert len(events) == 4
@@ -161,16 +161,16 @@ def test_only_what_was_not_acknowledged_is_sent_again_and_what_is_wrong_is_told(
     with collecting() as collector:
         collector.scripted = [partly]
         settings = ClientSettings(batch_events=4, linger_ms=10_000, first_wait_s=0.001)
-        with CollectorClient(collector.url, settings=settings, refused=told.append) as client:
+        with CollectorClient(collector.url, settings=settings, refused=reported.append) as client:
             for i in range(4):
                 client.impression(event(i))
         counts = Counter(name for _, name in collector.accepted)
     assert counts == Counter(["e0", "e2", "e3"])
-    assert [(json.loads(each.event)["n"], each.reason) for each in told] == [(1, "bad_time")]
+    assert [(json.loads(each.event)["n"], each.reason) for each in reported] == [(1, "bad_time")]
 
 
-def test_a_batch_too_large_is_halved_until_the_event_is_found() -> None:
-    told: list[UndeliverableEvent] = []
+def test_the_client_halves_a_batch_that_is_too_large_until_it_finds_the_event() -> None:
+    reported: list[UndeliverableEvent] = []
 
     def too_large(events: list[bytes]) -> Answer:
         if any(b'"n":5' in each for each in events):
@@ -180,17 +180,17 @@ def test_a_batch_too_large_is_halved_until_the_event_is_found() -> None:
 
     with collecting() as collector:
         collector.scripted = [too_large] * 20
-        with CollectorClient(collector.url, settings=FAST, refused=told.append) as client:
+        with CollectorClient(collector.url, settings=FAST, refused=reported.append) as client:
             for i in range(8):
                 client.click(event(i))
         names = [name for _, name in collector.accepted]
     assert names == [f"e{i}" for i in range(8) if i != 5]
-    assert [(json.loads(each.event)["n"], each.expected) for each in told] == [
+    assert [(json.loads(each.event)["n"], each.expected) for each in reported] == [
         (5, "a body of at most 9 bytes")
     ]
 
 
-def test_a_full_queue_blocks_until_there_is_room() -> None:
+def test_a_full_queue_of_the_client_blocks_until_events_are_acknowledged() -> None:
     gate = threading.Event()
 
     def held(_: list[bytes]) -> Answer:
@@ -216,7 +216,7 @@ def test_a_full_queue_blocks_until_there_is_room() -> None:
         assert [name for _, name in collector.accepted] == ["e0", "e1", "e2"]
 
 
-def test_many_threads_share_a_client_and_a_closed_one_takes_nothing() -> None:
+def test_threads_share_a_client_and_a_closed_client_accepts_no_event() -> None:
     with collecting() as collector:
         client = CollectorClient(collector.url, settings=FAST)
 
@@ -236,7 +236,7 @@ def test_many_threads_share_a_client_and_a_closed_one_takes_nothing() -> None:
     assert names == Counter(f"e{1_000 * stem + i}" for stem in range(6) for i in range(50))
 
 
-def test_refused_events_are_logged_where_nobody_asks(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_without_a_callback_logs_refused_events(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_: list[bytes]) -> Answer:
         entry = {"index": 0, "reason": "no_id", "field": "impression_id", "expected": "a string"}
         return 422, {}, {"accepted": 0, "refused": [{**entry, "found": "none"}]}

@@ -1,4 +1,4 @@
-"""What a user of the collector gets: the answers, and what is in Kafka when they come."""
+"""Tests the answers of the collector, and the messages in Kafka when they arrive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def line(name: str = "a", **fields: Any) -> bytes:
 DAY_AHEAD = NOW_MS + 86_400_001
 
 BROKEN: dict[str, tuple[bytes, int, str, str, str]] = {
-    # what is sent: body, then status, reason, field and what is found
+    # sent: body; answer: status, reason, field and what was found
     "cut off": (
         b'{"impression_id": "a", "times',
         422,
@@ -82,7 +82,7 @@ BROKEN: dict[str, tuple[bytes, int, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_event_is_answered_with_what_was_expected_and_found(name: str) -> None:
+def test_the_collector_answers_an_invalid_event_with_what_was_expected_and_found(name: str) -> None:
     body, status, reason, field, found = BROKEN[name]
 
     async def send() -> None:
@@ -101,13 +101,13 @@ def test_a_broken_event_is_answered_with_what_was_expected_and_found(name: str) 
     asyncio.run(send())
 
 
-def test_every_reason_that_can_be_known_here_has_its_answer() -> None:
-    # the one needs the watermark, the other the spec of a model
+def test_every_reason_of_the_joiner_that_the_collector_can_check_has_a_case() -> None:
+    # one needs the watermark, the other the spec of a model
     assert set(Reason) - set(_WANTED) == {Reason.TOO_LATE, Reason.BAD_WEIGHT}
 
 
 WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {
-    # what is sent: body, headers, then status, field at fault, and what was expected
+    # sent: body, headers; answer: status, field at fault and what was expected
     "a form": (
         b"a=1",
         {"content-type": "application/x-www-form-urlencoded"},
@@ -146,7 +146,7 @@ WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_request_is_refused_as_a_whole(name: str) -> None:
+def test_the_collector_refuses_an_invalid_request_as_a_whole(name: str) -> None:
     body, headers, status, field, expected = WRONG[name]
 
     async def send() -> None:
@@ -165,7 +165,7 @@ def test_a_wrong_request_is_refused_as_a_whole(name: str) -> None:
     asyncio.run(send())
 
 
-def test_one_event_a_batch_and_lines_are_written_as_they_came_with_their_keys() -> None:
+def test_the_collector_writes_single_events_batches_and_lines_unchanged_with_keys() -> None:
     one = b' {"impression_id":"\xc3\xa9","timestamp_ms":1767225600000.0,"price":1.50} '
     bodies = [
         (one, JSON),
@@ -189,7 +189,7 @@ def test_one_event_a_batch_and_lines_are_written_as_they_came_with_their_keys() 
     asyncio.run(send())
 
 
-def test_a_bad_event_does_not_hold_up_its_neighbours() -> None:
+def test_an_invalid_event_does_not_block_the_rest_of_its_batch() -> None:
     async def send() -> None:
         async with collecting() as collector:
             body = json.dumps([event("a"), event("b", timestamp_ms=5), event("c"), 7])
@@ -202,7 +202,7 @@ def test_a_bad_event_does_not_hold_up_its_neighbours() -> None:
     asyncio.run(send())
 
 
-def test_the_answer_waits_for_the_acknowledgement() -> None:
+def test_the_collector_answers_after_kafka_acknowledged() -> None:
     async def send() -> None:
         async with collecting() as collector:
             collector.kafka.holding = True
@@ -218,7 +218,7 @@ def test_the_answer_waits_for_the_acknowledgement() -> None:
     asyncio.run(send())
 
 
-def test_what_kafka_does_not_acknowledge_is_named_to_be_sent_again() -> None:
+def test_the_collector_names_unacknowledged_events_for_sending_again() -> None:
     timed_out = KafkaError(KafkaError._MSG_TIMED_OUT)
 
     async def send() -> None:
@@ -242,7 +242,7 @@ def test_what_kafka_does_not_acknowledge_is_named_to_be_sent_again() -> None:
 
 
 @pytest.mark.parametrize("when", ["when it is queued", "by the broker"])
-def test_what_kafka_will_never_take_is_not_to_be_sent_again(when: str) -> None:
+def test_the_collector_marks_events_that_kafka_refuses_as_final(when: str) -> None:
     async def send() -> None:
         async with collecting() as collector:
             if when == "by the broker":
@@ -267,7 +267,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("what", FULL)
-def test_when_too_much_waits_a_request_is_told_to_come_back(what: str) -> None:
+def test_the_collector_answers_429_beyond_its_limits(what: str) -> None:
     async def send() -> None:
         async with collecting(FULL[what]) as collector:
             collector.kafka.holding = True
@@ -312,7 +312,7 @@ def test_a_stalled_body_takes_no_place_of_another_request() -> None:
     asyncio.run(send())
 
 
-def test_while_no_broker_answers_for_long_requests_are_refused_at_once_and_then_taken_again(
+def test_the_collector_answers_503_at_once_during_a_long_outage_and_recovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delivery_module, "_PROBE_S", 0.01)
@@ -337,7 +337,7 @@ def test_while_no_broker_answers_for_long_requests_are_refused_at_once_and_then_
     asyncio.run(send())
 
 
-def test_the_end_of_the_producer_is_told_to_who_waits_and_ends_the_collector() -> None:
+def test_a_fatal_producer_error_fails_waiting_requests_and_stops_the_collector() -> None:
     fatal = KafkaError(KafkaError._FENCED, "fenced by another", fatal=True)
 
     async def send() -> None:
@@ -360,7 +360,7 @@ def test_the_end_of_the_producer_is_told_to_who_waits_and_ends_the_collector() -
     asyncio.run(send())
 
 
-def test_a_body_that_stalls_gives_its_room_back() -> None:
+def test_a_stalled_body_times_out_and_releases_its_share_of_the_limits() -> None:
     async def send() -> None:
         async def stalling() -> Any:
             yield b"{"
@@ -386,7 +386,9 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_only_who_has_a_token_may_send(given: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_collector_accepts_only_requests_with_a_valid_token(
+    given: str, caplog: pytest.LogCaptureFixture
+) -> None:
     header, status = GIVEN[given]
 
     async def send() -> None:
@@ -405,7 +407,7 @@ def test_only_who_has_a_token_may_send(given: str, caplog: pytest.LogCaptureFixt
     assert TOKEN not in caplog.text
 
 
-def test_tokens_come_from_a_file_and_those_that_can_be_guessed_are_refused(tmp_path: Path) -> None:
+def test_tokens_are_read_from_a_file_and_short_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"# of the shop\n{TOKEN}\n\n")
     assert read_tokens(path) == [TOKEN]
@@ -419,7 +421,7 @@ def test_tokens_come_from_a_file_and_those_that_can_be_guessed_are_refused(tmp_p
     assert "hello" not in str(raised.value)
 
 
-def test_the_examples_of_the_page_can_be_sent_as_they_stand() -> None:
+def test_the_collector_accepts_the_examples_of_its_openapi_page() -> None:
     async def send() -> None:
         async with collecting(tokens=[TOKEN]) as collector:
             page = (await collector.http.get("/openapi.json")).json()
@@ -442,7 +444,7 @@ def test_the_examples_of_the_page_can_be_sent_as_they_stand() -> None:
     asyncio.run(send())
 
 
-def test_schemas_are_served_and_unknown_paths_are_answered_in_the_same_shape() -> None:
+def test_the_collector_serves_schemas_and_answers_unknown_paths_in_the_same_shape() -> None:
     async def send() -> None:
         async with collecting() as collector:
             schema = await collector.http.get("/v1/schemas/click")

@@ -1,7 +1,7 @@
-"""The whole collector: `headrace ingest collect` as a process, a real Kafka of its own to restart.
+"""Tests `headrace ingest collect` as a process, with its own Kafka that tests restart.
 
-That Kafka also has a listener with passwords, so that what passes through to the client is tested
-against a broker that asks for it.
+That Kafka also has a listener with passwords, which tests the settings passed through to the
+client.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
 
 @pytest.fixture(scope="module")
 def own_kafka(stack_directory: Path) -> Iterator[KafkaWithPasswords]:
-    """A Kafka that no other test uses, for these to stop and start, with the event topics."""
+    """Run a Kafka that no other test uses, with the event topics; these tests stop and start it."""
     named = os.environ.get("HEADRACE_KAFKA_JARS")
     jars = kafka_jars(None if named is None else stack_directory.__class__(named))
     node = KafkaWithPasswords(stack_directory / "collected", jars, remove=stack_directory)
@@ -74,7 +74,7 @@ def own_kafka(stack_directory: Path) -> Iterator[KafkaWithPasswords]:
 
 @contextlib.contextmanager
 def collector(kafka: str, *options: str) -> Iterator[tuple[Running, int]]:
-    """Run a collector; yield it and its port."""
+    """Run a collector; yield the process and its port."""
     arguments = ("ingest", "collect", "--kafka", kafka, "--port", "0", *options)
     with running(*arguments, HEADRACE_COLLECT_TOKENS=TOKEN) as process:
         found = process.wait_for(r"collecting on http://127\.0\.0\.1:(\d+)")
@@ -123,13 +123,13 @@ def is_ready(port: int) -> bool:
 
 
 def in_topic(kafka: str, topic: str, stem: str) -> Counter[str]:
-    """Return how often each event of a stem is in a topic, by its key."""
+    """Return the number of messages in a topic for each key of a stem."""
     keys = [(record.key or b"").decode() for record in read_all(KafkaSettings(kafka), topic)]
     return Counter(key for key in keys if key.startswith(f"{stem}-"))
 
 
 def restarted(node: KafkaWithPasswords, port: int, count: int, batch: int, stem: str) -> Sent:
-    """Send events while Kafka dies and comes back; return what was sent."""
+    """Send events while Kafka is killed and restarted; return the events sent."""
     with (
         collecting_here(KafkaSettings(node.bootstrap), deadline_s=1.0) as hasty,
         sending(port, count, batch, stem) as sent,
@@ -150,7 +150,7 @@ def restarted(node: KafkaWithPasswords, port: int, count: int, batch: int, stem:
     return sent
 
 
-def test_every_acknowledged_event_is_in_the_topic_once_though_kafka_is_restarted(
+def test_every_acknowledged_event_is_in_the_topic_once_across_a_kafka_restart(
     own_kafka: KafkaWithPasswords,
 ) -> None:
     count = 20_000
@@ -170,7 +170,7 @@ def test_every_acknowledged_event_is_in_the_topic_once_though_kafka_is_restarted
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_a_million_acknowledged_events_are_in_the_topic_once_though_kafka_is_restarted(
+def test_a_million_acknowledged_events_are_in_the_topic_once_across_kafka_restarts(
     own_kafka: KafkaWithPasswords,
 ) -> None:
     count = 1_000_000
@@ -182,7 +182,7 @@ def test_a_million_acknowledged_events_are_in_the_topic_once_though_kafka_is_res
     assert in_topic(own_kafka.bootstrap, "impressions", "long") == sent.acknowledged
 
 
-def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
+def test_a_stopping_collector_acknowledges_accepted_events_and_accepts_no_more(
     own_kafka: KafkaWithPasswords,
 ) -> None:
     metrics = free_port()
@@ -213,7 +213,7 @@ def test_told_to_stop_it_acknowledges_what_it_took_and_takes_no_more(
     assert in_topic(own_kafka.bootstrap, "clicks", "stop") == Counter(["stop-1", "stop-2"])
 
 
-def test_the_end_of_the_producer_ends_the_process_with_its_reason(
+def test_a_fatal_producer_error_ends_the_collector_process_with_its_reason(
     own_kafka: KafkaWithPasswords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Delivery] = []
@@ -239,7 +239,7 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_the_client_and_the_collector_understand_each_other(
+def test_the_client_delivers_events_to_a_real_collector(
     own_kafka: KafkaWithPasswords,
 ) -> None:
     told: list[UndeliverableEvent] = []
@@ -264,7 +264,7 @@ def test_the_client_and_the_collector_understand_each_other(
     assert "headrace_collector_events_total" in {each.name for each in last.figures}
 
 
-def test_bad_events_are_shown_repaired_and_sent_back_at_the_command_line(
+def test_the_command_line_shows_repairs_and_resends_dead_letters(
     own_kafka: KafkaWithPasswords, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kafka = own_kafka.bootstrap
@@ -306,7 +306,7 @@ def test_bad_events_are_shown_repaired_and_sent_back_at_the_command_line(
         dead_letters.retry(tmp_path / "absent", kafka=kafka)
 
 
-# -------------------------------------------------------------------- what a start is refused for
+# -------------------------------------------------------------------- errors at the start
 
 ASKED = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
 
@@ -315,13 +315,13 @@ def start(settings: CollectorSettings, kafka: KafkaSettings) -> None:
     run_collector(settings, kafka, threading.Event())
 
 
-def test_what_says_who_we_are_reaches_the_broker(own_kafka: KafkaWithPasswords) -> None:
+def test_credentials_of_the_kafka_settings_reach_the_broker(own_kafka: KafkaWithPasswords) -> None:
     client = {**ASKED, "sasl.username": "headrace", "sasl.password": "secret"}
     with collecting_here(KafkaSettings(own_kafka.asking, client=client)) as port:
         assert post(port, "known-1").status_code == 200
 
 
-def test_what_the_broker_does_not_accept_is_said_with_its_reason(
+def test_a_refused_connection_to_kafka_is_reported_with_its_reason(
     own_kafka: KafkaWithPasswords,
 ) -> None:
     def asked(**client: str) -> KafkaSettings:
@@ -341,7 +341,7 @@ def test_what_the_broker_does_not_accept_is_said_with_its_reason(
         asked(acks="1")
 
 
-def test_a_start_is_refused_with_the_setting_to_change(
+def test_a_collector_that_cannot_start_names_the_setting_to_change(
     own_kafka: KafkaWithPasswords, fresh_name: Callable[[str], str]
 ) -> None:
     kafka = KafkaSettings(own_kafka.bootstrap)

@@ -1,4 +1,4 @@
-"""Dead letters: what they hold, which are open, and that a repaired event goes back once."""
+"""Tests dead letters: their content, which are open, and that a repaired event returns once."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def record(
     return Record(Source(topic, 0), offset, NOW_MS + offset, value, key)
 
 
-# -------------------------------------------------------------------- what they hold
+# -------------------------------------------------------------------- content
 
 
-def test_a_letter_keeps_the_event_its_key_and_where_it_lay() -> None:
+def test_a_dead_letter_keeps_the_event_its_key_and_its_origin() -> None:
     read = letter(record(7, b'{"a":1}', key=b"shown-1"))
     assert read.origin == Origin("impressions", 0, 7, NOW_MS + 7)
     assert (read.event, read.key, read.reason_name) == ({"a": 1}, "shown-1", "no_time")
 
 
-def test_a_letter_of_bytes_that_are_no_text_keeps_them_and_says_how_many_were_cut_off() -> None:
+def test_a_dead_letter_of_binary_bytes_keeps_them_and_the_original_length() -> None:
     value = b"\xff" * (LARGEST_VALUE_BYTES + 5)
     read = letter(record(0, value, key=b"\xfe"))
     assert read.event_bytes == value[:LARGEST_VALUE_BYTES]
@@ -72,7 +72,7 @@ def test_a_letter_of_bytes_that_are_no_text_keeps_them_and_says_how_many_were_cu
     assert (read.event, read.key, read.key_base64) == (None, None, "/g==")
 
 
-def test_letters_written_before_they_had_keys_are_read() -> None:
+def test_dead_letters_without_keys_from_older_versions_are_read() -> None:
     old = (
         b'{"reason":"expected timestamp_ms, found none","topic":"t","partition":1,"offset":2,'
         b'"append_ms":3,"value_bytes":2,"value":"{}"}'
@@ -82,7 +82,7 @@ def test_letters_written_before_they_had_keys_are_read() -> None:
     assert (read.origin, read.key) == (Origin("t", 1, 2, 3), None)
 
 
-def test_a_settlement_is_told_from_a_letter_and_other_messages_from_both() -> None:
+def test_settlements_dead_letters_and_foreign_messages_are_distinguished() -> None:
     settled = SettledLetters(retried=(Origin("t", 1, 2, 3),), discarded=(Origin("t", 1, 4, 5),))
     assert unpack(pack_settled(settled)) == settled
     assert unpack(b"hello") is None
@@ -102,7 +102,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_letters_are_chosen_by_reason_topic_and_time(name: str) -> None:
+def test_dead_letters_are_selected_by_reason_topic_and_time(name: str) -> None:
     choice, offsets = CHOICES[name]
     reasons = [*[Reason.NO_TIME] * 4, *[Reason.BAD_TIME] * 2]
     topics = ["impressions", "clicks"] * 3
@@ -113,7 +113,7 @@ def test_letters_are_chosen_by_reason_topic_and_time(name: str) -> None:
 # -------------------------------------------------------------------- repairs
 
 
-def test_a_line_that_was_shown_and_edited_is_the_repair() -> None:
+def test_an_edited_line_of_the_shown_dead_letters_is_a_repair() -> None:
     first, second, third = (letter(record(i, b'{"impression_id":"a"}')) for i in range(3))
     edited = json.loads(as_line(first))
     edited["event"]["timestamp_ms"] = NOW_MS
@@ -143,7 +143,7 @@ WRONG_LINES = {
 
 
 @pytest.mark.parametrize("name", WRONG_LINES)
-def test_a_line_that_is_no_repair_is_refused_by_its_number(name: str) -> None:
+def test_an_invalid_line_of_repairs_is_refused_with_its_number(name: str) -> None:
     wrong, text = WRONG_LINES[name]
     good = b'{"topic":"t","partition":0,"offset":9,"append_ms":2,"event":null}'
     with pytest.raises(BadRepair, match=r"repaired\.ndjson:2: ") as raised:
@@ -153,7 +153,7 @@ def test_a_line_that_is_no_repair_is_refused_by_its_number(name: str) -> None:
         FileRepairs([good, good], "repaired.ndjson")
 
 
-def test_a_function_repairs_what_it_can(tmp_path: Path) -> None:
+def test_a_function_repairs_dead_letters_and_its_errors_name_the_letter(tmp_path: Path) -> None:
     path = tmp_path / "repair.py"
     path.write_text(
         "def repair(event, letter):\n"
@@ -180,7 +180,7 @@ def test_a_function_repairs_what_it_can(tmp_path: Path) -> None:
 
 
 class WithTime:
-    """Repairs every event by a time."""
+    """Repairs every event with a time."""
 
     def repair(self, letter: Letter) -> dict[str, object]:
         return {**(letter.event or {}), "timestamp_ms": NOW_MS}
@@ -188,7 +188,7 @@ class WithTime:
 
 @dataclass
 class Topics:
-    """Topics of their own for one test."""
+    """Topics for one test."""
 
     kafka: KafkaSettings
     model: str
@@ -214,7 +214,7 @@ class Topics:
         return retry(self.kafka, repairs, choice or Choice(), threading.Event(), self.names)
 
     def events(self) -> list[tuple[str, str]]:
-        """Return the topic and the id of each event that was sent, by its key."""
+        """Return the topic and the id of each event that was sent back, by key."""
         return sorted(
             (topic, (each.key or b"").decode())
             for topic in (self.names.impressions, self.names.clicks)
@@ -233,9 +233,9 @@ def topics(kafka: str, fresh_name: Callable[[str], str]) -> Topics:
     return made
 
 
-def test_a_repaired_event_goes_back_once_however_often_it_is_retried(topics: Topics) -> None:
+def test_a_repaired_event_is_sent_back_once_over_any_number_of_retries(topics: Topics) -> None:
     topics.write(topics.broken(6))
-    topics.write(topics.broken(3))  # another model's joiner found the same
+    topics.write(topics.broken(3))  # the joiner of another model wrote the same letters
     shown = topics.open()
     assert [each.offset for each in shown] == list(range(6))
     lines: list[Any] = [json.loads(as_line(each)) for each in shown]
@@ -256,7 +256,7 @@ def test_a_repaired_event_goes_back_once_however_often_it_is_retried(topics: Top
     assert topics.open() == []
 
 
-def test_a_repair_that_would_be_refused_again_is_not_sent(topics: Topics) -> None:
+def test_a_repair_that_the_joiner_would_refuse_again_is_not_sent(topics: Topics) -> None:
     topics.write([*topics.broken(1), record(1, b"{}", topic="elsewhere")])
 
     class Nothing:
@@ -276,7 +276,7 @@ def test_a_repair_that_would_be_refused_again_is_not_sent(topics: Topics) -> Non
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_retry_killed_around_its_commit_loses_nothing_and_doubles_nothing(
+def test_a_dead_letter_retry_killed_around_its_commit_sends_each_event_once(
     topics: Topics, moment: str
 ) -> None:
     topics.write(topics.broken(40))
@@ -290,7 +290,7 @@ def test_a_retry_killed_around_its_commit_loses_nothing_and_doubles_nothing(
     assert topics.open() == []
 
 
-def test_a_settlement_behind_the_open_transaction_of_a_joiner_is_waited_for(
+def test_a_retry_waits_for_a_settlement_hidden_by_an_open_joiner_transaction(
     topics: Topics, fresh_name: Callable[[str], str]
 ) -> None:
     topics.write(topics.broken(1))
@@ -317,7 +317,7 @@ def topics_origin(topics: Topics, offset: int) -> Origin:
     return Origin(lain.source.topic, 0, offset, lain.append_ms)
 
 
-def test_of_two_retries_at_once_the_first_is_fenced(topics: Topics) -> None:
+def test_the_first_of_two_concurrent_retries_is_fenced(topics: Topics) -> None:
     topics.write(topics.broken(3))
 
     class Overtaken:
@@ -331,7 +331,7 @@ def test_of_two_retries_at_once_the_first_is_fenced(topics: Topics) -> None:
     assert topics.events() == topics.expected(3)
 
 
-def test_an_event_sent_back_is_joined(topics: Topics) -> None:
+def test_a_repaired_event_that_was_sent_back_is_joined(topics: Topics) -> None:
     writer = KafkaWriter(topics.kafka)
     for name in (topics.names.impressions, topics.names.clicks):
         writer.send(Source(name, 0), b'{"impression_id":"late","timestamp_ms":1}', b"late")

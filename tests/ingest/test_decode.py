@@ -1,7 +1,7 @@
-"""What is found in messages by looking is what is found by decoding them.
+"""Tests that the JSON scanner finds the same values as the plain decoder.
 
-`read_event` and the encoder over Python values are the reference: slow, obvious, tested by
-themselves. Texts that JSON allows, nearly allows and does not allow go through both.
+`read_event` and the encoder over Python values are the reference: slow, obvious and tested apart.
+Both read texts that JSON allows, nearly allows and does not allow.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def strings_of(chunk: EventChunk, place: int) -> list[str | None]:
 
 
 def agree(values: list[bytes], append_ms: int = NOW_MS) -> None:
-    """Both ways lead to the same, for impressions and for clicks."""
+    """Check that both decoders agree, for impressions and for clicks."""
     expected = [read_event(value, append_ms) for value in values]
     for side in EventSide:
         chunk = READER.read(side, block(values, append_ms))
@@ -216,7 +216,7 @@ def events(draw: st.DrawFn) -> bytes:
     space = draw(SPACE)
     text = f",{space}".join(f"{key}{space}:{space}{value}" for key, value in pairs)
     value = f"{space}{{{text}{space}}}{space}".encode("utf-8", "surrogatepass")
-    if draw(st.integers(0, 4)) == 0:  # something breaks on the way
+    if draw(st.integers(0, 4)) == 0:  # a corrupted byte
         at = draw(st.integers(0, len(value)))
         broken = draw(st.binary(max_size=2))
         value = value[:at] + broken + value[at + draw(st.integers(0, 2)) :]
@@ -225,7 +225,9 @@ def events(draw: st.DrawFn) -> bytes:
 
 @settings(max_examples=400)
 @given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([NOW_MS, 0, -1]))
-def test_looking_finds_what_decoding_finds(values: list[bytes], append_ms: int) -> None:
+def test_the_json_scanner_finds_what_the_plain_decoder_finds(
+    values: list[bytes], append_ms: int
+) -> None:
     agree(values, append_ms)
 
 
@@ -233,13 +235,17 @@ def test_looking_finds_what_decoding_finds(values: list[bytes], append_ms: int) 
 @pytest.mark.timeout(1800)
 @settings(max_examples=30_000)
 @given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([NOW_MS, 0, -1]))
-def test_so_it_does_for_very_many(values: list[bytes], append_ms: int) -> None:
+def test_the_json_scanner_finds_what_the_plain_decoder_finds_in_very_many_events(
+    values: list[bytes], append_ms: int
+) -> None:
     agree(values, append_ms)
 
 
 @settings(max_examples=300)
 @given(NUMBERS, st.sampled_from(["word", "amount", "plain", "both", "tags", "device"]))
-def test_every_way_to_write_a_number_is_read_alike(number: str, name: str) -> None:
+def test_every_way_to_write_a_number_is_scanned_like_the_plain_decoder(
+    number: str, name: str
+) -> None:
     start = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},"{name}":'
     agree([f"{start}{number}}}".encode(), f'{start}"{number}"}}'.encode()])
 
@@ -252,7 +258,7 @@ PLAIN: list[dict[str, Any]] = [
 ]
 
 
-def test_plain_events_are_not_decoded() -> None:
+def test_plain_events_never_reach_the_plain_decoder() -> None:
     values = [
         dumped
         for event in PLAIN
@@ -266,14 +272,14 @@ def test_plain_events_are_not_decoded() -> None:
     agree(values)
 
 
-def test_the_order_of_names_may_change_from_event_to_event() -> None:
+def test_the_json_scanner_accepts_another_order_of_names_in_each_event() -> None:
     names = [f'"{name}":"{name}"' for name in ("word", "both", "device")]
     names += ['"impression_id":"i"', f'"timestamp_ms":{NOW_MS}']
     orders = [names, names[::-1], names[2:] + names[:2], names[1:], names[::2] + names[1::2]]
     agree([f"{{{','.join(order)}}}".encode() for order in orders * 2])
 
 
-def test_of_a_name_given_twice_the_last_counts() -> None:
+def test_the_last_value_of_a_repeated_name_counts() -> None:
     start = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},'
     doubles = ['"word":1,"word":2', '"word":1,"word":null', '"tags":["a"],"tags":["b","c"]']
     doubles += ['"amount":5,"amount":[]', '"plain":"x","plain":3', '"word":{},"word":1']
@@ -281,19 +287,19 @@ def test_of_a_name_given_twice_the_last_counts() -> None:
     agree([f"{start}{double}}}".encode() for double in doubles])
 
 
-def test_an_event_of_many_names_and_one_of_long_ones() -> None:
+def test_events_with_many_or_long_names_are_scanned() -> None:
     many = {f"name {i}": i for i in range(200)} | {"word": "w", "device": "d"}
     long = {"x" * 10_000: "y" * 10_000, "word": "z" * 10_000}
     base = {"impression_id": "i", "timestamp_ms": NOW_MS}
     agree([orjson.dumps(base | many), orjson.dumps(long | base), orjson.dumps(many | base)])
 
 
-def test_every_cut_of_an_event_is_refused_alike() -> None:
+def test_every_truncation_of_an_event_is_refused_by_both_decoders() -> None:
     whole = orjson.dumps({"impression_id": "æ", "timestamp_ms": NOW_MS, "tags": [1.5, "x", True]})
     agree([whole[:size] for size in range(len(whole) + 1)])
 
 
-def test_the_numbers_of_plain_decimals_are_exact() -> None:
+def test_plain_decimals_are_scanned_to_the_nearest_float() -> None:
     dice = np.random.default_rng(3)
     written = [f"{dice.integers(0, 10**9)}.{dice.integers(0, 10**6)}" for _ in range(2_000)]
     base = f'{{"impression_id":"i","timestamp_ms":{NOW_MS},"amount":'
@@ -322,7 +328,7 @@ transform = "number"
 """
 
 
-def test_kernels_see_the_same_types_whatever_the_fields_and_the_events() -> None:
+def test_chunks_have_one_numba_type_for_all_specs_and_events() -> None:
     event = b'{"impression_id":"a","timestamp_ms":1,"amount":2,"tags":["b"]}'
     blocks = [block([event] * 3), block([event]), block([b"[]"])]
     chunks = [_no_chunk(side) for side in EventSide]

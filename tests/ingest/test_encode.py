@@ -1,4 +1,4 @@
-"""Events to ids: by column as one by one, in the joiner as in the server."""
+"""Tests the encoder: columns as single events, in the joiner as in the server."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def test_a_cross_of_a_cross_is_made_of_the_ids_of_its_parts_in_order() -> None:
 
 
 @pytest.mark.parametrize("missing", [{}, {"item": None}, {"item": [1, 2]}, {"item": {"a": 1}}])
-def test_what_is_missing_or_no_scalar_is_absent(missing: dict[str, object]) -> None:
+def test_a_missing_value_and_an_array_are_absent_in_a_single_valued_field(
+    missing: dict[str, object],
+) -> None:
     assert encode(missing).ids[0, 0] == field_id(ABSENT, 1)
 
 
@@ -130,7 +132,7 @@ def test_a_logarithmic_bucket_is_the_id_of_its_number(value: object, bucket: int
     assert encode({"slate": value}).ids[0, 2] == field_id(hash_text(str(bucket)), 4)
 
 
-def test_numbers_at_the_bounds_of_buckets_fall_the_same_way_alone_as_in_a_column() -> None:
+def test_a_number_at_the_bound_of_a_bucket_encodes_alone_as_in_a_column() -> None:
     powers = np.exp2(np.arange(-60, 900) / 4)
     near = np.concatenate([powers - 1, np.nextafter(powers - 1, 0), np.nextafter(powers, 0)])
     times = np.arange(-50, 50) * 1_800_000 + np.random.default_rng(5).integers(-1, 2, 100)
@@ -142,24 +144,24 @@ def test_numbers_at_the_bounds_of_buckets_fall_the_same_way_alone_as_in_a_column
 
 
 @pytest.mark.parametrize("value", [None, "many", True, [3], math.nan, math.inf, "inf"])
-def test_what_is_no_number_has_no_bucket(value: object) -> None:
+def test_a_value_that_is_not_a_number_has_no_logarithmic_bucket(value: object) -> None:
     assert encode({"slate": value}).ids[0, 2] == field_id(ABSENT, 4)
 
 
 @pytest.mark.parametrize(
     ("hours", "hour"), [(0, 5), (0.49, 5), (0.5, 6), (18.5, 0), (24 * 365 + 3, 8), (-6, 23)]
 )
-def test_the_hour_is_that_of_local_time(hours: float, hour: int) -> None:
+def test_the_hour_field_uses_local_time(hours: float, hour: int) -> None:
     made = encode({"timestamp_ms": int(hours * 3_600_000)}).ids[0, 3]
     assert made == field_id(hash_text(str(hour)), 5)
 
 
 @pytest.mark.parametrize("value", [None, "noon", math.inf, math.nan])
-def test_what_is_no_time_has_no_hour(value: object) -> None:
+def test_a_value_that_is_not_a_time_has_no_hour(value: object) -> None:
     assert encode({"timestamp_ms": value}).ids[0, 3] == field_id(ABSENT, 5)
 
 
-def test_plain_numbers_are_numbers_or_nothing() -> None:
+def test_plain_number_fields_are_zero_for_other_values() -> None:
     values = [2, "2.5", -3.0, None, "x", [1], True, 1e300, -1e300]
     numbers = encode(*({"price": value} for value in values)).numbers
     largest = float(np.finfo(np.float32).max)
@@ -178,13 +180,13 @@ def test_bags_keep_their_items_in_order_with_what_is_no_array_as_a_bag_of_one() 
     assert encoded.bag_offsets.tolist() == [0, 3, 4, 4, 4, 6, 7]
 
 
-def test_no_events_are_no_rows() -> None:
+def test_encoding_an_empty_batch_returns_no_rows() -> None:
     encoded = encode()
     assert (len(encoded), encoded.ids.shape, encoded.numbers.shape) == (0, (0, 5), (0, 2))
     assert encoded.bag_offsets.tolist() == [0]
 
 
-def test_no_candidates_are_no_rows_whatever_their_context() -> None:
+def test_encoding_without_candidates_returns_no_rows() -> None:
     context = {"tags": ["a", "b"], "words": "w", "item": 1, "price": 2}
     encoded = Encoder(fields()).encode_candidates(context, [])
     assert (encoded.ids.shape, encoded.numbers.shape) == ((0, 5), (0, 2))

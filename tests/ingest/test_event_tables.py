@@ -1,4 +1,4 @@
-"""Files of other shapes become events: by a layout, in order of time, nothing dropped."""
+"""Tests tables as logs: files become events by a layout, in order of time, without loss."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_order(lines: list[Line]) -> None:
             assert not isinstance(read_event(line.value, 0), Reason)
 
 
-def test_a_csv_with_times_and_clicks(tmp_path: Path) -> None:
+def test_a_csv_file_with_times_and_clicks_becomes_events(tmp_path: Path) -> None:
     path = tmp_path / "shown.csv"
     path.write_text(
         "id,time,session,item,price,clicked_at,dwell\n"
@@ -74,7 +74,7 @@ def test_a_csv_with_times_and_clicks(tmp_path: Path) -> None:
         {"impression_id": "c", "timestamp_ms": START_MS + 1500, "value": "x"},
     )
     assert log.bytes_read() == log.bytes_total == path.stat().st_size
-    assert list(log.lines()) == lines, "read again, it is the same"
+    assert list(log.lines()) == lines, "a second reading gives the same lines"
 
 
 def criteo_row(i: int) -> str:
@@ -84,7 +84,7 @@ def criteo_row(i: int) -> str:
     return "\t".join([label, *counts, *categories])
 
 
-def test_criteo(tmp_path: Path) -> None:
+def test_the_criteo_layout_reads_plain_and_compressed_files(tmp_path: Path) -> None:
     text = "".join(criteo_row(i) + "\n" for i in range(50_000)).encode()
     path = tmp_path / "train.txt"
     path.write_bytes(text)
@@ -118,7 +118,7 @@ def test_criteo(tmp_path: Path) -> None:
         assert log.bytes_read() == log.bytes_total, packing
 
 
-def test_avazu(tmp_path: Path) -> None:
+def test_the_avazu_layout_reads_impressions_and_clicks(tmp_path: Path) -> None:
     path = tmp_path / "train.csv"
     path.write_text(
         "id,click,hour,C1,banner_pos,site_id\n"
@@ -218,7 +218,7 @@ def test_parquet_keeps_types_and_splits_bags(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_no_row_is_sent_as_it_is(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_row_is_replayed_unchanged(tmp_path: Path) -> None:
     layout = parse_layout('[event]\ntimestamp = "t"\nimpression_id = "i"', "layout.toml")
     csv = tmp_path / "odd.csv"
     csv.write_text(f"i,t,x\na,{START_MS},1\nb,{START_MS},1,2,3\nc,soon,1\n,{START_MS},1\n")
@@ -253,12 +253,12 @@ def test_what_is_no_row_is_sent_as_it_is(tmp_path: Path) -> None:
         ("[event", r"l\.toml:1: expected TOML"),
     ],
 )
-def test_a_layout_that_is_none_is_refused_with_its_line(text: str, said: str) -> None:
+def test_an_invalid_layout_is_refused_with_its_line(text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         parse_layout(text, "l.toml")
 
 
-def test_a_file_that_does_not_fit_its_layout_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_the_columns_of_its_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"criteo.*got nothing\.toml"):
         load_layout("nothing.toml")
     layout = parse_layout('[event]\ntimestamp = "time"', "l.toml")

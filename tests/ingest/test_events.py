@@ -1,4 +1,4 @@
-"""The contract with producers: what is an event, and what is refused, for which reason."""
+"""Tests the contract with producers: which messages are events, and why others are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOW_MS = 1_700_000_000_000
         (b'{"impression_id":"i","timestamp_ms":1700000000000,"a":[1,{}]}', Reason.NESTED),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(value: bytes, reason: Reason) -> None:
+def test_an_unusable_message_is_refused_with_its_reason(value: bytes, reason: Reason) -> None:
     assert read_event(value, NOW_MS) is reason
 
 
@@ -74,7 +74,7 @@ _NEAR = st.fixed_dictionaries({}, optional={"impression_id": _JSON, "timestamp_m
 
 
 @given(st.binary() | (_JSON | _NEAR).map(lambda value: json.dumps(value).encode()))
-def test_nothing_that_a_message_holds_is_an_error(value: bytes) -> None:
+def test_no_content_of_a_message_raises_an_error(value: bytes) -> None:
     assert isinstance(read_event(value, NOW_MS), Reason | dict)
 
 
@@ -85,14 +85,14 @@ def test_a_whole_number_written_as_a_float_is_a_time() -> None:
     assert type(event["timestamp_ms"]) is int
 
 
-def test_a_time_alone_is_a_tick() -> None:
+def test_an_event_with_only_a_time_is_a_tick() -> None:
     event = read_event(b'{"timestamp_ms":1700000000000}', NOW_MS)
     assert isinstance(event, dict) and is_tick(event)
     event = read_event(b'{"timestamp_ms":1700000000000,"impression_id":"i"}', NOW_MS)
     assert isinstance(event, dict) and not is_tick(event)
 
 
-def test_the_bounds_of_time_are_in_and_depend_on_the_append() -> None:
+def test_the_accepted_range_of_event_time_depends_on_the_append_time() -> None:
     def at(time_ms: int, append_ms: int) -> object:
         return read_event(b'{"timestamp_ms":%d}' % time_ms, append_ms)
 
@@ -100,7 +100,7 @@ def test_the_bounds_of_time_are_in_and_depend_on_the_append() -> None:
     assert at(EARLIEST_MS - 1, NOW_MS) is Reason.BEFORE_2000
     assert at(NOW_MS + AHEAD_MS, NOW_MS) == {"timestamp_ms": NOW_MS + AHEAD_MS}
     assert at(NOW_MS + AHEAD_MS + 1, NOW_MS) is Reason.AHEAD
-    # where Kafka did not say when
+    # without an append time
     assert at(NOW_MS + 10 * AHEAD_MS, -1) == {"timestamp_ms": NOW_MS + 10 * AHEAD_MS}
     assert at(10**15, -1) is Reason.AHEAD
 

@@ -1,4 +1,4 @@
-"""What examples weigh: by a field of their impression, and to make up for dropped negatives."""
+"""Tests the weights of examples: a field of the impression, and down-sampling of negatives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_both_examples_of_an_impression_have_the_weight_of_its_field() -> None:
 
 
 @pytest.mark.parametrize("worth", ["two", "", "NaN", [2], -1, 1e7, True, "1e400", float("-1e-9")])
-def test_a_weight_that_is_none_makes_a_dead_letter_of_its_impression(worth: object) -> None:
+def test_an_impression_with_an_invalid_weight_becomes_a_dead_letter(worth: object) -> None:
     partition = Partition(examples=WEIGHT)
     impressions = [shown("a", 0, worth=worth), shown("b", 1, worth="3"), shown("c", 2, worth=None)]
     partition.offer(EventSide.IMPRESSIONS, records(EventSide.IMPRESSIONS, [*impressions, END]))
@@ -53,7 +53,7 @@ def test_a_weight_that_is_none_makes_a_dead_letter_of_its_impression(worth: obje
     assert (dead.record.value, dead.reason) == (impressions[0], Reason.BAD_WEIGHT)
 
 
-def test_weights_go_through_messages_and_batches_without_them_are_as_before() -> None:
+def test_messages_keep_weights_and_batches_without_weights_are_unchanged() -> None:
     partition = Partition(examples=WEIGHT)
     examples = _examples(partition, [shown("a", 0, worth=0.1), shown("b", 1)], [])
     back = unpack(pack(examples), partition.fields)
@@ -63,7 +63,7 @@ def test_weights_go_through_messages_and_batches_without_them_are_as_before() ->
     assert unpack(pack(plain), fields_of()).weights is None
 
 
-def test_fields_without_weights_keep_the_fingerprint_that_they_had() -> None:
+def test_a_spec_without_weights_keeps_its_fingerprint() -> None:
     assert fields_of().fingerprint == "e472b7963e0dd47e"
     others = {fields_of(examples=each).fingerprint for each in (WEIGHT, "negative_rate = 0.5")}
     assert len(others | {fields_of().fingerprint}) == 3
@@ -72,13 +72,13 @@ def test_fields_without_weights_keep_the_fingerprint_that_they_had() -> None:
 @pytest.mark.parametrize(
     "wrong", ["weight = 3", 'weight = ""', "negative_rate = 0", "negative_rate = 1.5"]
 )
-def test_what_cannot_be_is_refused_by_name(wrong: str) -> None:
+def test_an_invalid_setting_of_weights_is_refused_by_name(wrong: str) -> None:
     with pytest.raises(SpecError, match=wrong.split(maxsplit=1)[0]):
         fields_of(examples=wrong)
 
 
 def _many(count: int, rate: float, policy: str, first: int = 0) -> tuple[Partition, Examples]:
-    """Impressions of which every fifth is clicked, joined with a part of the negatives."""
+    """Join impressions, every fifth clicked, with down-sampling of negatives."""
     partition = Partition(policy, f"negative_rate = {rate}")
     names = [f"i{i}" for i in range(first, count)]
     impressions = [shown(name, i // 50) for i, name in enumerate(names)]
@@ -88,7 +88,9 @@ def _many(count: int, rate: float, policy: str, first: int = 0) -> tuple[Partiti
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize("rate", [0.5, 0.1])
-def test_all_clicks_are_kept_and_negatives_stand_for_others(policy: str, rate: float) -> None:
+def test_down_sampling_keeps_all_clicks_and_weighs_the_kept_negatives(
+    policy: str, rate: float
+) -> None:
     count = 4000
     partition, examples = _many(count, rate, policy)
     _, whole = _many(count, 1.0, policy)
@@ -107,7 +109,7 @@ def test_all_clicks_are_kept_and_negatives_stand_for_others(policy: str, rate: f
     assert unpack(pack(examples), partition.fields).negative_rate == rate
 
 
-def test_which_negatives_are_kept_depends_on_ids_alone() -> None:
+def test_the_choice_of_kept_negatives_depends_on_impression_ids_alone() -> None:
     _, examples = _many(2000, 0.5, "immediate")
     _, later = _many(2000, 0.5, "immediate", first=700)
     _, closed = _many(2000, 0.5, "window")
@@ -132,7 +134,7 @@ def test_a_click_of_a_dropped_impression_is_learned_and_counted_once() -> None:
     assert (counters.clicks, counters.duplicate_clicks) == (2, 1)
 
 
-def test_a_joiner_that_starts_again_drops_the_same() -> None:
+def test_a_restarted_joiner_drops_the_same_negatives() -> None:
     values = [shown(f"i{i}", i) for i in range(300)]
     whole, broken = (Partition("window", "negative_rate = 0.3") for _ in range(2))
     expected = whole.join([*values, END], [END])

@@ -1,4 +1,4 @@
-"""Examples as bytes: what is unpacked is what was packed, for the fields it was packed with."""
+"""Tests packing and unpacking of examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.ingest.partition import Partition, clicked, fields_of, records, shown
 
 
 def _joined(count: int, first: int = 0) -> Examples:
-    """Shows and clicks of `count` impressions, with bags of all sizes and nulls."""
+    """Return shows and clicks of `count` impressions, with bags of all sizes and nulls."""
     partition = Partition()
     impressions = [
         shown(
@@ -54,26 +54,26 @@ def _same(one: Examples, other: Examples) -> None:
 
 
 @given(st.integers(0, 40))
-def test_what_was_packed_is_unpacked(count: int) -> None:
+def test_unpacking_a_batch_of_examples_returns_what_was_packed(count: int) -> None:
     examples = _joined(count)
     assert len(examples) == count + (count + 1) // 2
     _same(unpack(pack(examples), fields_of()), examples)
 
 
-def test_unpacking_copies_no_column() -> None:
+def test_unpacking_a_batch_of_examples_copies_no_column() -> None:
     blob = pack(_joined(20))
     examples, whole = unpack(blob, fields_of()), np.frombuffer(blob, np.uint8)
     for array in (examples.features.ids, examples.features.bag_ids, examples.event_ms):
         assert np.shares_memory(array, whole)
 
 
-def test_no_examples_are_a_batch_too() -> None:
+def test_an_empty_batch_of_examples_is_packed_and_unpacked() -> None:
     for policy in ("immediate", "window"):
         fields = fields_of(policy)
         _same(unpack(pack(Examples.empty(fields, 5)), fields), Examples.empty(fields, 5))
 
 
-def test_a_model_of_one_field_alone_packs_as_well() -> None:
+def test_examples_of_a_model_with_one_field_are_packed_and_unpacked() -> None:
     where = SpecText("m", '[fields.price]\nnumber = 1\ntransform = "number"\n')
     fields: FieldSet = parse_fields(where.tables(), where)
     empty = Examples.empty(fields)
@@ -81,7 +81,9 @@ def test_a_model_of_one_field_alone_packs_as_well() -> None:
 
 
 @given(st.integers(1, 10), st.integers(1, 10), st.integers(0, 10))
-def test_batches_put_together_are_the_batch_of_all(one: int, two: int, three: int) -> None:
+def test_concatenated_batches_equal_the_batch_of_all_examples(
+    one: int, two: int, three: int
+) -> None:
     parts = [_joined(one), _joined(two, 20), _joined(three, 40)]
     whole = concatenate(parts)
     assert len(whole) == sum(map(len, parts))
@@ -112,7 +114,7 @@ def test_examples_of_other_fields_are_refused_naming_both_fingerprints() -> None
     assert fields_of().fingerprint in str(caught.value)
 
 
-def test_what_is_no_batch_of_examples_is_refused() -> None:
+def test_a_message_that_is_not_a_batch_of_examples_is_refused() -> None:
     for blob in (b"", b"nonsense", pack(_joined(3))[:100]):
         with pytest.raises(UnreadableExamples, match="expected a batch of examples"):
             unpack(blob, fields_of())

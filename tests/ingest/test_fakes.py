@@ -1,4 +1,4 @@
-"""The fakes keep the promises of the protocols they stand for."""
+"""Tests that the Kafka fakes behave as their protocols require."""
 
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions, ListWriter, SentMessage
 from headrace.ingest.kafka.protocols import (
@@ -19,7 +19,7 @@ def record(offset: int, source: Source = SOURCE) -> Record:
     return Record(source, offset, 0, str(offset).encode())
 
 
-def test_the_fakes_have_the_shape_of_the_real_ones() -> None:
+def test_the_kafka_fakes_have_the_methods_of_the_real_classes() -> None:
     reader: Reader = ListReader({})
     writer: Writer = ListWriter()
     transactions: Transactions = ListTransactions()
@@ -27,7 +27,7 @@ def test_the_fakes_have_the_shape_of_the_real_ones() -> None:
         fake.close()
 
 
-def test_nothing_comes_before_start_and_then_all_in_order_with_the_end() -> None:
+def test_a_list_reader_delivers_nothing_before_start_and_then_everything_in_order() -> None:
     reader = ListReader({SOURCE: [record(0), record(2), record(5)]}, largest_poll=2)
     assert reader.poll(0.0) == [PartitionAssigned(SOURCE)]
     assert reader.poll(0.0) == []
@@ -40,7 +40,7 @@ def test_nothing_comes_before_start_and_then_all_in_order_with_the_end() -> None
     assert reader.poll(0.0) == [record(0), record(2)]
 
 
-def test_a_paused_source_is_silent_until_resumed() -> None:
+def test_a_paused_source_of_a_list_reader_is_silent_until_resumed() -> None:
     reader = ListReader({SOURCE: [record(0)], OTHER: [record(0, OTHER)]})
     reader.poll(0.0)
     reader.start({SOURCE: 0, OTHER: 0})
@@ -50,7 +50,7 @@ def test_a_paused_source_is_silent_until_resumed() -> None:
     assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
 
 
-def test_a_lost_source_is_silent_until_gained_and_started_again() -> None:
+def test_a_revoked_source_of_a_list_reader_is_silent_until_assigned_and_started() -> None:
     reader = ListReader({SOURCE: [record(0)]})
     reader.poll(0.0)
     reader.start({SOURCE: 0})
@@ -64,7 +64,7 @@ def test_a_lost_source_is_silent_until_gained_and_started_again() -> None:
     assert reader.poll(0.0) == [record(0), AtEnd(SOURCE, 1)]
 
 
-def test_a_writer_remembers_what_was_flushed() -> None:
+def test_a_list_writer_records_what_was_flushed() -> None:
     writer = ListWriter()
     writer.send(SOURCE, b"v", b"k")
     assert (writer.sent, writer.flushed) == ([SentMessage(SOURCE, b"v", b"k")], 0)
@@ -72,7 +72,7 @@ def test_a_writer_remembers_what_was_flushed() -> None:
     assert (writer.flushed, writer.closed) == (1, True)
 
 
-def test_a_transaction_is_whole_or_not_there() -> None:
+def test_a_list_transaction_is_written_completely_or_not_at_all() -> None:
     transactions = ListTransactions()
     transactions.failures = [RuntimeError("first")]  # type: ignore[list-item]
     messages, offsets = [Outgoing(SOURCE, b"v")], {SOURCE: Committed(1, "m")}

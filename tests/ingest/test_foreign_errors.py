@@ -1,4 +1,4 @@
-"""Every error of the Kafka client has a meaning here, and says what an operator needs."""
+"""Tests the translation of every error of the Kafka client."""
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -21,7 +21,7 @@ def test_every_error_code_of_the_client_has_a_translation(name: str) -> None:
     assert getattr(KafkaError, name) in KIND_OF
 
 
-def test_every_error_that_comes_from_kafka_is_some_codes_translation() -> None:
+def test_every_error_class_is_the_translation_of_some_code() -> None:
     ours = {
         kind
         for kind in vars(errors).values()
@@ -31,7 +31,7 @@ def test_every_error_that_comes_from_kafka_is_some_codes_translation() -> None:
     assert set(KIND_OF.values()) == ours - made_by_us
 
 
-def test_unreachable_names_the_address_and_the_setting() -> None:
+def test_the_unreachable_error_names_the_address_and_the_setting() -> None:
     error = translate(KafkaError(KafkaError._TRANSPORT), "reading", "broker.example:9092")
     assert isinstance(error, KafkaUnreachable)
     assert "broker.example:9092" in str(error)
@@ -39,13 +39,13 @@ def test_unreachable_names_the_address_and_the_setting() -> None:
     assert "HEADRACE_KAFKA" in str(error)
 
 
-def test_what_the_client_calls_abortable_aborts_while_committing_whatever_its_code() -> None:
+def test_an_abortable_error_during_a_commit_becomes_transaction_aborted() -> None:
     said = KafkaError(KafkaError._TIMED_OUT, "markers", False, False, True)
     assert isinstance(translate(said, "committing", "a:1", committing=True), TransactionAborted)
     assert isinstance(translate(said, "reading", "a:1"), KafkaUnreachable)
 
 
-def test_an_exception_without_an_error_code_is_still_ours() -> None:
+def test_an_exception_without_an_error_code_is_translated_too() -> None:
     with (
         pytest.raises(KafkaRefused, match="doing this: no such setting"),
         translated("doing this", "a:1"),
@@ -53,7 +53,7 @@ def test_an_exception_without_an_error_code_is_still_ours() -> None:
         raise KafkaException("no such setting")
 
 
-def test_a_fatal_error_is_classed_by_the_cause_that_the_client_tells_in_words() -> None:
+def test_a_fatal_error_is_classed_by_the_cause_in_its_text() -> None:
     words = (
         "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
     )

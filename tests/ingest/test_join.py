@@ -1,4 +1,4 @@
-"""What the joiner core makes of impressions and clicks, rule by rule."""
+"""Tests the rules of the joiner core, one by one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ END = tick(100 * WINDOW_MS)
 IMPRESSIONS, CLICKS = EventSide.IMPRESSIONS, EventSide.CLICKS
 
 
-def test_an_impression_is_shown_at_once_and_its_click_is_a_second_example() -> None:
+def test_the_immediate_policy_makes_one_example_of_an_impression_and_one_of_its_click() -> None:
     partition = Partition()
     made = partition.join([shown("a", 0), shown("b", 5), END], [clicked("a", 7), END])
     assert made == [("shown", "a", 0), ("shown", "b", 0), ("clicked", "a", 1)]
@@ -34,14 +34,14 @@ def test_an_impression_is_shown_at_once_and_its_click_is_a_second_example() -> N
     assert counters == JoinerCounters(impressions=2, clicks=1, examples=3, ticks=2)
 
 
-def test_a_window_closes_with_the_label_known_by_then() -> None:
+def test_the_window_policy_labels_an_impression_when_its_window_closes() -> None:
     partition = Partition("window")
     made = partition.join([shown("a", 0), shown("b", 5), END], [clicked("b", 7), END])
     assert made == [("closed", "a", 0), ("closed", "b", 1)]
     assert partition.joiner.counters == JoinerCounters(impressions=2, clicks=1, examples=2, ticks=2)
 
 
-def test_a_window_is_open_to_its_last_millisecond_and_no_longer() -> None:
+def test_a_label_window_is_open_to_its_last_millisecond_and_no_longer() -> None:
     for late_ms, made in ((0, []), (1, [("closed", "a", 0)])):
         partition = Partition("window")
         end = tick(WINDOW_MS + late_ms)
@@ -93,14 +93,14 @@ def test_a_click_that_waited_has_its_own_times_and_the_impressions_fields() -> N
     assert made.fingerprint == partition.fields.fingerprint
 
 
-def test_a_click_of_nobody_is_late() -> None:
+def test_a_click_without_an_impression_is_late() -> None:
     partition = Partition()
     assert partition.join([shown("a", 0), END], [clicked("z", 1), END])[1:] == []
     assert partition.joiner.counters.late_clicks == 1
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-def test_an_impression_or_click_again_is_a_duplicate(policy: str) -> None:
+def test_a_repeated_impression_or_click_is_a_duplicate(policy: str) -> None:
     partition = Partition(policy)
     impressions = [shown("a", 0), shown("a", 0), shown("a", 9), END]
     made = partition.join(impressions, [clicked("a", 10), clicked("a", 11), END])
@@ -110,21 +110,21 @@ def test_an_impression_or_click_again_is_a_duplicate(policy: str) -> None:
     assert (counters.clicks, counters.duplicate_clicks, counters.duplicates) == (2, 1, 3)
 
 
-def test_two_clicks_that_waited_are_one_and_a_duplicate() -> None:
+def test_two_clicks_that_waited_for_one_impression_are_a_click_and_a_duplicate() -> None:
     partition = Partition()
     made = partition.join([shown("a", 20), END], [clicked("a", 1), clicked("a", 2), END])
     assert made == [("shown", "a", 0), ("clicked", "a", 1)]
     assert partition.joiner.counters.duplicate_clicks == 1
 
 
-def test_an_id_used_again_after_two_windows_is_another_impression() -> None:
+def test_an_impression_id_reused_after_two_windows_is_a_new_impression() -> None:
     partition = Partition()
     again = 2 * WINDOW_MS + 1
     made = partition.join([shown("a", 0), shown("a", again), END], [clicked("a", again), END])
     assert made == [("shown", "a", 0), ("shown", "a", 0), ("clicked", "a", 1)]
 
 
-def test_an_id_that_comes_again_and_again_is_one_impression_and_holds_up_nothing(
+def test_a_constantly_repeated_impression_id_is_one_impression_and_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(join, "_MARK_ROWS", 1)
@@ -151,7 +151,7 @@ def test_an_impression_older_than_the_window_is_a_dead_letter() -> None:
     assert partition.joiner.counters.dead_letters == 1
 
 
-def test_what_is_no_event_is_a_dead_letter_that_quotes_the_record() -> None:
+def test_an_unusable_message_becomes_a_dead_letter_that_quotes_the_record() -> None:
     partition = Partition()
     partition.join([b"{", shown("a", 0), END], [b"", END])
     dead = {(each.record.source.topic, each.record.offset, each.reason) for each in partition.dead}
@@ -159,7 +159,7 @@ def test_what_is_no_event_is_a_dead_letter_that_quotes_the_record() -> None:
     assert partition.joiner.counters.dead_letters == 2
 
 
-def test_the_lesser_time_is_taken_first() -> None:
+def test_the_joiner_takes_the_event_with_the_lesser_time_first() -> None:
     partition = Partition()
     made = partition.join(
         [shown("a", 0), shown("b", 30), shown("c", 50), END],
@@ -174,7 +174,7 @@ def test_the_lesser_time_is_taken_first() -> None:
     ]
 
 
-def test_a_source_that_is_not_at_its_end_is_waited_for() -> None:
+def test_the_joiner_waits_for_a_source_that_is_not_at_its_end() -> None:
     partition = Partition()
     partition.offer(IMPRESSIONS, records(IMPRESSIONS, [shown("a", 0), shown("b", 50)]))
     assert partition.advance(now_ms=10**6) == []
@@ -185,7 +185,7 @@ def test_a_source_that_is_not_at_its_end_is_waited_for() -> None:
     assert partition.advance(now_ms=10**6) == [("shown", "a", 0)]
 
 
-def test_a_source_at_its_end_holds_up_the_other_for_as_long_as_passes_on_the_wall() -> None:
+def test_a_source_at_its_end_delays_the_other_by_the_wall_time_that_passes() -> None:
     partition = Partition()
     partition.offer(IMPRESSIONS, records(IMPRESSIONS, [shown("a", 0), shown("b", 50)]))
     partition.joiner.ended(CLICKS)
@@ -195,8 +195,8 @@ def test_a_source_at_its_end_holds_up_the_other_for_as_long_as_passes_on_the_wal
     assert partition.advance(now_ms=1050) == [("shown", "b", 0)]
 
 
-def test_time_that_passed_at_kafka_has_passed() -> None:
-    # a joiner that was down for an hour does not need another to catch up without clicks
+def test_time_between_appends_at_kafka_counts_as_wall_time() -> None:
+    # a joiner that was down for an hour must not need another hour to catch up without clicks
     partition = Partition()
     hour_ms = 3_600_000
     values = [shown("a", 0), shown("b", hour_ms), shown("c", hour_ms + 70)]
@@ -207,12 +207,12 @@ def test_time_that_passed_at_kafka_has_passed() -> None:
     partition.joiner.ended(CLICKS)
     made = partition.advance()
     assert [identity for _, identity, _ in made] == ["a", "b", "c", "d"]
-    # never before was an event appended within 4 ms
+    # no event before was appended within 4 ms
     assert partition.advance(now_ms=69) == []
     assert partition.advance(now_ms=70) == [("shown", "e", 0)]
 
 
-def test_history_replayed_faster_than_it_happened_waits_for_its_other_half() -> None:
+def test_replayed_history_waits_for_the_events_of_the_other_source() -> None:
     partition = Partition()
     values = [shown(f"{i}", 1000 * i) for i in range(5)]
     appends = [LONG_AGO_MS + i for i in range(5)]
@@ -223,8 +223,8 @@ def test_history_replayed_faster_than_it_happened_waits_for_its_other_half() -> 
     assert [identity for _, identity, _ in partition.advance(now_ms=5)] == ["0", "1", "2"]
 
 
-def test_a_clock_that_is_ahead_holds_up_nobody() -> None:
-    # its events have, for the order of things, the time of their append
+def test_a_producer_with_a_fast_clock_does_not_delay_its_partition() -> None:
+    # its events are ordered by the time of their append
     partition = Partition()
     ahead = 3_600_000
     values = [shown("a", 10), shown("b", ahead), shown("c", 30)]
@@ -236,7 +236,7 @@ def test_a_clock_that_is_ahead_holds_up_nobody() -> None:
     assert partition.joiner.watermark_ms == T0_MS + 30
 
 
-def test_windows_close_as_wall_time_passes_when_both_sources_are_silent() -> None:
+def test_label_windows_close_with_wall_time_while_both_sources_are_silent() -> None:
     partition = Partition("window")
     assert partition.join([shown("a", 0)], []) == []
     assert partition.advance(now_ms=WINDOW_MS) == []
@@ -255,7 +255,7 @@ def test_more_windows_that_close_at_one_time_than_the_limit_close_together() -> 
     assert len(partition.advance(limit=7)) == count
 
 
-def test_nothing_later_than_asked_for_is_taken_or_closed() -> None:
+def test_the_joiner_takes_and_closes_nothing_later_than_the_limit() -> None:
     partition = Partition("window")
     for side in (IMPRESSIONS, CLICKS):
         partition.offer(side, records(side, [shown("a", 0), tick(500)]))
@@ -267,7 +267,7 @@ def test_nothing_later_than_asked_for_is_taken_or_closed() -> None:
 
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("seed", range(5))
-def test_how_events_are_polled_changes_nothing(policy: str, seed: int) -> None:
+def test_the_size_of_polls_does_not_change_the_examples(policy: str, seed: int) -> None:
     dice = random.Random(seed)
     impressions = [shown(f"{i}", i + dice.randrange(40)) for i in range(400)] + [END]
     clicks = [clicked(f"{i}", i + dice.randrange(130)) for i in range(0, 400, 3)] + [END]
@@ -288,7 +288,7 @@ def test_how_events_are_polled_changes_nothing(policy: str, seed: int) -> None:
     assert polled.joiner.counters == whole.joiner.counters
 
 
-def test_a_checkpoint_is_short_and_survives_as_json() -> None:
+def test_a_joiner_checkpoint_is_short_and_survives_as_json() -> None:
     partition = Partition()
     partition.join([shown("a", 0), shown("b", 1), b"", END], [clicked("a", 2), END])
     checkpoint = partition.joiner.checkpoint()
@@ -296,7 +296,7 @@ def test_a_checkpoint_is_short_and_survives_as_json() -> None:
     assert len(checkpoint.to_json()) < 500
     assert checkpoint.shown.position == 17
     assert checkpoint.clicked.position == 13
-    # all windows are over
+    # all windows have closed
     assert checkpoint.shown.rewind == checkpoint.shown.position
 
 
@@ -309,7 +309,7 @@ def test_a_joiner_that_never_took_anything_has_a_checkpoint_to_begin_from() -> N
     assert partition.join([shown("a", 0), END], [END]) == [("shown", "a", 0)]
 
 
-def test_reading_again_ends_where_records_were_deleted_meanwhile() -> None:
+def test_a_restore_ends_where_records_were_deleted_meanwhile() -> None:
     partition = Partition()
     partition.offer(IMPRESSIONS, records(IMPRESSIONS, [shown("a", 0), shown("b", 1), tick(3)]))
     partition.offer(CLICKS, records(CLICKS, [clicked("a", 2)]))
@@ -326,18 +326,18 @@ def test_reading_again_ends_where_records_were_deleted_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", "nonsense", '{"format":1}'])
-def test_metadata_that_is_no_checkpoint_is_refused(text: str) -> None:
+def test_metadata_that_is_not_a_joiner_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected the checkpoint of a joiner"):
         JoinerCheckpoint.from_json(text)
 
 
-def test_a_checkpoint_of_another_format_is_refused() -> None:
+def test_a_joiner_checkpoint_of_another_format_is_refused() -> None:
     text = Partition().joiner.checkpoint().to_json().replace('"format":1', '"format":9')
     with pytest.raises(ValueError, match="expected format 1, got 9"):
         JoinerCheckpoint.from_json(text)
 
 
-def test_counters_add_up() -> None:
+def test_joiner_counters_add_up() -> None:
     one = JoinerCounters(impressions=1, clicks=2, duplicate_clicks=3)
     both = one + JoinerCounters(impressions=10, duplicate_impressions=5)
     assert both == JoinerCounters(11, 2, 0, 5, 3)

@@ -1,8 +1,8 @@
-"""A joiner that is restarted makes what it would have made: the property everything rests on.
+"""Tests that a restarted joiner makes the same examples: exactly-once joining depends on it.
 
-A seeded script feeds two joiners the same events: one is never stopped, the other is thrown away
-now and then and restored from its checkpoint by reading again. Events come late, out of order,
-twice, under few ids so that everything collides; sources fall idle and wall time passes.
+A seeded script feeds two joiners the same events. One is never stopped; the other is dropped at
+times and restored from its checkpoint by reading again. Events come late, out of order and twice,
+with few ids, so that everything collides. Sources fall idle and wall time passes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 
 @pytest.fixture(autouse=True)
 def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    # so that a few dozen events make them grow, wrap and be marked often
+    # small rings grow, wrap and are marked often with a few dozen events
     monkeypatch.setattr(window, "_SMALLEST", 2)
     monkeypatch.setattr(window, "_SMALLEST_ARENA", 64)
     monkeypatch.setattr(join, "_MARK_ROWS", 2)
 
 
 class _Script:
-    """What happens, drawn from one seed."""
+    """A history drawn from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -75,7 +75,7 @@ class _Script:
 
 
 class _Fed:
-    """One of the two joiners, and how much of each stream it was offered."""
+    """One of the two joiners, and how much of each stream was offered to it."""
 
     def __init__(self, policy: str, script: _Script) -> None:
         self.partition, self.script, self.policy = Partition(policy), script, policy
@@ -116,7 +116,7 @@ class _Fed:
             left[side] = left[side][size:]
             if dice.random() < 0.3:
                 assert self.joiner.checkpoint() == checkpoint or not self.joiner.restoring
-                self.joiner.advance(0, limit=0)  # takes only what is read again
+                self.joiner.advance(0, limit=0)  # takes only events that are read again
         for side in SIDES:
             if self.at_end[side]:
                 self.joiner.ended(side)
@@ -159,7 +159,7 @@ def _play(seed: int, policy: str) -> Iterator[tuple[_Fed, _Fed]]:
             restarted.end(side)
         elif step < 0.6:
             restarted.restart(dice)
-            # how long a source has been silent is not restored: both begin to count anew
+            # the silence of a source is not restored: it begins anew in both
             for source in steady.joiner._sources + restarted.joiner._sources:
                 source.base = None
             continue
@@ -178,13 +178,13 @@ def _play(seed: int, policy: str) -> Iterator[tuple[_Fed, _Fed]]:
         assert restarted.joiner.watermark_ms == steady.joiner.watermark_ms
         one_held, other_held = steady.joiner.held, restarted.joiner.held
         assert other_held.waiting_clicks == one_held.waiting_clicks
-        if policy == "window":  # `immediate` drops what is closed when it comes by next time
+        if policy == "window":  # `immediate` evicts closed entries at the next event
             assert other_held.pending == one_held.pending
         yield steady, restarted
 
 
-def test_a_click_that_a_closing_window_makes_late_is_late_on_either_side_of_a_restart() -> None:
-    """The watermark moves past what it waits for, and the joiner is killed before another event."""
+def test_a_click_made_late_by_a_closing_window_is_late_across_a_restart() -> None:
+    """The watermark passes the click's limit, and the joiner is killed before another event."""
     waits, opens = [clicked("x", 0)], [shown("a", 100)]
     before, after = Partition("window"), Partition("window")
     for side, values in ((EventSide.IMPRESSIONS, opens), (EventSide.CLICKS, waits)):
@@ -210,7 +210,7 @@ def test_a_click_that_a_closing_window_makes_late_is_late_on_either_side_of_a_re
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_a_restarted_joiner_makes_exactly_what_one_never_stopped_makes(
+def test_a_restarted_joiner_makes_exactly_the_examples_of_one_never_stopped(
     policy: str, seed: int
 ) -> None:
     for _ in _play(seed, policy):
@@ -222,7 +222,9 @@ def test_a_restarted_joiner_makes_exactly_what_one_never_stopped_makes(
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_so_it_does_after_any_of_very_many_histories(policy: str, seed: int) -> None:
+def test_a_restarted_joiner_makes_the_same_examples_for_very_many_histories(
+    policy: str, seed: int
+) -> None:
     for _ in _play(seed, policy):
         pass
 
@@ -230,7 +232,7 @@ def test_so_it_does_after_any_of_very_many_histories(policy: str, seed: int) -> 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32))
-def test_every_event_is_accounted_for(policy: str, seed: int) -> None:
+def test_every_event_is_counted_in_exactly_one_way(policy: str, seed: int) -> None:
     for steady, _ in _play(seed, policy):
         joiner, counters = steady.joiner, steady.joiner.counters
         taken = sum(steady.offered) - sum(joiner.queued(side) for side in SIDES)

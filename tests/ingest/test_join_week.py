@@ -1,4 +1,4 @@
-"""A week of real traffic through the pure core: every impression and click accounted for."""
+"""Tests the pure core on a week of real traffic: every impression and click is counted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _records(name: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> None:
+def test_the_sample_week_is_joined_exactly_over_restarts(policy: Policy) -> None:
     where = SpecText("m", _SPEC.format(policy=policy.value, window_s=WINDOW_S[policy]))
     fields = parse_fields(where.tables(), where)
     assert fields.label == LabelPolicy(policy, WINDOW_S[policy])
@@ -70,7 +70,7 @@ def test_the_week_is_joined_to_the_unit_also_over_restarts(policy: Policy) -> No
         shows += int((kinds != 1).sum())
         clicks += int(labels.sum())
         rounds += 1
-        if rounds % 20 == 0:  # killed, and started by another
+        if rounds % 20 == 0:  # killed and restarted
             checkpoint = JoinerCheckpoint.from_json(joiner.checkpoint().to_json())
             joiner = PartitionJoiner(fields)
             joiner.restore(checkpoint)

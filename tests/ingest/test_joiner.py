@@ -1,4 +1,4 @@
-"""The joiner as a process against a real broker: killed, stopped, measured."""
+"""Tests the joiner process against a real broker: kills, stops, metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def joined(kafka: str, fresh_name: Callable[[str], str]) -> Joined:
     return Joined.fresh(kafka, fresh_name, PARTITIONS)
 
 
-def test_a_joiner_killed_time_and_again_loses_nothing_and_doubles_nothing(joined: Joined) -> None:
+def test_a_joiner_killed_repeatedly_writes_every_example_once(joined: Joined) -> None:
     seed, lives = 11, 4
     dice = random.Random(seed)
     happened = happen(seed, count=60_000, partitions=PARTITIONS)
@@ -59,7 +59,7 @@ def test_a_joiner_killed_time_and_again_loses_nothing_and_doubles_nothing(joined
         with joined.process() as process:
             before = state.read().examples
             joined.send(part)
-            # a quick one may have done all that was sent: no more than there will ever be
+            # never more than exist: a fast joiner may have joined everything already
             more = before + dice.randrange(1, min(4_000, len(happened.examples) - before))
             joined.wait(lambda more=more: state.read().examples >= more, process)  # type: ignore[misc]
             process.send_signal(signal.SIGKILL)
@@ -88,7 +88,7 @@ def test_dead_letters_name_topic_partition_offset_and_reason(joined: Joined) -> 
     assert all(each["reason"].startswith("expected") and each["value"] for each in found)
 
 
-def test_a_click_becomes_an_example_soon_and_metrics_tell(joined: Joined) -> None:
+def test_a_joiner_process_reports_its_counts_in_metrics(joined: Joined) -> None:
     port = free_port()
     happened = happen(seed=12, count=100, partitions=PARTITIONS)
     state = joined.state
@@ -109,7 +109,7 @@ def test_a_click_becomes_an_example_soon_and_metrics_tell(joined: Joined) -> Non
         assert "headrace_joiner_dead_letters_total{model=" in text
 
 
-def test_a_second_joiner_of_the_same_instance_takes_over_and_the_first_stops(
+def test_a_second_joiner_with_the_same_instance_fences_the_first(
     joined: Joined,
 ) -> None:
     outcome: list[BaseException] = []
@@ -135,7 +135,7 @@ def test_a_second_joiner_of_the_same_instance_takes_over_and_the_first_stops(
     assert [type(error) for error in outcome] == [Fenced]
 
 
-def test_a_joiner_does_not_start_on_topics_that_do_not_go_together(
+def test_a_joiner_does_not_start_on_topics_with_different_partition_counts(
     joined: Joined, fresh_name: Callable[[str], str]
 ) -> None:
     odd = fresh_name("clicked")
@@ -158,7 +158,7 @@ def test_a_joiner_with_a_wrong_address_stops_within_seconds() -> None:
 
 
 @pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
-def test_the_sample_week_is_joined_whole(joined: Joined) -> None:
+def test_a_joiner_process_joins_the_sample_week_completely(joined: Joined) -> None:
     joined.spec = WEEK_SPEC
     stop = threading.Event()
     settings = JoinerSettings(topics=joined.topics)

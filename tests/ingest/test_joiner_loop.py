@@ -1,4 +1,4 @@
-"""The running joiner over lists: whatever interrupts it, each example is written once."""
+"""Tests the joiner loop over Kafka in memory: interruptions never lose or repeat examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def saved(transactions: ListTransactions, partition: int) -> SavedCheckpoint:
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-def test_every_impression_and_click_becomes_what_it_must(policy: str) -> None:
+def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_example(
+    policy: str,
+) -> None:
     happened = happen(seed=1, count=500, partitions=PARTITIONS)
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
     life.run()
@@ -47,7 +49,7 @@ def test_every_impression_and_click_becomes_what_it_must(policy: str) -> None:
 
 
 def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
-    """Run over the events with a process that dies, aborts and loses partitions time and again."""
+    """Join the events with kills, aborts and rebalances at random times."""
     dice = random.Random(seed)
     records = happened.records(TOPICS, PARTITIONS)
     transactions = ForgetfulTransactions(dice)
@@ -77,7 +79,7 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
 
 
 class ForgetfulTransactions(ListTransactions):
-    """Sometimes written, but the answer is lost."""
+    """Transactions that are sometimes written although their answer is lost."""
 
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ class ForgetfulTransactions(ListTransactions):
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize("seed", range(5))
-def test_deaths_aborts_and_rebalances_change_nothing(seed: int, policy: str) -> None:
+def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, policy: str) -> None:
     happened = happen(seed, count=300, partitions=PARTITIONS)
     transactions = interrupted(happened, seed, policy)
     found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
@@ -108,7 +110,7 @@ def test_deaths_aborts_and_rebalances_change_nothing(seed: int, policy: str) -> 
     assert total.dead_letters == happened.dead
 
 
-def test_a_dead_letter_says_why_and_where_and_holds_the_event() -> None:
+def test_a_dead_letter_has_the_reason_the_origin_and_the_event() -> None:
     happened = Happened(shown=[(1, 0, b"\xff\x00"), (2, 1, b"{}")])
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions())
     life.run()
@@ -127,7 +129,7 @@ def test_a_dead_letter_says_why_and_where_and_holds_the_event() -> None:
     assert reasons == {"NOT_JSON", "NO_TIME"}
 
 
-def test_an_abort_reads_again_and_rests_longer_each_time() -> None:
+def test_a_joiner_reads_again_after_an_abort_and_waits_longer_each_time() -> None:
     happened = happen(seed=3, count=50, partitions=PARTITIONS)
     transactions = ListTransactions()
     transactions.failures = [TransactionAborted("no") for _ in range(4)]
@@ -139,7 +141,7 @@ def test_an_abort_reads_again_and_rests_longer_each_time() -> None:
     assert len(life.rests) == 3
 
 
-def test_a_joiner_that_can_write_nothing_for_long_gives_up_saying_why() -> None:
+def test_a_joiner_whose_transactions_keep_failing_stops_with_the_reason() -> None:
     transactions = ListTransactions()
     transactions.failures = [KafkaUnreachable("no broker") for _ in range(4)]
     records = happen(seed=3, count=50, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
@@ -155,7 +157,7 @@ def test_a_joiner_that_can_write_nothing_for_long_gives_up_saying_why() -> None:
     assert life.joiner.figures.aborts == 4
 
 
-def test_progress_without_examples_is_committed_after_a_while_and_not_before() -> None:
+def test_a_joiner_commits_progress_without_examples_lazily() -> None:
     happened = Happened()
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=JoinerPacing())
     life.joiner.step(0.0)
@@ -171,7 +173,7 @@ def test_progress_without_examples_is_committed_after_a_while_and_not_before() -
     assert life.transactions.offsets[source].offset == 1
 
 
-def test_nothing_new_commits_nothing() -> None:
+def test_a_joiner_without_new_events_commits_nothing() -> None:
     life = Life(Happened().records(TOPICS, PARTITIONS), ListTransactions())
     life.run()
     before = life.transactions.count
@@ -181,7 +183,7 @@ def test_nothing_new_commits_nothing() -> None:
     assert life.transactions.count == before
 
 
-def test_windows_close_by_wall_time_when_nothing_comes() -> None:
+def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
     happened = happen(seed=4, count=20, partitions=PARTITIONS)
     for events in (happened.shown, happened.clicked):
         del events[-PARTITIONS:]  # the ticks
@@ -195,7 +197,7 @@ def test_windows_close_by_wall_time_when_nothing_comes() -> None:
     assert sorted(life.examples) == sorted(happened.closed)
 
 
-def test_partitions_are_written_in_the_order_of_event_time_within_a_slice() -> None:
+def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
     happened = happen(seed=5, count=2_000, partitions=PARTITIONS)
     pace = JoinerPacing(
         turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
@@ -225,7 +227,7 @@ def test_partitions_are_written_in_the_order_of_event_time_within_a_slice() -> N
     assert most_apart <= 20_000
 
 
-def test_a_source_that_runs_ahead_is_paused_until_it_no_longer_does() -> None:
+def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:
     happened = happen(seed=6, count=3_000, partitions=1)
     records = happened.records(TOPICS, 1)
     shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
@@ -233,7 +235,7 @@ def test_a_source_that_runs_ahead_is_paused_until_it_no_longer_does() -> None:
     life = Life(
         {shown: records[shown], clicked: []}, ListTransactions(), pace=JoinerPacing(ahead_limit=500)
     )
-    life.reader.pause([clicked])  # Kafka is slow with these, and they are not at their end
+    life.reader.pause([clicked])  # as if Kafka were slow with them: they are not at their end
     paused: set[Source] = set()
     for _ in range(20):
         life.joiner.step(0.0)
@@ -248,7 +250,7 @@ def test_a_source_that_runs_ahead_is_paused_until_it_no_longer_does() -> None:
     assert not life.reader.paused
 
 
-def test_another_spec_under_the_same_name_is_refused() -> None:
+def test_a_joiner_refuses_the_checkpoint_of_another_spec() -> None:
     records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
     Life(records, transactions, policy="window").run()
@@ -256,7 +258,7 @@ def test_another_spec_under_the_same_name_is_refused() -> None:
         Life(records, transactions, policy="immediate").joiner.step(0.0)
 
 
-def test_metadata_of_somebody_else_is_refused() -> None:
+def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
     transactions = ListTransactions()
     transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
     records = Happened().records(TOPICS, PARTITIONS)
@@ -277,7 +279,7 @@ def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> 
         again.joiner.step(0.0)
 
 
-def test_what_was_made_is_written_when_the_joiner_finishes() -> None:
+def test_a_finishing_joiner_commits_its_examples() -> None:
     happened = happen(seed=9, count=50, partitions=PARTITIONS)
     slow = JoinerPacing(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)

@@ -1,4 +1,4 @@
-"""What an operator sees of a joiner: how far it is, what it holds, and what it could not use."""
+"""Tests the metrics of a joiner: progress, window state and dead letters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Seen:
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-def test_counters_say_what_became_of_every_event(policy: str) -> None:
+def test_joiner_metrics_count_every_event(policy: str) -> None:
     happened = happen(seed=5, count=400, partitions=PARTITIONS)
     life = Life(
         happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy, largest_poll=100
@@ -43,7 +43,7 @@ def test_counters_say_what_became_of_every_event(policy: str) -> None:
     assert seen("aborts_total") == 0
 
 
-def test_dead_letters_are_counted_by_their_reason() -> None:
+def test_joiner_metrics_count_dead_letters_by_reason() -> None:
     bad = [b"nonsense", b"[]", b"", b'{"impression_id":"x"}', b"nonsense"]
     happened = Happened(shown=[(START_MS + i, 0, value) for i, value in enumerate(bad)])
     life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions())
@@ -55,7 +55,7 @@ def test_dead_letters_are_counted_by_their_reason() -> None:
     assert seen("dead_letters_total", reason=Reason.TOO_LATE.name.lower()) is None
 
 
-def test_gauges_say_what_is_held_and_how_far_it_is() -> None:
+def test_joiner_metrics_show_the_window_state_and_the_lag() -> None:
     shown = [
         (START_MS + i, i % 2, b'{"impression_id":"i%d","timestamp_ms":%d}' % (i, START_MS + i))
         for i in range(10)

@@ -1,4 +1,4 @@
-"""Reader, writer and topics against a real broker."""
+"""Tests the Kafka reader, writer and topics against a real broker."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 # -------------------------------------------------------------------- reader
 
 
-def test_a_gained_source_delivers_nothing_before_start_and_then_all_up_to_its_end(
+def test_an_assigned_source_delivers_nothing_before_start_and_then_all_records(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source, other = Source(topic, 0), Source(topic, 1)
@@ -118,7 +118,9 @@ def test_a_gained_source_delivers_nothing_before_start_and_then_all_up_to_its_en
     assert {h.source for h in happened} == {source}
 
 
-def test_append_times_are_the_brokers_own(settings: KafkaSettings, fresh_name: FreshName) -> None:
+def test_records_have_the_append_time_of_the_broker(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
     events = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
     ensure_topics(settings, topics_for(fresh_name("model"), 1, events))
     before_ms = time.time_ns() // 1_000_000
@@ -127,7 +129,7 @@ def test_append_times_are_the_brokers_own(settings: KafkaSettings, fresh_name: F
     assert before_ms <= record.append_ms <= time.time_ns() // 1_000_000
 
 
-def test_starting_again_earlier_delivers_again_from_there_and_nothing_of_before(
+def test_a_reader_started_at_an_earlier_offset_delivers_from_there(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source = Source(topic, 0)
@@ -139,7 +141,7 @@ def test_starting_again_earlier_delivers_again_from_there_and_nothing_of_before(
     assert values(until_end(reader, source, 20_000)) == numbered(19_950, 50)
 
 
-def test_a_client_that_goes_back_by_itself_delivers_nothing_twice(
+def test_a_kafka_client_that_forgets_a_seek_delivers_no_record_twice(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source = Source(topic, 1)
@@ -152,7 +154,7 @@ def test_a_client_that_goes_back_by_itself_delivers_nothing_twice(
     assert values(until_end(reader, source, 12)) == numbered(3, first=9)
 
 
-def test_a_paused_source_is_silent_and_goes_on_where_it_was(
+def test_a_paused_source_is_silent_and_resumes_at_its_position(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source, other = Source(topic, 0), Source(topic, 1)
@@ -169,7 +171,7 @@ def test_a_paused_source_is_silent_and_goes_on_where_it_was(
     assert values([h for h in before + after if h.source == source]) == numbered(20_000)
 
 
-def test_an_end_is_told_again_after_new_records(
+def test_a_reader_reports_the_end_again_after_new_records(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source = Source(topic, 0)
@@ -183,7 +185,7 @@ def test_an_end_is_told_again_after_new_records(
     assert [type(h) for h in until_end(reader, source, 1)] == [Record, AtEnd]
 
 
-def test_the_end_lies_past_the_marker_of_a_transaction(
+def test_the_end_of_a_source_is_past_the_transaction_marker(
     settings: KafkaSettings, topic: str, reader: KafkaReader, fresh_name: FreshName
 ) -> None:
     source = Source(topic, 0)
@@ -206,7 +208,7 @@ def test_the_end_lies_past_the_marker_of_a_transaction(
     producer.close()
 
 
-def test_an_offset_that_is_gone_stops_the_reader_rather_than_jumping_over_the_gap(
+def test_a_reader_stops_at_a_deleted_offset_and_skips_no_gap(
     settings: KafkaSettings, topic: str, reader: KafkaReader
 ) -> None:
     source = Source(topic, 0)
@@ -217,7 +219,7 @@ def test_an_offset_that_is_gone_stops_the_reader_rather_than_jumping_over_the_ga
         until_end(reader, source, 1_000)
 
 
-def test_a_topic_made_again_has_another_identity(
+def test_a_recreated_topic_has_another_id(
     settings: KafkaSettings, topic: str, reader: KafkaReader, fresh_name: FreshName
 ) -> None:
     other = KafkaReader(settings, None, [make_topic(settings, fresh_name("topic"), 1)])
@@ -258,7 +260,7 @@ def test_two_readers_of_a_group_each_get_impressions_p_with_clicks_p(
     readers[1].close()
 
 
-def test_an_instance_takes_its_partitions_over_from_its_dead_self_which_is_fenced(
+def test_a_restarted_instance_takes_its_partitions_and_fences_its_predecessor(
     settings: KafkaSettings, topic: str, fresh_name: FreshName
 ) -> None:
     group = fresh_name("group")
@@ -273,7 +275,7 @@ def test_an_instance_takes_its_partitions_over_from_its_dead_self_which_is_fence
 
 
 class CalledFenced:
-    """A consumer that is told once that another one of its instance joined."""
+    """A consumer that once reports that another member with its instance joined."""
 
     def __init__(self, consumer: confluent_kafka.Consumer) -> None:
         self._consumer, self._told = consumer, False
@@ -291,7 +293,7 @@ class CalledFenced:
         )
 
 
-def test_an_instance_called_fenced_while_nobody_took_over_joins_again_and_reads_on(
+def test_an_instance_called_fenced_without_a_successor_joins_again(
     settings: KafkaSettings, topic: str, fresh_name: FreshName
 ) -> None:
     reader = KafkaReader(settings, fresh_name("group"), [topic], instance="one")
@@ -315,7 +317,7 @@ def test_an_instance_called_fenced_while_nobody_took_over_joins_again_and_reads_
     reader.close()
 
 
-def test_commits_are_seen_as_the_groups_committed_offsets(
+def test_commits_of_a_reader_are_the_committed_offsets_of_its_group(
     settings: KafkaSettings, topic: str, fresh_name: FreshName
 ) -> None:
     reader = KafkaReader(settings, fresh_name("group"), [topic])
@@ -329,7 +331,7 @@ def test_commits_are_seen_as_the_groups_committed_offsets(
     reader.close()
 
 
-def test_a_wrong_address_fails_within_seconds_naming_it() -> None:
+def test_a_wrong_kafka_address_fails_within_seconds_with_its_name() -> None:
     nowhere = KafkaSettings("127.0.0.1:9", connect_timeout_s=1.0)
     for connect in (
         lambda: KafkaReader(nowhere, "group", ["topic"]),
@@ -341,13 +343,15 @@ def test_a_wrong_address_fails_within_seconds_naming_it() -> None:
             connect()
 
 
-def test_a_missing_topic_is_named(settings: KafkaSettings, fresh_name: FreshName) -> None:
+def test_the_error_for_a_missing_topic_names_it(
+    settings: KafkaSettings, fresh_name: FreshName
+) -> None:
     missing = fresh_name("missing")
     with pytest.raises(MissingTopic, match=missing):
         KafkaReader(settings, "group", [missing])
 
 
-def test_settings_that_exactly_once_rests_on_cannot_be_passed_through() -> None:
+def test_client_settings_that_exactly_once_depends_on_are_refused() -> None:
     with pytest.raises(KafkaRefused, match=r"acks, isolation\.level"):
         KafkaSettings("a:1", client={"isolation.level": "read_uncommitted", "acks": "0"})
     assert (
@@ -359,7 +363,7 @@ def test_settings_that_exactly_once_rests_on_cannot_be_passed_through() -> None:
 # -------------------------------------------------------------------- writer
 
 
-def test_messages_with_a_key_meet_by_murmur2_whoever_wrote_them(
+def test_keyed_messages_go_to_the_partition_of_their_murmur2_hash(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     topics = [make_topic(settings, fresh_name("topic"), 4) for _ in range(2)]
@@ -376,17 +380,17 @@ def test_messages_with_a_key_meet_by_murmur2_whoever_wrote_them(
 
 
 def _narrow(settings: KafkaSettings, fresh_name: FreshName) -> tuple[str, KafkaWriter]:
-    """A topic that takes short messages alone, and somebody to write them."""
+    """Return a topic that accepts only short messages, and a writer."""
     topic = fresh_name("narrow")
     ensure_topics(settings, [TopicSpec(topic, 1, {"max.message.bytes": "10000"})])
     return topic, KafkaWriter(settings)
 
 
-def test_a_message_too_large_is_refused_and_the_writer_says_so(
+def test_a_writer_raises_an_error_for_a_message_that_is_too_large(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     topic, writer = _narrow(settings, fresh_name)
-    # above the topic's limit but not the client's, and not to be compressed below it
+    # above the topic's limit but not the client's, and random, so compression does not help
     writer.send(Source(topic, 0), secrets.token_bytes(20_000))
     with pytest.raises(WriteRefused, match=topic):
         writer.flush()
@@ -396,7 +400,7 @@ def test_a_message_too_large_is_refused_and_the_writer_says_so(
         writer.close()
 
 
-def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
+def test_a_writer_that_never_flushes_raises_the_error_of_a_refused_message(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     topic, writer = _narrow(settings, fresh_name)
@@ -406,7 +410,9 @@ def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
         deadline_s = time.monotonic() + 10.0
         while time.monotonic() < deadline_s:
             writer.send(Source(topic, 0), b"after")
-            time.sleep(0.01)  # faster, and the queue is full, and a full one is listened to
+            time.sleep(
+                0.01
+            )  # slow enough that the queue never fills: send polls the client when it is full
 
     with pytest.raises(WriteRefused, match=topic):
         send_on()
@@ -417,7 +423,7 @@ def test_who_sends_on_without_a_flush_is_told_of_a_message_that_was_refused(
 # -------------------------------------------------------------------- topics
 
 
-def test_topics_are_made_once_and_then_found_as_they_must_be(
+def test_topics_are_created_once_and_verified_afterwards(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     events = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
@@ -429,7 +435,7 @@ def test_topics_are_made_once_and_then_found_as_they_must_be(
     assert check_co_partitioned(settings, names) == 3
 
 
-def test_a_topic_with_other_settings_is_refused_naming_each_difference(
+def test_a_topic_with_other_settings_is_refused_with_each_difference(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     name = fresh_name("shown")
@@ -441,7 +447,7 @@ def test_a_topic_with_other_settings_is_refused_naming_each_difference(
     assert "expected message.timestamp.type=LogAppendTime, got CreateTime" in str(raised.value)
 
 
-def test_topics_that_do_not_go_together_are_refused_naming_the_counts(
+def test_topics_with_different_partition_counts_are_refused_with_the_counts(
     settings: KafkaSettings, fresh_name: FreshName
 ) -> None:
     shown = make_topic(settings, fresh_name("shown"), 2)

@@ -1,4 +1,4 @@
-"""What is written in one turn of the loop is sent in one piece, and nothing is lost at the end."""
+"""Tests that the writes of one turn of the event loop are sent as one, and that none is lost."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 
 class Transport(asyncio.Transport):
-    """Remembers what it was told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Any] = []
+        self.writes: list[Any] = []
 
     def write(self, data: Any) -> None:
-        self.told.append(data)
+        self.writes.append(data)
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.writes.append("closed")
 
     def is_closing(self) -> bool:
-        return "closed" in self.told
+        return "closed" in self.writes
 
 
-def test_the_head_and_the_body_of_an_answer_are_one_write() -> None:
+def test_head_and_body_of_an_http_answer_are_one_write() -> None:
     async def answer() -> list[Any]:
         transport = Transport()
         gathered = BatchingTransport(transport, asyncio.get_running_loop())
         gathered.write(b"head ")
         gathered.write(b"body")
-        assert transport.told == []
+        assert transport.writes == []
         await asyncio.sleep(0)
         gathered.write(b"another")
         await asyncio.sleep(0)
-        return transport.told
+        return transport.writes
 
     assert asyncio.run(answer()) == [b"head body", b"another"]
 
 
-def test_what_was_written_is_sent_before_the_connection_is_closed() -> None:
+def test_a_batching_transport_sends_earlier_writes_before_it_closes() -> None:
     async def answer() -> Transport:
         transport = Transport()
         gathered = BatchingTransport(transport, asyncio.get_running_loop())
@@ -56,11 +56,11 @@ def test_what_was_written_is_sent_before_the_connection_is_closed() -> None:
         return transport
 
     transport = asyncio.run(answer())
-    assert transport.told == [b"last", "closed"]
+    assert transport.writes == [b"last", "closed"]
     assert transport.is_closing()
 
 
-def test_what_is_sent_at_once_comes_after_what_was_written() -> None:
+def test_an_immediate_send_follows_earlier_writes() -> None:
     async def answer() -> list[Any]:
         transport = Transport()
         gathered = BatchingTransport(transport, asyncio.get_running_loop())
@@ -68,13 +68,13 @@ def test_what_is_sent_at_once_comes_after_what_was_written() -> None:
         gathered.send(b"two")
         gathered.send(b"three")
         await asyncio.sleep(0)
-        return transport.told
+        return transport.writes
 
     assert asyncio.run(answer()) == [b"one two", b"three"]
 
 
 class Timers:
-    """A loop whose time passes as it is told to."""
+    """An event loop whose time the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -103,7 +103,7 @@ class Timers:
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    raise AssertionError("nobody asks")
+    raise AssertionError("expected no request")
 
 
 def connection(timers: Timers) -> tuple[SingleWriteProtocol, Transport]:
@@ -114,10 +114,10 @@ def connection(timers: Timers) -> tuple[SingleWriteProtocol, Transport]:
     return protocol, transport
 
 
-def test_a_connection_is_closed_once_it_was_idle_for_long_enough() -> None:
+def test_an_http_connection_is_closed_after_its_idle_timeout() -> None:
     timers = Timers()
     protocol, transport = connection(timers)
-    for now_s in (0.0, 4.0, 9.0):  # answers, each of which begins a time of idleness anew
+    for now_s in (0.0, 4.0, 9.0):  # each answer restarts the idle timeout
         timers.pass_to(now_s)
         protocol._unset_keepalive_if_required()
         protocol.on_response_complete()
@@ -129,12 +129,12 @@ def test_a_connection_is_closed_once_it_was_idle_for_long_enough() -> None:
     assert timers.set == []
 
 
-def test_a_connection_is_not_idle_while_its_request_is_under_way() -> None:
+def test_an_http_connection_is_not_idle_during_a_request() -> None:
     timers = Timers()
     protocol, transport = connection(timers)
     protocol.on_response_complete()
     timers.pass_to(9.0)
-    protocol._unset_keepalive_if_required()  # data came
+    protocol._unset_keepalive_if_required()  # data arrived
     timers.pass_to(100.0)
     assert not transport.is_closing()
     protocol.on_response_complete()
@@ -142,7 +142,7 @@ def test_a_connection_is_not_idle_while_its_request_is_under_way() -> None:
     assert transport.is_closing()
 
 
-def test_a_connection_that_is_gone_leaves_no_timer() -> None:
+def test_a_closed_http_connection_leaves_no_timer() -> None:
     timers = Timers()
     protocol, _ = connection(timers)
     protocol.on_response_complete()

@@ -1,7 +1,7 @@
-"""Ends of topics while a transaction is open, against a real broker.
+"""Tests reading to the end of a topic while a transaction is open, against a real broker.
 
-An open transaction stands for one committed a moment ago too: until its markers are written, Kafka
-answers readers of committed records alike.
+An open transaction also stands for one committed a moment ago. Until its markers are written, Kafka
+answers readers of committed records in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files into Kafka: order, keys, ticks, pace."""
+"""Tests a replay of files into Kafka: order, keys, ticks, pace."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_directory(path: Path, impressions: list[bytes], clicks: list[bytes]) -
     return path
 
 
-def test_every_line_arrives_once_by_its_key_in_order_and_ticks_end_it(
+def test_a_replay_sends_every_line_once_in_order_and_ends_with_ticks(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     first = write_directory(tmp_path / "1", [shown(i) for i in range(3_000)], [clicked(7)])
@@ -100,7 +100,7 @@ def test_every_line_arrives_once_by_its_key_in_order_and_ticks_end_it(
     assert all("impression_id" not in event for event in last.values())
 
 
-def test_a_line_that_is_no_event_is_sent_as_it_is(
+def test_a_replay_sends_a_line_that_is_not_an_event_unchanged(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     odd = [b"not json", b'{"impression_id": 5}', b'{"timestamp_ms": "late"}', b"\xff\xfe"]
@@ -113,7 +113,7 @@ def test_a_line_that_is_no_event_is_sent_as_it_is(
     assert b"[" in [record.value for record in read_all(settings, topics.clicks)]
 
 
-def test_paced_replay_takes_its_time_and_ticks_while_nothing_happens(
+def test_a_paced_replay_keeps_the_pace_and_ticks_in_quiet_times(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     directory = write_directory(tmp_path / "1", [shown(0), shown(300)], [clicked(100)])
@@ -134,11 +134,11 @@ def test_paced_replay_takes_its_time_and_ticks_while_nothing_happens(
         for found in by_partition.values():
             times = [event["timestamp_ms"] for event in found]
             assert times == sorted(times), "a tick went before an event"
-            # the last one comes in any case, behind everything
+            # the last tick always comes, after all events
             assert sum("impression_id" not in event for event in found) > 1
 
 
-def test_replay_waits_while_the_pipeline_lags(
+def test_a_replay_waits_while_the_pipeline_lags(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     directory = write_directory(tmp_path / "1", [shown(i) for i in range(4_000)], [])
@@ -172,7 +172,7 @@ def test_a_stopped_replay_ends_at_once_and_without_the_last_tick(
     assert (replayed.stopped, replayed.events) == (True, 1)
 
 
-def test_a_directory_without_events_is_refused_before_anything_is_sent(
+def test_a_replay_of_a_directory_without_events_is_refused(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson"):
@@ -180,10 +180,10 @@ def test_a_directory_without_events_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("speed", [None, 20.0])
-def test_lines_are_shown_before_they_are_sent_and_those_of_one_time_together(
+def test_a_replay_shows_lines_before_sending_with_lines_of_one_time_together(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path, speed: float | None
 ) -> None:
-    # three impressions a time, and more of them than are shown together
+    # three impressions at each time, and more than are shown together
     impressions = [
         json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * (i // 3)}).encode()
         for i in range(1_000)

@@ -1,4 +1,4 @@
-"""A replay that is killed goes on where it was: every line is in Kafka once."""
+"""Tests that a killed replay resumes: every line is in Kafka once."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def once(settings: KafkaSettings, topics: EventTopics) -> bool:
     return len(impressions) == IMPRESSIONS and len(clicks) == len(CLICKS)
 
 
-def test_a_replay_killed_at_any_moment_goes_on_without_duplicates(
+def test_a_replay_killed_at_any_moment_resumes_without_duplicates(
     settings: KafkaSettings,
     topics: EventTopics,
     directory: Path,
@@ -111,7 +111,7 @@ def test_a_replay_killed_at_any_moment_goes_on_without_duplicates(
     assert once(settings, topics)
 
 
-def test_a_stopped_replay_goes_on_too(
+def test_a_stopped_replay_resumes_without_duplicates(
     settings: KafkaSettings,
     topics: EventTopics,
     directory: Path,
@@ -134,7 +134,7 @@ def test_a_stopped_replay_goes_on_too(
     assert once(settings, topics)
 
 
-def test_a_name_goes_on_with_the_same_files_only(
+def test_a_resumed_replay_refuses_other_files(
     settings: KafkaSettings,
     topics: EventTopics,
     directory: Path,

@@ -1,4 +1,4 @@
-"""The restart policy: pauses grow with quick failures, and a long life clears the count."""
+"""Tests the restart policy: pauses grow with quick failures, and a long life clears the count."""
 
 from headrace.ingest.runtime import RestartHistory, RestartPolicy
 

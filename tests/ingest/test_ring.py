@@ -1,4 +1,4 @@
-"""A ring keeps what is between its ends, and memory for that alone."""
+"""Tests that a ring buffer keeps its elements, and uses memory only for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = (Column(np.int64), Column(np.uint8), Column(np.uint64, 3), Column(np.f
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_ring_is_a_queue_over_growth_and_release(
+def test_a_ring_buffer_behaves_like_a_queue_across_growth_and_release(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
@@ -45,7 +45,7 @@ def test_a_ring_is_a_queue_over_growth_and_release(
         assert none.shape == (held.capacity, 0)
 
 
-def test_memory_follows_what_is_held_while_it_grows_and_when_it_is_gone() -> None:
+def test_the_memory_of_a_ring_buffer_follows_its_elements() -> None:
     held, process = Ring(1024, Column(np.uint8, 256)), psutil.Process()
     start, most = process.memory_info().rss, 0
     elements = (96 << 20) // 256

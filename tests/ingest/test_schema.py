@@ -1,4 +1,4 @@
-"""The published schema and the joiner's own rule accept the same events."""
+"""Tests that the published schema and the joiner's rule accept the same events."""
 
 import json
 from typing import Any
@@ -62,7 +62,7 @@ def test_the_schema_accepts_what_the_joiner_accepts(event: Any, kind: EventKind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_schema_is_one_and_its_example_is_valid(kind: EventKind) -> None:
+def test_the_published_schema_is_valid_and_accepts_its_example(kind: EventKind) -> None:
     made = event_schema(kind)
     Draft202012Validator.check_schema(made)
     VALIDATORS[kind].validate(EXAMPLES[kind])
@@ -71,6 +71,8 @@ def test_the_schema_is_one_and_its_example_is_valid(kind: EventKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_command_prints_it(kind: EventKind, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_command_prints_the_published_schema(
+    kind: EventKind, capsys: pytest.CaptureFixture[str]
+) -> None:
     schema(kind)
     assert json.loads(capsys.readouterr().out) == event_schema(kind)

@@ -1,6 +1,6 @@
-"""Fields come and go and change their types, producers first or specs first: what then happens.
+"""Tests schema evolution: fields that appear, disappear or change their type.
 
-The rules stand at the top of `ingest.features.fields`; here each is a test.
+`ingest.features.fields` has the rules; each is a test here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def clicked(identity: str, at: int, **more: object) -> bytes:
 
 
 class Broker:
-    """Both topics of one partition, and what models' joiners have committed."""
+    """Both topics of one partition, and the committed state of each model's joiner."""
 
     def __init__(self) -> None:
         self.shown, self.clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
@@ -90,7 +90,7 @@ class Broker:
             held.append(Record(source, len(held), T0_MS + 10**9, value))
 
     def join(self, model: str, fields: FieldSet) -> Examples:
-        """Let a joiner of this model run until it has joined all; return all it ever made."""
+        """Run a joiner of this model to the end; return all examples it ever made."""
         transactions = self.committed.setdefault(model, ListTransactions())
         reader = ListReader(self.records)
         joiner = Joiner(
@@ -163,14 +163,14 @@ def test_a_number_may_become_its_text_and_back(value: object) -> None:
     assert Encoder(OLD).encode([{"weight": value}]).numbers.tolist() == [[12.0]]
 
 
-def test_a_scalar_may_become_an_array_where_a_bag_is_wanted_and_is_absent_where_not() -> None:
+def test_a_scalar_that_becomes_an_array_fills_a_bag_and_is_absent_elsewhere() -> None:
     scalar, array = (Encoder(OLD).encode([{"tags": tags}]) for tags in ("a", ["a"]))
     assert scalar.bag_ids.tolist() == array.bag_ids.tolist()
     assert one_id(OLD, "article", [7]) == one_id(OLD, "article", None)
     assert one_id(OLD, "price", "cheap") == one_id(OLD, "price", None)
 
 
-def test_types_change_within_a_window_and_clicks_still_meet() -> None:
+def test_clicks_meet_impressions_while_types_change_within_a_window() -> None:
     broker = Broker()
     changing = [7, "7", 7.0, True, None, [7], "seven"]
     values = [shown(f"{i}", i, article=value) for i, value in enumerate(changing)]
@@ -184,7 +184,7 @@ def test_types_change_within_a_window_and_clicks_still_meet() -> None:
     assert len(set(found[:3])) == 1
 
 
-def test_a_new_spec_joins_beside_the_old_one_from_the_oldest_event_still_held() -> None:
+def test_a_new_spec_joins_beside_the_old_one_from_the_oldest_event() -> None:
     broker = Broker()
     first = [shown(f"{i}", i, article=i % 3, publisher="p") for i in range(50)]
     broker.send(broker.shown, first)
@@ -213,7 +213,7 @@ def test_a_field_that_keeps_its_number_keeps_its_ids_in_the_new_spec() -> None:
         assert one_id(OLD, "article", value) == one_id(NEW, "article", value)
 
 
-def test_what_changes_examples_changes_the_fingerprint_and_what_does_not_does_not() -> None:
+def test_the_fingerprint_changes_exactly_when_the_examples_would() -> None:
     changes = [
         OLD_SPEC.replace('transform = "log_bucket"', 'transform = "id"'),
         OLD_SPEC.replace("number = 4", "number = 5"),

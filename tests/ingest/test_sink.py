@@ -1,4 +1,4 @@
-"""Topics in Parquet: every record once, by hour, whatever kills the sink."""
+"""Tests the archiver: every record is in Parquet once, by hour, also after kills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def drain(sink: Archiver) -> None:
         sink.step(0.0)
 
 
-def test_every_event_is_in_the_file_of_its_hour(tmp_path: Path) -> None:
+def test_the_archiver_writes_every_event_to_the_file_of_its_hour(tmp_path: Path) -> None:
     folder = ArchiveFolder(str(tmp_path))
     sink = Archiver(
         ListReader({SHOWN: records(100)}, largest_poll=7), folder, None, ArchiveSettings(30)
@@ -71,7 +71,7 @@ def test_every_event_is_in_the_file_of_its_hour(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_what_is_no_event_is_kept_too(tmp_path: Path) -> None:
+def test_the_archiver_keeps_messages_that_are_not_events(tmp_path: Path) -> None:
     odd = [b"not json", b"\xff\xfe", b'{"timestamp_ms": 5}', b""]
     held = [Record(SHOWN, i, START_MS, value) for i, value in enumerate(odd)]
     folder = ArchiveFolder(str(tmp_path))
@@ -86,10 +86,10 @@ def test_what_is_no_event_is_kept_too(tmp_path: Path) -> None:
 
 
 class Killed(Exception):
-    """The sink dies here."""
+    """Kills the archiver here."""
 
 
-def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_path: Path) -> None:
+def test_an_archiver_killed_at_any_file_system_call_writes_no_row_twice(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
     for life in range(60):
@@ -125,7 +125,7 @@ def test_a_sink_killed_at_any_call_of_the_file_system_writes_nothing_twice(tmp_p
     assert sorted(seen) == [2 * i for i in range(120)], f"seed {seed}"
 
 
-def test_old_rows_are_written_though_they_are_few(tmp_path: Path) -> None:
+def test_the_archiver_writes_a_few_rows_once_they_are_old(tmp_path: Path) -> None:
     now_s = 0.0
     folder = ArchiveFolder(str(tmp_path))
     settings = ArchiveSettings(most_age_s=10.0)
@@ -139,7 +139,7 @@ def test_old_rows_are_written_though_they_are_few(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_a_gap_or_another_topic_is_refused(tmp_path: Path) -> None:
+def test_the_archiver_refuses_a_gap_and_a_recreated_topic(tmp_path: Path) -> None:
     folder = ArchiveFolder(str(tmp_path))
     sink = Archiver(ListReader({SHOWN: records(3)}), folder, None, ArchiveSettings())
     drain(sink)
@@ -168,7 +168,7 @@ run_archiver(settings, KafkaSettings(bootstrap), None, url, stop, EventTopics(*t
 """
 
 
-def test_a_sink_of_kafka_is_killed_and_goes_on(
+def test_an_archiver_process_killed_twice_writes_every_row_once(
     kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     settings = KafkaSettings(kafka)
@@ -198,12 +198,12 @@ def test_a_sink_of_kafka_is_killed_and_goes_on(
     rows = read(tmp_path, topics.impressions)
     assert len(rows) == sent
     assert len({row["impression_id"] for row in rows}) == sent
-    told = {
+    published = {
         (status.process, figure.labels.get("topic"), status.ended)
         for status in (unpack(each.value) for each in read_all(settings, STATUS_TOPIC))
         for figure in status.figures
     }
-    assert ("sink", topics.impressions, True) in told, "it told how it was, and said goodbye"
+    assert ("sink", topics.impressions, True) in published, "no last status"
 
 
 def _offsets(directory: Path, topic: str) -> list[tuple[int, int]]:
@@ -212,6 +212,6 @@ def _offsets(directory: Path, topic: str) -> list[tuple[int, int]]:
         try:
             rows = pyarrow.parquet.read_metadata(path).num_rows
         except FileNotFoundError:
-            continue  # removed by the heir meanwhile
+            continue  # removed by the next process meanwhile
         found += [(0, 0)] * rows
     return found

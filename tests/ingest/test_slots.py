@@ -1,4 +1,4 @@
-"""The hash index of a ring finds what is held, and nothing else, whatever came and went."""
+"""Tests that the hash index of a ring finds its elements and no others, after any history."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ find_slot, find_place, put_in, clear_slot = (
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_slots_hold_what_a_dictionary_would(seed: int) -> None:
+def test_a_hash_index_finds_what_a_dictionary_finds(seed: int) -> None:
     dice = random.Random(seed)
     capacity = dice.choice((16, 256, 1024))
     hashes = np.zeros(capacity, np.uint64)
     slots = slots_for(capacity * 3 // 4)
     held: dict[int, int] = {}
-    # few bits of each half, so that homes and tags collide
+    # few bits of each half: homes and tags collide
     drawn = [dice.getrandbits(3) << 61 | dice.getrandbits(12) << 20 for _ in range(3 * capacity)]
     for _ in range(20_000):
         wanted = dice.choice(drawn)

@@ -1,4 +1,4 @@
-"""Topics as an operator has them: what must be right is refused, what may differ is said."""
+"""Tests topics with an operator's settings: harmful ones are refused, other ones reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
+def test_changed_topic_settings_are_reported_and_too_few_replicas_are_refused(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     settings = KafkaSettings(kafka)
@@ -24,8 +24,8 @@ def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
     shown = wanted[0]
     chosen = {"retention.ms": "3600000", "compression.type": "zstd"}
     ensure_topics(settings, [replace(shown, preferred=chosen)])
-    told = ensure_topics(settings, wanted)
-    assert told == [
+    reported = ensure_topics(settings, wanted)
+    assert reported == [
         f"topic {shown.name}: compression.type=zstd, headrace's default is producer",
         f"topic {shown.name}: retention.ms=3600000, headrace's default is 604800000",
     ]
@@ -34,7 +34,7 @@ def test_an_operators_own_choices_are_told_and_too_few_replicas_refused(
         ensure_topics(settings, [replace(shown, replicas=3)])
 
 
-def test_of_three_replicas_two_must_have_an_event_before_it_is_acknowledged() -> None:
+def test_topics_with_three_replicas_need_two_in_sync() -> None:
     of_three, of_one = topics_for("model", replicas=3), topics_for("model", replicas=1)
     assert {spec.preferred["min.insync.replicas"] for spec in of_three} == {"2"}
     assert {spec.replicas for spec in of_three} == {3}

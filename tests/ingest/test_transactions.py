@@ -1,4 +1,4 @@
-"""Messages and offsets together or not at all, against a real broker."""
+"""Tests that messages and offsets are written together or not at all, on a real broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """A reader in a group and its transactions."""
+    """A reader in a group, and its transactions."""
 
     def __init__(self, settings: KafkaSettings, group: str, source: Source, name: str) -> None:
         self.reader = KafkaReader(settings, group, [source.topic])
@@ -66,7 +66,7 @@ def written(settings: KafkaSettings, source: Source) -> list[bytes]:
     return [record.value for record in read_all(settings, source.topic)]
 
 
-def test_messages_and_offsets_are_written_together(
+def test_a_transaction_writes_messages_and_offsets_together(
     settings: KafkaSettings, source: Source, member: Member
 ) -> None:
     assert member.transactions.committed([source]) == {}
@@ -77,12 +77,12 @@ def test_messages_and_offsets_are_written_together(
     assert member.transactions.committed([source]) == {source: Committed(3, "state 2")}
 
 
-def test_offsets_alone_are_a_transaction_too(source: Source, member: Member) -> None:
+def test_a_transaction_of_offsets_alone_is_committed(source: Source, member: Member) -> None:
     member.transactions.write([], {source: Committed(5, "")})
     assert member.transactions.committed([source]) == {source: Committed(5, "")}
 
 
-def test_a_refused_message_undoes_the_others_and_the_offsets_and_says_why(
+def test_a_refused_message_aborts_its_transaction_with_the_reason(
     settings: KafkaSettings, source: Source, member: Member
 ) -> None:
     too_large = Outgoing(source, secrets.token_bytes(20_000))
@@ -94,7 +94,7 @@ def test_a_refused_message_undoes_the_others_and_the_offsets_and_says_why(
     assert written(settings, source) == [b"b"]
 
 
-def test_a_successor_of_the_same_name_fences_its_predecessor(
+def test_a_producer_with_the_same_transactional_id_fences_its_predecessor(
     settings: KafkaSettings, source: Source, group: str, member: Member
 ) -> None:
     member.transactions.write([Outgoing(source, b"a")], {source: Committed(1, "")})
@@ -108,7 +108,7 @@ def test_a_successor_of_the_same_name_fences_its_predecessor(
 
 
 class Unstable:
-    """A consumer that is told of one source that its offset cannot be known yet."""
+    """A consumer whose answer has an error for the offset of one source."""
 
     def committed(self, asked: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
         assert timeout > 0
@@ -123,7 +123,7 @@ class Unstable:
         ]
 
 
-def test_an_offset_that_kafka_cannot_tell_is_not_taken_for_none() -> None:
+def test_an_offset_with_an_error_is_not_read_as_uncommitted() -> None:
     settings, consumer = KafkaSettings("a:1"), cast("Consumer", Unstable())
     sources = [Source("topic", partition) for partition in range(3)]
     assert committed_offsets(consumer, settings, sources[:2]) == {sources[0]: (12, "m")}
@@ -132,7 +132,7 @@ def test_an_offset_that_kafka_cannot_tell_is_not_taken_for_none() -> None:
 
 
 class AbortedMeanwhile:
-    """Asked who commits, it answers when Kafka has had enough of the transaction."""
+    """A reader whose membership is returned only after Kafka has aborted the transaction."""
 
     def __init__(self, reader: KafkaReader, source: Source) -> None:
         self._reader, self._source = reader, source
@@ -145,7 +145,7 @@ class AbortedMeanwhile:
         return self._reader.group_metadata()
 
 
-def test_a_transaction_that_kafka_ended_as_too_long_is_not_taken_for_one_that_was_fenced(
+def test_a_transaction_ended_by_its_timeout_is_not_reported_as_fenced(
     settings: KafkaSettings,
     source: Source,
     group: str,
@@ -162,7 +162,7 @@ def test_a_transaction_that_kafka_ended_as_too_long_is_not_taken_for_one_that_wa
     slow.close()
 
 
-def test_who_has_left_the_group_cannot_commit_its_offsets(
+def test_a_member_that_left_its_group_cannot_commit_offsets(
     settings: KafkaSettings, source: Source, group: str, member: Member
 ) -> None:
     stale = member.reader.group_metadata()
@@ -178,7 +178,7 @@ def test_who_has_left_the_group_cannot_commit_its_offsets(
 
 
 class Zombie:
-    """A reader that does not know that it is no longer a member."""
+    """A reader with the membership of a member that has left."""
 
     def __init__(self, metadata: object) -> None:
         self._metadata = metadata

@@ -1,4 +1,4 @@
-"""Joiners that share the partitions of a model, and die: every event is in the examples once."""
+"""Tests joiners that share the partitions of a model and are killed: every event is joined once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ source = "article_age_h"
 
 
 class Joiners:
-    """Processes by instance."""
+    """Joiner processes by instance."""
 
     def __init__(self, joined: Joined) -> None:
         self.joined = joined
@@ -63,7 +63,7 @@ class Joiners:
         self.joined.wait(until, *self.alive.values())
 
     def wait_for_more(self, examples: int) -> None:
-        """Wait until so many more are written, or all are."""
+        """Wait until this many more examples are written, or all of them."""
         enough = self.joined.state.read().examples + examples
 
         def done() -> bool:
@@ -83,7 +83,7 @@ def joiners(joined: Joined) -> Iterator[Joiners]:
             running.kill(instance)
 
 
-def test_two_joiners_that_die_in_turns_leave_the_examples_exactly_right(
+def test_two_joiners_killed_in_turns_write_every_example_once(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     seed = 21
@@ -95,7 +95,7 @@ def test_two_joiners_that_die_in_turns_leave_the_examples_exactly_right(
     with joiners(joined) as running:
         running.start("a")
         running.wait_for_more(1)
-        running.start("b")  # and half of the partitions move over while they are joined
+        running.start("b")  # half of the partitions move over during the join
         in_the_middle = 0
         for victim in ("a", "b", "a"):
             running.wait_for_more(dice.randrange(1, 20_000))
@@ -103,7 +103,7 @@ def test_two_joiners_that_die_in_turns_leave_the_examples_exactly_right(
             in_the_middle += state.read().lag > 0
             running.start(victim)
         running.wait_for_more(dice.randrange(1, 10_000))
-        running.kill(dice.choice("ab"))  # for good: its partitions fall to the other
+        running.kill(dice.choice("ab"))  # for good: the other takes over its partitions
         running.wait(lambda: state.read().lag == 0)
     assert in_the_middle, f"seed {seed}"
     assert sorted(joined.examples()) == sorted(happened.examples), f"seed {seed}"
@@ -113,7 +113,7 @@ def test_two_joiners_that_die_in_turns_leave_the_examples_exactly_right(
     assert end.dead_letters == happened.dead
 
 
-def test_windows_are_closed_once_when_a_partition_moves(
+def test_a_label_window_closes_once_when_its_partition_moves(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     seed = 22
@@ -135,7 +135,7 @@ def test_windows_are_closed_once_when_a_partition_moves(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
-def test_twenty_deaths_in_the_sample_week_at_speed_change_no_example(
+def test_twenty_kills_during_the_sample_week_change_no_example(
     policy: Policy, kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)

@@ -1,4 +1,4 @@
-"""Values and their hashes: the same everywhere, for ever."""
+"""Tests values and their hashes: the same everywhere, forever."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_column_of_strings_hashes_like_the_reference_implementation(
 
 
 @given(st.lists(st.text(max_size=40), min_size=3), st.integers(0, 2))
-def test_a_slice_of_a_column_hashes_as_the_column_does(strings: list[str], begin: int) -> None:
+def test_a_slice_of_a_string_column_hashes_as_the_column(strings: list[str], begin: int) -> None:
     column = pa.array(strings, pa.string())
     assert hash_strings(column[begin:]).tolist() == hash_strings(column).tolist()[begin:]
 
@@ -67,7 +67,7 @@ def test_a_column_of_any_values_hashes_as_each_of_them_alone(values: list[object
     "same",
     [[2, 2.0, "2"], [True, "true"], [False, "false"], [-3, -3.0, "-3"], [0, 0.0, -0.0, "0"]],
 )
-def test_one_value_written_in_several_ways_is_one_value(same: list[object]) -> None:
+def test_all_spellings_of_a_value_have_one_hash(same: list[object]) -> None:
     assert len({int(hash_values([value])[0]) for value in same}) == 1
     assert len(set(hash_values(same).tolist())) == 1
 
@@ -76,18 +76,18 @@ def test_null_is_neither_an_empty_text_nor_the_word_absent() -> None:
     assert len(set(hash_values([None, "", "absent", "null", "None"]).tolist())) == 5
 
 
-def test_what_is_no_scalar_is_absent() -> None:
+def test_a_value_that_is_not_a_scalar_hashes_as_absent() -> None:
     assert hash_values([[1], {"a": 1}, "x"]).tolist()[:2] == [int(ABSENT)] * 2
     assert canonical([1]) is None
 
 
-def test_text_that_is_no_unicode_is_hashed_all_the_same() -> None:
+def test_text_with_lone_surrogates_is_hashed_too() -> None:
     broken = hash_values(["\ud800", "x"])
     assert broken[1] == hash_text("x")
 
 
-def test_known_values_keep_their_ids_for_ever() -> None:
-    # what is stored in parameter servers hangs on these numbers
+def test_the_ids_of_recorded_values_never_change() -> None:
+    # the rows in parameter servers depend on these numbers
     assert int(hash_text("")) == 0xEF46DB3751D8E999
     assert field_id(hash_text("article-1"), 1) == 7759271407466675201
     ids = [np.array([field_id(hash_text(t), n)], np.uint64) for t, n in (("u", 2), ("a", 1))]
@@ -95,7 +95,7 @@ def test_known_values_keep_their_ids_for_ever() -> None:
 
 
 @given(st.text(), st.integers(1, 1000), st.integers(1, 1000))
-def test_an_id_tells_its_field_and_differs_between_fields(text: str, one: int, two: int) -> None:
+def test_an_id_contains_its_field_and_differs_between_fields(text: str, one: int, two: int) -> None:
     first, second = field_id(hash_text(text), one), field_id(hash_text(text), two)
     assert first & 1023 == one
     assert (first >> 10 == second >> 10) == (one == two)
@@ -109,7 +109,7 @@ def test_a_cross_depends_on_the_order_of_its_parts_and_takes_one_id_for_all() ->
     assert not set(crossed.tolist()) & set(cross_ids([two, one], 3).tolist())
 
 
-def test_ids_fall_evenly_into_buckets() -> None:
+def test_ids_are_distributed_evenly_over_buckets() -> None:
     ids = field_ids(hash_values(list(range(64_000))), 5)
     counts = np.bincount((ids >> np.uint64(58)).astype(np.int64), minlength=64)
     assert counts.min() > 850 and counts.max() < 1150  # 1000 each, standard deviation 31

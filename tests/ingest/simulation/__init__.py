@@ -1,8 +1,7 @@
-"""A seeded world in which the joiner core runs beside a reference that is slow and obvious.
+"""A seeded simulation of the joiner core beside a slow and obvious reference.
 
-`reference` joins by the rules of `ingest.joiner.core.rules`, with lists that it searches from end
-to end and forgets nothing of. `world` draws from a seed what two producers send, when it arrives,
-and when the joiner is killed; both are given the same, and must make the same examples, count the
-same and refuse the same. `python -m tests.ingest.simulation --seeds N` searches; a failing seed
-repeats.
+`reference` joins by the rules of `ingest.joiner.core.rules`, with lists that it searches completely
+and never evicts. `world` draws from a seed what two producers send, when it arrives, and when the
+joiner is killed. Both get the same input and must make the same examples, counts and refusals.
+`python -m tests.ingest.simulation --seeds N` searches for a fault; a failing seed reproduces it.
 """

@@ -1,4 +1,4 @@
-"""The rules of joining, said once more: in Python, over lists; nothing clever, nothing dropped."""
+"""A plain reference for the rules of joining: Python over lists, without eviction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Made(NamedTuple):
     event_ms: int
     append_ms: int
     impression: Record
-    """The message whose fields it has."""
+    """The impression whose fields the example has."""
 
 
 @dataclass
@@ -100,13 +100,13 @@ class Reference:
         self.sources[side].ended = True
 
     def restart(self, now_ms: int) -> None:
-        """How long a source was silent is what a restart forgets: its silence begins anew."""
+        """Restart: the silence of a source begins anew, because a checkpoint does not store it."""
         for side, source in self.sources.items():
             source.base = None
             self._floor(side, now_ms)
 
     def advance(self, now_ms: int) -> None:
-        """Take all that can be taken."""
+        """Take every event that can be taken."""
         while self._step(now_ms):
             pass
         for side in EventSide:

@@ -1,4 +1,4 @@
-"""The joiner core does what a slow and obvious one does, whatever happens to it."""
+"""The joiner core makes the examples of a slow and obvious reference, also across restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.ingest.simulation.world import run
 
 @pytest.fixture(autouse=True)
 def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
-    # so that they grow, wrap and are marked often
+    # small rings grow, wrap and are marked often
     monkeypatch.setattr(window, "_SMALLEST", 4)
     monkeypatch.setattr(window, "_SMALLEST_ARENA", 64)
     monkeypatch.setattr(join, "_MARK_ROWS", 2)
@@ -20,13 +20,13 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("seed", range(24))
-def test_examples_are_exactly_those_of_the_reference(seed: int, policy: Policy) -> None:
+def test_the_joiner_makes_exactly_the_examples_of_the_reference(seed: int, policy: Policy) -> None:
     run(seed, policy)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", list(Policy))
-def test_so_they_are_for_a_thousand_seeds(policy: Policy) -> None:
+def test_examples_are_exactly_those_of_the_reference_for_a_thousand_seeds(policy: Policy) -> None:
     for seed in range(1_000, 2_000):
         run(seed, policy)

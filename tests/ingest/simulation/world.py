@@ -1,4 +1,4 @@
-"""What a seed makes of two producers, a broker and a joiner that is killed now and then."""
+"""A world drawn from a seed: two producers, a broker and a joiner that is killed at times."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _SIDES = (EventSide.IMPRESSIONS, EventSide.CLICKS)
 _KINDS = ("shown", "clicked", "closed")
 _YEARS_MS = 10**12
-"""From the events to their appends, where they are history."""
+"""Milliseconds from events to their appends, for history."""
 _JUMPS_MS = (5 * WINDOW_MS, 10**9, 1 << 31, (1 << 31) - WINDOW_MS, 1 << 32, (1 << 33) + 7)
 
 
 class Broken(AssertionError):
-    """The joiner did what it must not: the seed, and what."""
+    """The joiner broke a rule; the message has the seed and the difference."""
 
 
 class _Producers:
@@ -35,7 +35,7 @@ class _Producers:
         self.dice = dice
         self.pace_ms = dice.choice((1, 8, 40))
         self.skew_ms = dice.choice((0, 0, -150, -30, 30, 90, 250))
-        """What the clock of clicks is ahead by."""
+        """Milliseconds by which the clock of clicks is ahead."""
         self.disorder_ms = dice.choice((0, 20, 90, 250))
         self.live = dice.random() < 0.4
         self.count = dice.choice((10, 60, 200))
@@ -102,7 +102,7 @@ class _Producers:
 
 
 class World:
-    """The joiner and its reference, fed alike."""
+    """The joiner and its reference, with the same input."""
 
     def __init__(self, seed: int, policy: str) -> None:
         self.seed, self.policy = seed, policy
@@ -117,7 +117,7 @@ class World:
         self.made: list[tuple[object, ...]] = []
 
     def run(self) -> None:
-        """Let it all happen, and see to it that nothing is left."""
+        """Run the whole history, and check that nothing is left."""
         while self.offered != [len(stream) for stream in self.streams]:
             self._happen()
             self._compare()
@@ -164,7 +164,7 @@ class World:
         self.reference.advance(self.now_ms)
 
     def _restart(self) -> None:
-        """Kill the joiner just after a commit; another reads again what it must, in any pieces."""
+        """Kill the joiner just after a commit; another one reads again from its rewind offsets."""
         checkpoint = JoinerCheckpoint.from_json(self.partition.joiner.checkpoint().to_json())
         dead = self.partition.dead
         self.partition = Partition(self.policy)

@@ -1,4 +1,4 @@
-"""A kernel that is called again and again with the same types is asked for them once."""
+"""Tests CachedDispatch, which examines the types of a kernel's arguments once."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def added(settled: CachedDispatch, left: npt.NDArray[Any], right: npt.NDArray[An
     return float(total[0])
 
 
-def test_every_call_computes_what_the_kernel_does() -> None:
+def test_a_cached_dispatch_computes_what_the_kernel_computes() -> None:
     settled, left = CachedDispatch(add_up), np.arange(4.0)
     for scale in range(5):
         assert added(settled, left, np.full(4, float(scale))) == 6.0 + 40.0 * scale
 
 
-def test_arrays_of_another_type_come_with_another_lasting_one() -> None:
+def test_a_cached_dispatch_follows_the_types_of_a_new_lasting_object() -> None:
     settled = CachedDispatch(add_up)
     for left, right in (
         (np.arange(4.0), np.ones(4)),
-        (np.arange(8.0)[::2], np.ones(8)[::2]),  # strided: laid out otherwise
+        (np.arange(8.0)[::2], np.ones(8)[::2]),  # strided: another layout
         (np.arange(4.0), np.ones(8)[::2]),
         (np.arange(4, dtype=np.int64), np.ones(4)),
     ):
@@ -49,14 +49,14 @@ def test_arrays_of_another_type_come_with_another_lasting_one() -> None:
             assert added(settled, left, right) == left.sum() + 40.0
 
 
-def test_two_that_take_turns_get_what_is_theirs() -> None:
+def test_a_cached_dispatch_serves_alternating_lasting_objects() -> None:
     settled, whole, strided = CachedDispatch(add_up), np.arange(4.0), np.arange(8.0)[::2]
     for _ in range(4):
         for left in (whole, strided, strided):
             assert added(settled, left, np.zeros(4)) == left.sum()
 
 
-def test_it_keeps_no_memory_that_nobody_else_wants() -> None:
+def test_a_cached_dispatch_does_not_keep_its_lasting_object_alive() -> None:
     settled, left = CachedDispatch(add_up), np.arange(4.0)
     for _ in range(3):
         added(settled, left, np.ones(4))

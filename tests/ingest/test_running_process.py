@@ -1,0 +1,71 @@
+"""Tests the frame of a long-running process: metrics, garbage collection, and its clean end."""
+
+from __future__ import annotations
+
+import gc
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.http.http_errors import AddressTaken
+from headrace.ingest.runtime.process import running_process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import Metric
+
+LOOPBACK = "127.0.0.1"
+
+
+class Answer(Collector):
+    """One gauge."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield it."""
+        yield GaugeMetricFamily("headrace_answer", "An answer.", value=42.0)
+
+
+def test_a_running_process_serves_its_metrics_until_its_end() -> None:
+    registry, port = CollectorRegistry(), free_port()
+    url = f"http://{LOOPBACK}:{port}/metrics"
+    with running_process("test", None, registry, (LOOPBACK, port), collectors=[Answer()]):
+        with urllib.request.urlopen(url) as answer:
+            assert b"headrace_answer 42.0" in answer.read()
+        with (
+            pytest.raises(AddressTaken, match=f"{LOOPBACK}:{port}.*--metrics-port"),
+            running_process("other", None, CollectorRegistry(), (LOOPBACK, port)),
+        ):
+            pass
+    with running_process("next", None, registry, (LOOPBACK, port)):
+        pass  # the port is free again
+
+
+def test_a_running_process_that_fails_undoes_its_registration_and_gc_settings() -> None:
+    registry, thresholds = CollectorRegistry(), gc.get_threshold()
+    frame = running_process(
+        "test",
+        None,
+        registry,
+        (LOOPBACK, 0),
+        collectors=[Answer()],
+        objects_between_collections=12_345,
+    )
+
+    def fail() -> None:
+        with frame:
+            assert gc.get_threshold()[0] == 12_345
+            assert gc.get_freeze_count() > 0
+            assert registry.get_sample_value("headrace_answer") == 42.0
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert registry.get_sample_value("headrace_answer") is None
+    assert gc.get_threshold() == thresholds
+    assert gc.get_freeze_count() == 0
