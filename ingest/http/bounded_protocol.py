@@ -50,12 +50,12 @@ def most_connections() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may bring, and how many connections there may be."""
+    """Bounds of one connection, and of their number."""
 
     head_bytes: int = 32_768
-    """Of a request line with its headers, or of the trailers; 431 beyond."""
+    """Size of a request line with its headers, or of the trailers; 431 beyond."""
     headers: int = 100
-    """Of one request; 431 beyond. Browsers and proxies send some twenty."""
+    """Number in one request; 431 beyond. Browsers and proxies send some twenty."""
     head_timeout_s: float = 10.0
     """From the first byte of a head to its last; 408 beyond."""
     pipelined: int = 16

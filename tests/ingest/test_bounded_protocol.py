@@ -1,4 +1,4 @@
-"""What a connection may bring before a handler sees a request, and offers of an upgrade."""
+"""Tests the bounds of a connection before a handler sees a request, and offers of an upgrade."""
 
 from __future__ import annotations
 
