@@ -163,7 +163,8 @@ FIELDS = Variants(
     {
         Transform.ID: Variant("A row per value. Absent is a value of its own.", ("source",)),
         Transform.CROSS: Variant(
-            "A row per combination of values of single-valued fields.", needs=("of",)
+            "A row per combination of values of single-valued fields. Each part may be absent.",
+            needs=("of",),
         ),
         Transform.LOG_BUCKET: Variant(
             "A row per bucket of a number. Absent is a value of its own.",

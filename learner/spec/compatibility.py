@@ -1,8 +1,8 @@
-"""Whether a process and the parameter server mean the same model: asked by learners and servers.
+"""Checks that a process and the parameter server have the same model.
 
-Two specs that differ in a transform or a constant give rows whose numbers cannot be told from good
-ones, so a process that disagrees does not start. The store keeps the text of the spec it was made
-from; the difference is shown as a person would ask for it, line by line.
+Two specs that differ in a transform or a constant give rows whose numbers look valid, so a process
+with another spec refuses to start. The store keeps the text of the spec it was made from, and the
+error shows the difference line by line.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def check_compatible(spec: ModelSpec, shape: Shape) -> None:
-    """Return if the store's model is the one that `spec` declares.
+    """Return if the store's model is that of `spec`.
 
-    Raises WrongModel naming the difference: `-` as the parameter server has it, `+` as here.
+    Raises WrongModel with the difference: `-` in the parameter server, `+` in this process.
     """
     if shape.model != spec.name:
         raise WrongModel(
@@ -41,11 +41,11 @@ def check_compatible(spec: ModelSpec, shape: Shape) -> None:
 
 
 def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
-    """Return if rows of `original` are good rows of `copy`, and both learn the same examples.
+    """Return if rows of `original` are valid rows of `copy`, and both learn the same examples.
 
-    The name differs; how far the model may grow (admission, expiry) may, and how many examples are
-    learned at once. `where` says where the original's spec was found. Raises WrongModel naming the
-    sections that differ, and the lines.
+    The names differ. Admission, expiry and the number of examples learned at once may differ.
+    `where` names the source of the original's spec. Raises WrongModel naming the sections and
+    lines that differ.
     """
     pairs = {
         "[model]": (_form(copy), _form(original)),
@@ -63,17 +63,17 @@ def check_copy(copy: ModelSpec, original: ModelSpec, where: str) -> None:
 
 
 def _form(spec: ModelSpec) -> dict[str, object]:
-    """Return what of the section rows mean: what they begin with, too, is reckoned from it."""
+    """Return the keys of [model] that rows depend on, initial values included."""
     agreed = spec.structure.agreed()
     kept = {key: value for key, value in agreed.items() if key not in FREE_TO_DIFFER}
     return {"architecture": spec.architecture} | kept
 
 
 def difference(stored: str, here: str, where: str) -> str:
-    """Return how two texts of a spec differ, line by line: `stored` as `where` has it."""
+    """Return the lines that differ between two texts of a spec: `stored` from `where`, and ours."""
     lines = difflib.unified_diff(
         stored.splitlines(), here.splitlines(), where, "this process", lineterm=""
     )
     found = "\n".join(lines)
-    # one text, two meanings: a default or a transform changed between versions of headrace
-    return found or "the texts are equal: another version of headrace wrote it; make it anew"
+    # a default or a transform changed between versions of headrace
+    return found or "the texts are equal: another version of headrace wrote it; create it again"

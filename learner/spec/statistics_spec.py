@@ -50,7 +50,7 @@ class Statistic(Struct, frozen=True):
     number: Number
     """Belongs to this statistic alone, for ever: ids carry it."""
     kind: str = field(default="", name="statistic")
-    """The value that is read; empty for a cross."""
+    """The value that is read from the row."""
     of: Annotated[str, expected("naming a single-valued field")] = ""
     """The single-valued field whose row is read."""
     prior_clicks: Annotated[float, Meta(ge=1e-6, le=1e9)] = 0.9

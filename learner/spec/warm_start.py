@@ -1,16 +1,16 @@
-"""What of a model's rows a larger one can begin with: for a spec that has grown a field.
+"""Selects the rows of a model that a larger one can start with: for a spec with more fields.
 
-Ids carry the number of their field and a hash of the value. So rows of fields, statistics and the
-intercept mean in the new model what they meant in the old one, as long as every field of the old
-spec is in the new one with the same number and transform, and rows are laid out alike. What is new
-has no rows, which is how every field began.
+Ids contain the number of their field and a hash of the value. Rows of fields, statistics and the
+intercept therefore keep their meaning in the new model, if every field of the old spec is in the
+new one with the same number and transform, and rows have the same layout. New fields and
+statistics start without rows, as every field once did.
 
-Layers of a deep model are another matter: a network over one more field has other matrices. They
-are kept where the network is the same, and begin anew where it is not, over the old embeddings. So
-is what calibrates a model's log-odds, where it is of the same kind and the log-odds go on.
+Layers of a deep model are different: a network over one more field has other matrices. They are
+kept if the network is the same. Otherwise they start anew, over the old embeddings. A calibration
+layer is kept if it has the same kind and the log-odds continue.
 
 The new model's examples are its own: they have the new fields, so another joiner makes them, and
-marks of the old model say nothing about them (`first_after` finds where they go on).
+marks of the old model do not apply to them. `first_after` finds the offsets to continue from.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 _NUMBERS = np.uint64(1023)
 _FREE_TO_DIFFER = (*FREE_TO_DIFFER, "layers", "cross_layers", "module")
-"""Of a structure: rows but those of layers mean the same whatever they are."""
+"""Keys of a structure that change only the meaning of the rows of layers."""
 
 
 class KeptRows(NamedTuple):
-    """Which rows a larger model begins with."""
+    """The rows that a larger model starts with."""
 
     layers: bool
-    """Whether the network is the same, so that its layers are kept."""
+    """Whether layers are kept, because the network is the same."""
     calibration: bool
-    """Whether the log-odds go on, and what calibrates them is of the same kind."""
+    """Whether the calibration layer is kept: the same kind, and the log-odds continue."""
     new: tuple[str, ...]
-    """Fields and statistics that begin empty."""
+    """Fields and statistics that start empty."""
 
     def rows(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Return which of these rows are kept; shape (n,)."""
@@ -61,18 +61,18 @@ class KeptRows(NamedTuple):
 
 
 class StartOffsets(NamedTuple):
-    """Where in its examples a larger model begins."""
+    """The offsets of examples at which a larger model starts."""
 
     offsets: dict[Source, int]
     waiting: tuple[Source, ...]
-    """Partitions that hold nothing after the time yet: it begins at their end."""
+    """Partitions without examples after the time: the model starts at their end."""
 
 
 def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows:
-    """Return what `larger` can begin with of the rows of `original`.
+    """Return which rows of `original` the model `larger` can start with.
 
-    `where` says where the original's spec was found. Raises WrongModel naming all that differs and
-    must not.
+    `where` names the source of the original's spec. Raises WrongModel listing every difference
+    that is not allowed.
     """
     problems = [
         f"[model] {key}: expected {before!r}, found {now!r}"
@@ -93,7 +93,7 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise WrongModel(
-            f'expected "{larger.name}" to have all that "{original.name}" has, and perhaps more '
+            f'expected "{larger.name}" to have everything of "{original.name}", and at most more '
             f"fields and statistics, found:\n{listed}\n"
             f"{difference(original.text, larger.text, where)}"
         )
@@ -110,10 +110,10 @@ def check_larger(larger: ModelSpec, original: ModelSpec, where: str) -> KeptRows
 
 
 def first_after(records: Iterable[Record], fields: FieldSet, at_ms: int) -> StartOffsets:
-    """Return, of each partition, the first batch with an example appended after that time.
+    """Return the first batch of each partition with an example appended after that time.
 
-    records: all that a topic of examples holds. To a batch exactly: of one that holds examples from
-    before and after, all are learned. Raises UnreadableExamples.
+    records: all records of a topic of examples. The granularity is a batch: of a batch with
+    examples from before and after, all are learned. Raises UnreadableExamples.
     """
     offsets: dict[Source, int] = {}
     waiting: set[Source] = set()

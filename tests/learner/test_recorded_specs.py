@@ -63,8 +63,9 @@ def test_the_schema_refuses_an_invalid_spec(spec: Refused) -> None:
 def test_reading_a_spec_imports_no_compiler_no_arrow_and_no_kafka_client() -> None:
     script = (
         "import sys\n"
-        "from headrace.learner.spec import load_spec, spec_schema\n"
-        "load_spec(sys.argv[1]), spec_schema()\n"
+        "import headrace\n"
+        "from headrace.learner.spec import spec_schema\n"
+        "headrace.load_spec(sys.argv[1]), spec_schema()\n"
         f"print([name for name in {HEAVY} if name in sys.modules])\n"
     )
     command = [sys.executable, "-P", "-c", script, str(MODELS / "news_dcn.toml")]

@@ -190,7 +190,7 @@ def test_what_must_not_differ_is_refused_by_name(before: str, after: str, proble
         text = text.replace('of = "user"', 'of = "whom"')
     with pytest.raises(WrongModel, match=problem) as refused:
         check_larger(parse_spec(text, "large.toml"), spec_of(DEEP), "snapshot x")
-    assert 'expected "large" to have all that "small" has' in str(refused.value)
+    assert 'expected "large" to have everything of "small"' in str(refused.value)
 
 
 def test_its_examples_begin_with_the_first_batch_of_each_partition_that_is_not_too_old() -> None:

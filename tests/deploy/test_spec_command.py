@@ -1,0 +1,41 @@
+"""`headrace spec`: checks specs, and prints a schema that they conform to."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import TYPE_CHECKING
+
+import jsonschema
+
+from headrace.deploy.models.shipped import path_of
+from headrace.deploy.termination import REFUSED
+from tests.deploy.command import headrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEWS = path_of("news")
+
+
+def test_valid_specs_are_listed_with_their_fingerprints() -> None:
+    result = headrace("spec", "check", str(NEWS))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == f"{NEWS}: model news, fingerprint 43cc269b3f09876b\n"
+
+
+def test_an_invalid_spec_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text(NEWS.read_text().replace("[model]", "[modle]", 1))
+    line = broken.read_text().splitlines().index("[modle]") + 1
+    result = headrace("spec", "check", str(NEWS), str(broken))
+    assert result.returncode == REFUSED
+    assert result.stderr.startswith(f"headrace: {broken}:{line}: expected a section, one of ")
+    assert 'did you mean "model"?), found "modle"' in result.stderr
+
+
+def test_the_printed_schema_accepts_a_shipped_spec() -> None:
+    result = headrace("spec", "schema")
+    assert result.returncode == 0, result.stderr
+    schema = json.loads(result.stdout)
+    jsonschema.validate(tomllib.loads(NEWS.read_text()), schema)

@@ -1,0 +1,177 @@
+"""Lists the sections and keys of a model spec, from the structs that parse it."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, VarTupleType
+
+from headrace.ingest.features.fields import FIELDS, ExampleOptions, LabelPolicy
+from headrace.ingest.features.spec_sections import Variants, bounds_of
+from headrace.ingest.features.spec_text import one_of
+from headrace.learner.spec.architecture import MODEL
+from headrace.learner.spec.calibration_spec import CALIBRATION
+from headrace.learner.spec.growth import ADMISSION, ExpirySection
+from headrace.learner.spec.model_spec import SECTIONS
+from headrace.learner.spec.optimizer_spec import GROUP, WEIGHTS
+from headrace.learner.spec.schema import attribute_docstrings
+from headrace.learner.spec.statistics_spec import STATISTIC, CrossedStatistic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+HEAD = """# Model spec
+
+A model spec is a TOML file with these sections. Only `[model]` and one field are required.
+[Declaring a model](../guides/models.md) explains how to use them. `headrace spec check FILE` checks
+a spec.
+
+`headrace spec schema` prints a JSON Schema, with which editors complete and check specs. For Even
+Better TOML or taplo, write it to a file and begin the spec with a line that names it:
+
+```toml
+#:schema ./headrace-spec.schema.json
+```
+
+A refusal names the file, the line, the key, the text in the column "expected", and the value
+found.
+"""
+_PARSERS: dict[str, Any] = {
+    "model": MODEL,
+    "fields": FIELDS,
+    "label": LabelPolicy,
+    "examples": ExampleOptions,
+    "statistics": STATISTIC,
+    "optimizer": WEIGHTS,
+    "admission": ADMISSION,
+    "expiry": ExpirySection,
+    "calibration": CALIBRATION,
+}
+_KEYS = "\n| key | type | default | expected | |\n|---|---|---|---|---|\n"
+_GROUPS = {"embeddings": "vectors", "dense": "layers"}
+"""Tables of [optimizer] -> the parameters that they are about."""
+
+
+def page() -> str:
+    """Return the page of keys."""
+    parts = [HEAD]
+    for name, meaning in SECTIONS.items():
+        parser = _PARSERS[name]
+        heading = f"{name}.NAME" if name in ("fields", "statistics") else name
+        parts.append(f"\n## `[{heading}]`\n\n{meaning}\n{_KEYS}")
+        if isinstance(parser, Variants):
+            parts += _rows(
+                parser.section, _defaults(parser), {parser.tag: one_of(parser.kinds, "")}
+            )
+            parts += _more_rows(name)
+            parts += _kinds(parser)
+        else:
+            parts += _rows(parser)
+    return "".join(parts)
+
+
+def _more_rows(section: str) -> Iterator[str]:
+    """Keys that the section's own struct does not have."""
+    if section == "statistics":
+        yield from _rows(CrossedStatistic, {"cross": "required for a cross", "number": None})
+    if section == "optimizer":
+        for name, parameters in _GROUPS.items():
+            default = f'`{{ {GROUP.tag} = "{GROUP.usual}" }}`'
+            meaning = f"The optimizer of the {parameters}, in a model that has them: the same keys."
+            yield f"| `{name}` | table | {default} | | {meaning} |\n"
+
+
+def _defaults(kinds: Variants[Any]) -> dict[str, str | None]:
+    """The cell of each key that kinds take; None for attributes that are no keys."""
+    found: dict[str, str | None] = dict.fromkeys(kinds.section.__struct_encode_fields__)
+    found |= dict.fromkeys(kinds.always, "required")
+    own = {each.encode_name: each.default for each in msgspec.structs.fields(kinds.section)}
+    for key in {key for kind in kinds.kinds.values() for key in (*kind.takes, *kind.needs)}:
+        needing = [name for name, kind in kinds.kinds.items() if key in kind.needs]
+        taking = sorted(name for name, kind in kinds.kinds.items() if key in kind.takes)
+        literals = {name: kinds.kinds[name].defaults.get(key, own[key]) for name in taking}
+        if needing:
+            named = ", ".join(f"`{name}`" for name in needing)
+            found[key] = f"none, but required for {named}" if taking else "required"
+        elif len(set(literals.values())) == 1:
+            found[key] = _literal(kinds.section, key, literals[taking[0]])
+        else:
+            found[key] = ", ".join(
+                f"{_literal(kinds.section, key, value)} for `{name}`"
+                for name, value in literals.items()
+            )
+    found[kinds.tag] = f'`"{kinds.usual}"`' if kinds.usual else "required"
+    if kinds is STATISTIC:
+        found[kinds.tag] = "required, except for a cross"
+    return found
+
+
+def _literal(section: type[msgspec.Struct], key: str, default: object) -> str:
+    """A default as TOML has it; "" for a value that only stands for an omitted key."""
+    value = {key: default}
+    try:
+        msgspec.convert(value, msgspec.defstruct("One", [(key, _type_of(section, key))]))
+    except msgspec.ValidationError:
+        return ""
+    return f"`{json.dumps(default)}`"
+
+
+def _type_of(section: type[msgspec.Struct], key: str) -> Any:
+    return {each.encode_name: each.type for each in msgspec.structs.fields(section)}[key]
+
+
+def _rows(
+    section: type[msgspec.Struct],
+    defaults: Mapping[str, str | None] = MappingProxyType({}),
+    expected: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
+    """A row per key. defaults and expected: cells that its type does not tell."""
+    meanings = attribute_docstrings(section)
+    for each in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]
+        name, kind = each.encode_name, each.type
+        phrase = expected.get(name, "")
+        default = defaults.get(name, _literal(section, name, each.default))
+        if default is None:
+            continue
+        while isinstance(kind, Metadata):
+            phrase, kind = (kind.extra or {}).get("expected", phrase), kind.type
+        if isinstance(kind, EnumType):
+            phrase = one_of((member.value for member in kind.cls), "")
+        cells = (
+            f"`{name}`",
+            _type_name(kind),
+            default,
+            phrase or bounds_of(kind),
+            meanings[each.name],
+        )
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _type_name(kind: object) -> str:
+    if isinstance(kind, VarTupleType):
+        item = kind.item_type.type if isinstance(kind.item_type, Metadata) else kind.item_type
+        return "list of whole numbers" if isinstance(item, IntType) else "list of names"
+    names: dict[type, str] = {
+        FloatType: "number",
+        IntType: "whole number",
+        BoolType: "true or false",
+    }
+    return names.get(type(kind), "text")
+
+
+def _kinds(kinds: Variants[Any]) -> Iterator[str]:
+    common = [*kinds.always, kinds.tag]
+    if kinds is STATISTIC:
+        common = ["number"]
+    beside = " and ".join(f"`{key}`" for key in common)
+    yield f"\n| {kinds.tag} | keys beside {beside} | |\n|---|---|---|\n"
+    for name, kind in kinds.kinds.items():
+        keys = [*kind.needs, *kind.takes]
+        if kinds is STATISTIC:
+            keys = [kinds.tag, "of", *keys]
+        yield f"| `{name}` | {', '.join(f'`{key}`' for key in keys)} | {kind.meaning} |\n"
+    if kinds is STATISTIC:
+        yield "| `cross` | `cross` | Buckets of statistics and values of fields, combined. |\n"
