@@ -1,6 +1,7 @@
 from .contract import AHEAD_MS as AHEAD_MS
 from .contract import EARLIEST_MS as EARLIEST_MS
 from .contract import IMPRESSION_ID as IMPRESSION_ID
+from .contract import LARGEST_EXAMPLE_BYTES as LARGEST_EXAMPLE_BYTES
 from .contract import LARGEST_VALUE_BYTES as LARGEST_VALUE_BYTES
 from .contract import LATEST_MS as LATEST_MS
 from .contract import REQUEST_ID as REQUEST_ID

@@ -45,6 +45,9 @@ class Reason(StrEnum):
         "expected the field that the spec names as weight to be a number from 0 to a million, "
         "found another value"
     )
+    TOO_LARGE = (
+        "expected an event whose strings and bags take at most 1 MiB in an example, found more"
+    )
     TOO_LATE = (
         "expected an impression at most one label window older than the newest before it, "
         "found an older one"
@@ -104,3 +107,8 @@ def _nested(event: dict[str, object]) -> bool:
 
 LARGEST_VALUE_BYTES = 64 << 10
 """Largest part of an event that its dead letter keeps; the offset finds the rest."""
+
+LARGEST_EXAMPLE_BYTES = 1 << 20
+"""Of one event's strings and bags in an example. With the bound on messages of examples
+(`ingest.examples.splitting`) it keeps every message below what Kafka takes, whatever events hold.
+"""

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, concatenate, pack
-from headrace.ingest.examples.splitting import Cut, cut
+from headrace.ingest.examples.splitting import Cut, cut, example_bytes
 from headrace.ingest.features.encoder import Encoded
 
 
@@ -51,6 +51,16 @@ def test_event_time_that_goes_back_does_not_split_a_message_of_examples() -> Non
 
 def test_sparse_examples_share_a_message_up_to_the_least_size() -> None:
     assert sizes(list(range(0, 10_000, 1_000)), Cut(most=100, span_ms=1, least=4)) == [4, 4, 2]
+
+
+def test_a_message_holds_no_more_than_so_many_bytes() -> None:
+    whole = examples([5] * 50, bags=2)
+    each = example_bytes(whole)
+    parts = list(cut(whole, Cut(most_bytes=500)))
+    assert len(parts) > 5
+    assert all(example_bytes(part).sum() <= 500 for part in parts)
+    assert [len(part) for part in cut(whole, Cut(most_bytes=1))] == [1] * 50
+    assert each.sum() == sum(int(example_bytes(part).sum()) for part in parts)
 
 
 def test_an_empty_batch_of_examples_makes_no_message() -> None:

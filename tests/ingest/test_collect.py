@@ -102,8 +102,8 @@ def test_the_collector_answers_an_invalid_event_with_what_was_expected_and_found
 
 
 def test_every_reason_of_the_joiner_that_the_collector_can_check_has_a_case() -> None:
-    # one needs the watermark, the other the spec of a model
-    assert set(Reason) - set(_WANTED) == {Reason.TOO_LATE, Reason.BAD_WEIGHT}
+    # one needs the watermark, the others the spec of a model
+    assert set(Reason) - set(_WANTED) == {Reason.TOO_LATE, Reason.TOO_LARGE, Reason.BAD_WEIGHT}
 
 
 WRONG: dict[str, tuple[bytes, dict[str, str], int, str, str]] = {

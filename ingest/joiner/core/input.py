@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from headrace.ingest.decoding import TICK, Decoded, Decoder
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, Reason
+from headrace.ingest.events import IMPRESSION_ID, LARGEST_EXAMPLE_BYTES, REQUEST_ID, Reason
 from headrace.ingest.features import Encoder, weights_of
 from headrace.ingest.joiner.core.byte_arena import ID_BYTES, LONGEST_LENGTH_BYTES
 from headrace.ingest.runtime import read_only
@@ -102,9 +102,12 @@ class ChunkReader:
         rows, refused = no_rows(), decoded.refused
         if side is EventSide.IMPRESSIONS:
             rows = self._rows(decoded)
+            large = np.flatnonzero(np.diff(rows.room) > LARGEST_EXAMPLE_BYTES)
+            if large.shape[0]:
+                refused = refused | dict.fromkeys(large.tolist(), Reason.TOO_LARGE)
             if self._weight:
                 rows, bad = self._weighed(rows, decoded)
-                refused = refused | bad
+                refused = bad | refused
         roles[list(refused)] = EventRole.REFUSED
         return EventChunk(
             side,
