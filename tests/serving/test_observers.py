@@ -12,6 +12,7 @@ from headrace.ingest.kafka.fakes import ListWriter
 from headrace.serving.observers import prediction_log
 from headrace.serving.observers.bounded_worker import BoundedWorker
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
+from headrace.serving.observers.prediction_message import messages_of
 from headrace.serving.observers.shadows import Shadows
 from tests.serving.scenery import eventually
 from tests.serving.test_app import ask
@@ -85,8 +86,8 @@ def test_a_bounded_worker_survives_exceptions_and_reports_each_item() -> None:
     worker.start()
     for item in ("a", "b", "c"):
         assert worker.put(item, 90)
-        eventually(lambda item=item: failed[-1:] == [item])
         eventually(lambda: worker._bytes == 0)
+        assert failed[-1] == item
     worker.stop()
     assert failed == ["a", "b", "c"]
 
@@ -125,7 +126,6 @@ def test_the_prediction_log_goes_on_after_a_request_that_cannot_be_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writer, counts = ListWriter(), Counts()
-    messages_of = prediction_log.messages_of
 
     def failing(scored: ScoredRequest) -> Iterator[tuple[bytes, bytes]]:
         if scored.asked.request_id == "bad":
