@@ -17,13 +17,12 @@ from headrace.ingest.http import (
     Tokens,
     is_this_machine,
     listening_socket,
-    metrics_port,
     new_registry,
     run_app,
     tokens_for,
 )
 from headrace.ingest.kafka import KafkaWriter
-from headrace.ingest.runtime import instance_name, publish_status, rare_collections, wall_ms
+from headrace.ingest.runtime import running_process, wall_ms
 from headrace.serving.api import AppParts, RequestMetrics, choose_protocol, make_app
 from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
 from headrace.serving.observers import (
@@ -57,9 +56,8 @@ _SWITCH_INTERVAL_S = 0.0005
 default of 5 ms would be half the latency budget of a request."""
 _LOST_S = 10.0
 """Time after which the prediction log gives up a writer: unacknowledged messages are in memory."""
-COLLECT_AFTER = 20_000
-"""Objects between two garbage collections. Python's default of 700 would collect several times per
-request."""
+OBJECTS_BETWEEN_COLLECTIONS = 20_000
+"""Python's default of 700 would collect garbage several times per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +166,15 @@ def serve(
         metrics_here=alone,
     )
     with (
-        publish_status(settings.told_to, "server", instance_name(), registry),
-        metrics_port(settings.metrics_host, settings.metrics_port, registry),
+        running_process(
+            "server",
+            settings.told_to,
+            registry,
+            (settings.metrics_host, settings.metrics_port),
+            objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
+        ),
         running([*rows, *beside]),
         _page_of(settings.told_to) as page,
-        rare_collections(COLLECT_AFTER),
         _quick_switches(),
     ):
         app = make_app(parts)

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 
 from headrace.ingest.kafka import (
     AS_THE_BROKER_SAYS,
@@ -28,7 +28,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime import instance_name, publish_status, wall_ms
+from headrace.ingest.runtime import running_process, wall_ms
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -113,26 +113,17 @@ def run_evaluation(
     keeper, ending = EvaluationAgent(agent), _EvaluationExit(stop)
     feeding = _FeederThread(settings, kafka, spec, topics, ending)
     collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
-    REGISTRY.register(collector)
-    server = (
-        start_http_server(settings.metrics_port, settings.metrics_host)
-        if settings.metrics_port
-        else None
-    )
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
-            publish_status(kafka, "evaluation", instance_name(), REGISTRY),
-        ):
-            feeding.start()
+    address = settings.metrics_host, settings.metrics_port
+    with (
+        running_process("evaluation", kafka, REGISTRY, address, collectors=[collector]),
+        tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
+    ):
+        feeding.start()
+        try:
             asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
-    finally:
-        ending.leave()
-        feeding.join()
-        REGISTRY.unregister(collector)
-        if server is not None:
-            server[0].shutdown()
-            server[0].server_close()
+        finally:
+            ending.leave()
+            feeding.join()
     if ending.failure is not None:
         raise ending.failure
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest import KafkaUnreachable, MissingTopic
-from headrace.ingest.http import metrics_port, new_registry
+from headrace.ingest.http import new_registry
 from headrace.ingest.kafka import (
     EventTopics,
     KafkaReader,
@@ -17,7 +17,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     retry_until,
 )
-from headrace.ingest.runtime import instance_name, publish_status, steady_ms, wall_ms
+from headrace.ingest.runtime import running_process, steady_ms, wall_ms
 from headrace.serving.models import open_models
 from headrace.serving.replicas import Following
 from headrace.serving.requests import RequestLimits
@@ -91,11 +91,9 @@ def run_scoring(
     def figures() -> ScoringTotals | None:
         return scoring[0].figures if scoring else None
 
-    registry.register(ScoringCollector(name, figures))
-    with (
-        publish_status(kafka, "scorer", instance_name(), registry),
-        metrics_port(settings.metrics_host, settings.metrics_port, registry),
-    ):
+    address = settings.metrics_host, settings.metrics_port
+    collectors = [ScoringCollector(name, figures)]
+    with running_process("scorer", kafka, registry, address, collectors=collectors):
         served.rows.start()
         try:
             if _here(served, stop):

@@ -9,13 +9,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.ingest.http import metrics_port, new_registry
-from headrace.ingest.runtime import instance_name, publish_status, rare_collections, wall_ms
+from headrace.ingest.http import new_registry
+from headrace.ingest.runtime import running_process, wall_ms
 from headrace.pserver.replica import Replica
 from headrace.pserver.rows import RowTable
 from headrace.serving.errors import ServingError
 from headrace.serving.models import SnapshotModel, compatible_spec
-from headrace.serving.process import COLLECT_AFTER, running
+from headrace.serving.process import OBJECTS_BETWEEN_COLLECTIONS, running
 from headrace.serving.replicas import Follower, FreshnessMetrics, ReplicaCollector, SnapshotRows
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
@@ -62,13 +62,16 @@ class FollowerWork:
         with ExitStack() as stack:
             kept = _open(self.opening(stack), settings, registry, self.folder)
             stack.enter_context(
-                publish_status(settings.told_to, "server", instance_name(), registry)
+                running_process(
+                    "server",
+                    settings.told_to,
+                    registry,
+                    (settings.metrics_host, settings.metrics_port),
+                    objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
+                )
             )
-            at = settings.metrics_host, settings.metrics_port
-            stack.enter_context(metrics_port(*at, registry))
             died = stack.enter_context(dead_threads())
             stack.enter_context(running([each.rows for each in kept]))
-            stack.enter_context(rare_collections(COLLECT_AFTER))
             said = False
             while not context.stop.wait(_LOOK_S):
                 if died:
