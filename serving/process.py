@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.ingest.http import (
     Draining,
+    ListenSettings,
     Readiness,
     Tokens,
     is_this_machine,
     listening_socket,
     new_registry,
     run_app,
-    tokens_for,
 )
 from headrace.ingest.kafka import KafkaWriter
 from headrace.ingest.runtime import running_process, wall_ms
@@ -61,29 +61,17 @@ OBJECTS_BETWEEN_COLLECTIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
+class ServerSettings(ListenSettings):
     """Settings that may differ between servers of the same models."""
 
-    host: str = "127.0.0.1"
-    """The loopback address by default. Another address needs tokens, or `anyone`."""
     port: int = 8080
     """0: a free port, which the log names."""
-    tokens: Sequence[str] = field(default=(), repr=False)
-    """Tokens for predictions; empty: every client that reaches the port is allowed."""
-    anyone: bool = False
-    """Whether other machines may connect without tokens, because a proxy in front checks."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Alias -> model, at the start."""
     admin_tokens: Sequence[str] = field(default=(), repr=False)
     """Tokens for changes of aliases; empty: changes are allowed on a loopback address only."""
     aliases_file: Path | None = None
     """File in which switched aliases survive the server; None: they do not."""
-    metrics_port: int = 0
-    """An extra port for metrics, which are also at /metrics; 0: no extra port."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
-    """Metrics contain no data of events."""
-    drain_ms: int = 0
-    """Time to keep answering while not ready: longer than a load balancer's probe interval."""
     finish_s: int = 5
     """Time for open requests to finish."""
     following: Following = field(default_factory=Following)
@@ -170,7 +158,7 @@ def serve(
             "server",
             settings.told_to,
             registry,
-            (settings.metrics_host, settings.metrics_port),
+            settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
         ),
         running([*rows, *beside]),
@@ -190,12 +178,7 @@ def serve(
 
 def tokens_of(settings: ServerSettings) -> Tokens:
     """Return the tokens for predictions. Raises BadTokens if other machines need none."""
-    return tokens_for(
-        settings.tokens,
-        settings.host,
-        "--tokens / HEADRACE_SERVING_TOKENS",
-        anyone=settings.anyone,
-    )
+    return settings.checked_tokens("--tokens / HEADRACE_SERVING_TOKENS")
 
 
 class _ServerExit:

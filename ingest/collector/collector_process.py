@@ -17,18 +17,18 @@ from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.events import EventKind
 from headrace.ingest.http import (
     Draining,
+    ListenSettings,
     Readiness,
     listening_socket,
     new_registry,
     run_app,
-    tokens_for,
 )
 from headrace.ingest.kafka import EventTopics, check_co_partitioned
 from headrace.ingest.runtime import running_process, wall_ms
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.ingest.kafka import KafkaSettings
 
@@ -39,28 +39,16 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class CollectorSettings:
+class CollectorSettings(ListenSettings):
     """Settings that may differ between two collectors of the same topics."""
 
-    host: str = "127.0.0.1"
-    """Other addresses than loopback need tokens, or `anyone`."""
     port: int = 8090
     """0: a free port, which the log names."""
-    tokens: Sequence[str] = field(default=(), repr=False)
-    """A request needs one of them. Without tokens every client that reaches the port may send."""
-    anyone: bool = False
-    """Whether to listen to other machines without tokens, because a proxy in front checks."""
-    metrics_port: int = 0
-    """0: serve no metrics."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
-    """Metrics contain no event data."""
     deadline_s: float = 15.0
     """For Kafka to acknowledge an event, else 503: longer than a broker's restart or a change of
     leaders, shorter than the timeouts of clients."""
     linger_ms: int = 2
     """Time that an event waits for others to share a request to Kafka."""
-    drain_ms: int = 0
-    """Time to accept requests once not ready: longer than a load balancer's probe interval."""
     topics: EventTopics = field(default_factory=EventTopics)
     limits: CollectorLimits = field(default_factory=CollectorLimits)
 
@@ -82,12 +70,7 @@ def run_collector(
     AddressTaken, KafkaUnreachable if no broker answers at the start, MissingTopic, TopicMismatch,
     and the error that ended the producer.
     """
-    tokens = tokens_for(
-        settings.tokens,
-        settings.host,
-        "--tokens / HEADRACE_COLLECT_TOKENS",
-        anyone=settings.anyone,
-    )
+    tokens = settings.checked_tokens("--tokens / HEADRACE_COLLECT_TOKENS")
     topics = settings.topics
     check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     registry = new_registry()
@@ -103,7 +86,7 @@ def run_collector(
             "collector",
             kafka,
             registry,
-            (settings.metrics_host, settings.metrics_port),
+            settings.metrics_address,
             objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
         ),
     ):

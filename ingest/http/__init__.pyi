@@ -4,6 +4,7 @@ from .bounded_protocol import BoundedProtocol as BoundedProtocol
 from .bounded_protocol import ConnectionLimits as ConnectionLimits
 from .http_errors import RequestRefusal as RequestRefusal
 from .http_errors import RequestRefused as RequestRefused
+from .listen_settings import ListenSettings as ListenSettings
 from .metrics_server import metrics_port as metrics_port
 from .metrics_server import new_registry as new_registry
 from .server import BatchingTransport as BatchingTransport

@@ -66,7 +66,7 @@ class FollowerWork:
                     "server",
                     settings.told_to,
                     registry,
-                    (settings.metrics_host, settings.metrics_port),
+                    settings.metrics_address,
                     objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
                 )
             )

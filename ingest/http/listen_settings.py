@@ -1,0 +1,45 @@
+"""Settings that every HTTP process has: its address, tokens, metrics and drain time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.ingest.http.server import tokens_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.ingest.http.bearer_tokens import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ListenSettings:
+    """Address, tokens, metrics and drain time. The collector and prediction servers extend it."""
+
+    host: str = "127.0.0.1"
+    """Other addresses than loopback need tokens, or `anyone`."""
+    port: int = 0
+    """0: a free port, which the log names."""
+    tokens: Sequence[str] = field(default=(), repr=False)
+    """A request needs one of them. Without tokens every client that reaches the port is allowed."""
+    anyone: bool = False
+    """Whether to listen to other machines without tokens, because a proxy in front checks."""
+    metrics_port: int = 0
+    """A port for metrics; 0: no such port."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
+    """Metrics contain no event data."""
+    drain_ms: int = 0
+    """How long to accept requests once not ready: longer than a load balancer's probe interval."""
+
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """Host and port for metrics."""
+        return self.metrics_host, self.metrics_port
+
+    def checked_tokens(self, flags: str) -> Tokens:
+        """Return the tokens. Raises BadTokens if other machines could connect without one.
+
+        flags: how to set tokens, for the error message.
+        """
+        return tokens_for(self.tokens, self.host, flags, anyone=self.anyone)
