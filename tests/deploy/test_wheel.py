@@ -1,4 +1,4 @@
-"""The wheel, installed into an empty environment, runs the demo far from the sources."""
+"""Installed as a wheel, a source distribution or in editable mode, headrace runs in any folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,40 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
+FOLDERS = ("deploy", "ingest", "learner", "pserver", "serving")
+"""Packages of a user with the names of this repository's folders."""
+
+_PICKLES = """\
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+from headrace.deploy.local import PipelineSettings
+from headrace.pserver import Shape
+
+
+def width(shape):
+    return shape.width, type(shape).__module__
+
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        print(*pool.submit(width, Shape("m", 2, 7, "f", "")).result())
+"""
+
+
+class Distributions(NamedTuple):
+    """The built files."""
+
+    wheel: Path
+    sdist: Path
 
 
 def _run(*command: str | Path, cwd: Path, timeout_s: float = 400.0) -> str:
@@ -30,22 +58,74 @@ def _run(*command: str | Path, cwd: Path, timeout_s: float = 400.0) -> str:
     return result.stdout
 
 
-@pytest.mark.timeout(600)
-def test_the_wheel_runs_a_short_demo_in_an_empty_environment(tmp_path: Path) -> None:
-    # by way of the source distribution: what an earlier build left in the tree cannot slip in
-    _run(UV, "build", "--out-dir", tmp_path / "dist", ROOT, cwd=tmp_path)
-    [wheel] = (tmp_path / "dist").glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """The wheel, built by way of the source distribution: leftovers in the tree cannot slip in."""
+    directory = tmp_path_factory.mktemp("dist")
+    _run(UV, "build", "--out-dir", directory, ROOT, cwd=directory)
+    [wheel] = directory.glob("*.whl")
+    [sdist] = directory.glob("*.tar.gz")
+    return Distributions(wheel, sdist)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of a user whose packages have the names of headrace's folders."""
+    folder = tmp_path / "project"
+    for name in FOLDERS:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"raise SystemExit('the own {name}')\n")
+    (folder / "headrace.toml").write_text("this is = not TOML of headrace\n")
+    (folder / "pickles.py").write_text(_PICKLES)
+    return folder
+
+
+def _installed(tmp_path: Path, *package: str | Path) -> Path:
+    """Install a package into an empty environment; return the folder of its programs."""
+    venv.create(tmp_path / "environment", with_pip=False)
+    programs = tmp_path / "environment" / "bin"
+    lock = ROOT / "requirements.lock"
+    install = (UV, "pip", "install", "--python", programs / "python", "-c", lock)
+    _run(*install, *package, cwd=tmp_path)
+    return programs
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_the_wheel_has_one_package_with_all_its_data(built: Distributions) -> None:
+    names = zipfile.ZipFile(built.wheel).namelist()
+    assert {name.partition("/")[0] for name in names} == {
+        "headrace",
+        f"headrace-{version('headrace')}.dist-info",
+    }
     assert "headrace/pserver/redis_backend/functions.lua" in names
     assert "headrace/deploy/local/services/kafka_jars.lock" in names
-    assert not [name for name in names if name.startswith("tests")]
-    venv.create(tmp_path / "empty", with_pip=False)
-    python = tmp_path / "empty" / "bin" / "python"
-    lock = ROOT / "requirements.lock"
-    _run(UV, "pip", "install", "--python", python, "-c", lock, wheel, cwd=tmp_path)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    command = tmp_path / "empty" / "bin" / "headrace"
-    output = _run(command, "demo", "--seconds", "15", "--port", "0", cwd=elsewhere)
+    assert "headrace/deploy/models/demo.toml" in names
+    assert "headrace/py.typed" in names
+
+
+@pytest.mark.timeout(600)
+def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
+    built: Distributions, tmp_path: Path, project: Path
+) -> None:
+    programs = _installed(tmp_path, built.wheel)
+    before = _files(project)
+    output = _run(programs / "headrace", "demo", "--seconds", "15", "--port", "0", cwd=project)
     assert "AUC" in output
-    assert list(elsewhere.iterdir()) == []
+    assert "Exactly once" in output
+    assert _files(project) == before
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
+def test_an_installed_headrace_is_imported_and_pickled_beside_packages_of_the_same_names(
+    built: Distributions, tmp_path: Path, project: Path, kind: str
+) -> None:
+    package = {"wheel": [built.wheel], "sdist": [built.sdist], "editable": ["-e", ROOT]}[kind]
+    programs = _installed(tmp_path, *package)
+    assert _run(programs / "headrace", "--version", cwd=project).startswith("headrace ")
+    command = (programs / "python", "-P", "-m", "headrace", "ingest", "schema", "click")
+    assert '"impression_id"' in _run(*command, cwd=project)
+    assert _run(programs / "python", "pickles.py", cwd=project) == "7 headrace.pserver.store\n"
