@@ -1,8 +1,8 @@
-"""The real servers that tests run against, started when the first test asks for one.
+"""Starts the real servers that tests use, each at the first test that requests it.
 
-One Kafka and one Valkey Cluster serve the whole run (of a worker, where several share the tests,
-file by file): tests keep out of each other's way by name (`fresh_name`), not by clean-up. All of
-them hang on leashes, so nothing is left running when the run ends, even by SIGKILL.
+One Kafka and one Valkey Cluster serve the whole run, or one worker of it. Tests are isolated by
+fresh names (`fresh_name`), not by clean-up. The servers run under guards, so that none is left when
+the run ends, even by SIGKILL.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def stack_directory() -> Iterator[Path]:
-    """Where the servers of this run keep their data; gone when the run ends, however it ends."""
+    """The data directory of the servers of this run, removed at its end."""
     directory = Path(tempfile.mkdtemp(prefix="headrace-tests-"))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
@@ -40,7 +40,7 @@ def stack_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def kafka_node(stack_directory: Path) -> Iterator[KafkaNode]:
-    """A Kafka broker. Who kills it starts it again."""
+    """A Kafka broker. A test that kills it must restart it."""
     named = os.environ.get("HEADRACE_KAFKA_JARS")
     jars = kafka_jars(Path(named) if named else None)
     node = KafkaNode(stack_directory / "kafka", jars, remove=stack_directory)
@@ -60,7 +60,7 @@ def kafka(kafka_node: KafkaNode) -> str:
 
 @pytest.fixture(scope="session")
 def valkey_cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
-    """A Valkey Cluster of two primaries. Who kills a node starts it again."""
+    """A Valkey Cluster of two primaries. A test that kills a node must restart it."""
     cluster = ValkeyCluster(stack_directory / "cluster", primaries=2, remove=stack_directory)
     try:
         cluster.launch()
@@ -90,7 +90,7 @@ def valkey_node(stack_directory: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def fresh_name() -> Callable[[str], str]:
-    """Makes names no other test has: `fresh_name("model")` is "model-3f9c-7"."""
+    """Makes unique names: `fresh_name("model")` is "model-3f9c-7"."""
     run = secrets.token_hex(2)
     count = itertools.count()
     return lambda stem: f"{stem}-{run}-{next(count)}"

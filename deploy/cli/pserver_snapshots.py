@@ -168,7 +168,7 @@ def prune(
 
 
 def say_written(written: "Manifest | None", place: str) -> None:
-    """Print a summary of the snapshot. Raises Exit if there is none."""
+    """Print a summary of the snapshot. Raises Exit without one."""
     if written is None:
         typer.echo("stopped: no snapshot was written", err=True)
         raise typer.Exit(EXIT_STOPPED)

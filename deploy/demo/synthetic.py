@@ -7,8 +7,8 @@ the event:
     logit = base + appeal[item] + taste[user, category] + place[position] + habit[device]
 
 Tastes, places and habits are constant. Appeals wander (an Ornstein-Uhlenbeck process), and items
-die at a constant hazard and are replaced by new ones. What a model learned a minute ago therefore
-soon loses its value. This is the point of the demo: a model that goes on learning stays near the
+die at a constant hazard and are replaced by new ones. Knowledge of items therefore loses its
+value within a minute. This is the point of the demo: a model that goes on learning stays near the
 best possible accuracy, and a model that stopped does not. If the site is configured so, all appeals
 are drawn anew at one moment, and everything a model has learned about items is wrong.
 

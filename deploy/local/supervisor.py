@@ -122,7 +122,7 @@ class Supervisor:
         return self._kept[name].alive
 
     def restarts(self, name: str) -> int:
-        """How often part `name` was restarted."""
+        """The number of restarts of part `name`."""
         return self._kept[name].restarts
 
     def log_path(self, name: str) -> Path:

@@ -163,7 +163,7 @@ class Observer:
         self._served.append((impression_ids, scores))
 
     def poll(self, timeout_s: float) -> None:
-        """Read new messages. Wait up to `timeout_s` if there are none."""
+        """Read new messages. Wait up to `timeout_s` for the first."""
         while self._served:
             self.comparison.add_served(*self._served.popleft())
         while self._truths:

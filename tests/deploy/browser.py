@@ -49,7 +49,7 @@ def document(url: str) -> str:
 
 
 def text_of(dom: str, identity: str) -> str:
-    """What stands in the element of this id, less its tags."""
+    """Return the text of the element with this id, without tags."""
     found = re.search(rf'id="{identity}"[^>]*>(.*?)</(?:b|small|span)>', dom, re.DOTALL)
     assert found is not None, f"no element {identity!r}"
     return re.sub(r"<[^>]+>", "", found.group(1)).strip()

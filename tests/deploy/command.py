@@ -1,4 +1,4 @@
-"""`headrace` as its user runs it: a process, its output, and what it leaves behind."""
+"""Runs `headrace` as a process, with its output and its leftovers."""
 
 from __future__ import annotations
 

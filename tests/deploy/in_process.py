@@ -1,4 +1,4 @@
-"""`headrace` run in the tests' own process: its exit code and what it printed."""
+"""Runs `headrace` in the process of the tests, and returns its exit code and its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -25,13 +25,13 @@ class Ended(NamedTuple):
 
 
 class Commands:
-    """Runs commands one after another."""
+    """Runs commands."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
     def __call__(self, *arguments: str, typed: str = "", **variables: str) -> Ended:
-        """Run one. `typed` is what a person types; `variables` are of the environment."""
+        """Run a command with this standard input and these environment variables."""
         with self._monkeypatch.context() as patch, _environment():
             for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
                 patch.delenv(name)
@@ -59,7 +59,7 @@ class _Typed:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What a command sets for its own process goes with it."""
+    """Restore the environment and the log level after a command."""
     before, level = dict(os.environ), logging.getLogger().level
     try:
         yield

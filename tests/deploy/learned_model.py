@@ -1,4 +1,4 @@
-"""A model whose examples lie in Kafka, learned by learners in this process, counted row by row."""
+"""A model with examples in Kafka, learned by learners in this process and counted per row."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class LearnedModel:
 
     @property
     def counts(self) -> Counts:
-        """What the rows of single-valued fields must have counted."""
+        """Return the expected counters of the rows of single-valued fields."""
         return {each: (self.shows[each], self.clicks[each]) for each in self.shows | self.clicks}
 
     @contextlib.contextmanager
@@ -158,7 +158,7 @@ class LearnedModel:
                 threading.Event().wait(0.02)
 
     def forget_before(self, offsets: Mapping[Source, int]) -> None:
-        """Kafka no longer holds what lies before these offsets."""
+        """Delete the records before these offsets from Kafka."""
         admin = AdminClient(self.kafka.connection())
         before = [TopicPartition(each.topic, each.partition, n) for each, n in offsets.items()]
         for deleted in admin.delete_records(before).values():
@@ -171,7 +171,7 @@ class LearnedModel:
 
 
 def counts_of(rows: FoldedRows, spec: ModelSpec) -> Counts:
-    """What the rows of single-valued fields have counted; others left out."""
+    """Return the counters of the rows of single-valued fields."""
     singles = {each.number for each in spec.fields.singles}
     found = zip(rows.ids.tolist(), rows.shows.tolist(), rows.clicks.tolist(), strict=True)
     return {row: (shows, clicks) for row, shows, clicks in found

@@ -1,4 +1,4 @@
-"""Parents to be killed: small programs that start something, say so, and wait."""
+"""Parent processes for tests that kill them: small programs that start a process and wait."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ ENDED_WITHIN_S = 30.0
 def parent(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run `program` in a session of its own; yields it and the first line it printed.
 
-    The program must print one line once all is started. Whatever a failed test leaves is killed.
+    The program must print one line once it has started. Leftovers of a failed test are killed.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
@@ -52,7 +52,7 @@ def process_of(pid: int) -> psutil.Process:
 
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    """Who of them has not ended after a generous time."""
+    """Return the processes that still run after the deadline."""
     wait_until(lambda: not any(map(_runs, processes)), ENDED_WITHIN_S)
     return [each for each in processes if _runs(each)]
 

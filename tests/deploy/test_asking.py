@@ -1,4 +1,4 @@
-"""Requests of a log, put to a server before they are sent: what is asked, and what is counted."""
+"""The ranking client sends the requests of a log to a server and counts their results."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def clicked(name: str) -> Line:
 
 @dataclass
 class Server:
-    """Answers like a server would; `status` of the next answers can be told."""
+    """A fake server; `statuses` are those of the next answers."""
 
     port: int = 0
     asked: list[dict[str, Any]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
     held: threading.Event | None = None
-    """While it is there and not set, nobody is answered."""
+    """No request is answered while this event exists and is not set."""
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ def serving() -> Iterator[Server]:
                 self.end_headers()
                 self.wfile.write(body)
             except BrokenPipeError:
-                self.close_connection = True  # whoever asked has gone
+                self.close_connection = True  # the client has disconnected
 
         def log_message(self, *_: object) -> None:
             pass
@@ -96,7 +96,7 @@ def serving() -> Iterator[Server]:
         http.server_close()
 
 
-def test_a_request_has_its_candidates_and_what_they_share_once() -> None:
+def test_a_ranking_request_has_shared_values_once_in_the_context() -> None:
     lines = [shown("a", "r", "1"), clicked("z"), shown("b", "r", "2"), shown("c", None, "3")]
     first, second = requests_of(lines, FIELDS)
     assert orjson.loads(first.body) == {
@@ -111,14 +111,14 @@ def test_a_request_has_its_candidates_and_what_they_share_once() -> None:
     assert second.candidates == 1, "an impression without a request is one of its own"
 
 
-def test_no_candidate_is_given_what_only_others_have() -> None:
+def test_a_candidate_of_a_ranking_request_has_only_its_own_values() -> None:
     [made] = requests_of([shown("a", "r", "1", "u"), shown("b", "r", "1", "v")], FIELDS)
     asked = orjson.loads(made.body)
     assert asked["context"] == {"article_id": "1"}
     assert [each["user_id"] for each in asked["candidates"]] == ["u", "v"]
 
 
-def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None:
+def test_every_request_of_a_replayed_group_is_answered_before_its_events_are_sent() -> None:
     told: dict[str, float] = {}
 
     def tell(ids: list[str], scores: list[float]) -> None:
@@ -136,7 +136,7 @@ def test_every_request_of_a_group_is_answered_before_the_group_is_sent() -> None
     assert len(client.asked.took_s) == 30
 
 
-def test_a_replay_that_is_late_goes_on_without_asking_and_that_is_counted() -> None:
+def test_a_late_replay_skips_requests_and_counts_them() -> None:
     with serving() as server, RankingClient(server.url, FIELDS) as client:
         client.ask([shown("a", "r", "1"), shown("b", "s", "1")], late_s=0.6)
         client.ask([shown("c", "t", "1")], late_s=0.4)
@@ -144,7 +144,7 @@ def test_a_replay_that_is_late_goes_on_without_asking_and_that_is_counted() -> N
     assert [each["request_id"] for each in server.asked] == ["t"]
 
 
-def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
+def test_a_request_to_an_overloaded_server_is_retried() -> None:
     with serving() as server, RankingClient(server.url, FIELDS) as client:
         server.statuses = [503, 503]
         client.ask([shown("a", "r", "1")], 0.0)
@@ -161,13 +161,13 @@ def silent(server: Server) -> None:
 
 
 def gone(server: Server) -> None:
-    server.port = 1  # nobody listens there
+    server.port = 1  # no server listens there
 
 
 @pytest.mark.parametrize(
     ("amiss", "expected"), [(refused, (1, 0)), (silent, (0, 1)), (gone, (0, 1))]
 )
-def test_what_has_no_answer_is_counted_and_not_waited_for(
+def test_requests_without_an_answer_are_counted_within_the_deadline(
     amiss: Callable[[Server], None], expected: tuple[int, int]
 ) -> None:
     with serving() as server:

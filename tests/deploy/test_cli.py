@@ -140,21 +140,19 @@ def test_a_spec_with_an_unknown_transform_is_refused_naming_the_line(
     assert '"minute"' in said
 
 
-def test_a_spec_that_is_not_there_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_a_missing_spec_is_refused(refused: Refused, tmp_path: Path) -> None:
     assert str(tmp_path / "none.toml") in refused(
         "learner", "run", "--model", str(tmp_path / "none.toml")
     )
 
 
-def test_a_data_directory_that_is_not_there_or_empty_is_refused(
-    refused: Refused, tmp_path: Path
-) -> None:
+def test_a_missing_or_empty_data_directory_is_refused(refused: Refused, tmp_path: Path) -> None:
     run = ("run", "--model", DEMO, "--data")
     assert "none" in refused(*run, str(tmp_path / "none"))
     assert "impressions.ndjson" in refused(*run, str(tmp_path))
 
 
-def test_a_flag_beats_its_variable_and_a_variable_its_default(refused: Refused) -> None:
+def test_a_flag_overrides_its_variable_and_a_variable_its_default(refused: Refused) -> None:
     flag, variable = (f"127.0.0.1:{free_port()}" for _ in range(2))
     init, address = ("pserver", "init", "--model", DEMO), f"redis://{variable}"
     said = refused(*init, HEADRACE_REDIS=address, status=UNREACHABLE)
@@ -165,13 +163,13 @@ def test_a_flag_beats_its_variable_and_a_variable_its_default(refused: Refused) 
 
 
 @pytest.mark.parametrize("speed", ["fast", "0", "-1", "inf", "nan"])
-def test_a_speed_that_is_none_is_refused(refused: Refused, tmp_path: Path, speed: str) -> None:
+def test_an_invalid_speed_is_refused(refused: Refused, tmp_path: Path, speed: str) -> None:
     run = ("run", "--model", DEMO, "--data", str(tmp_path))
     said = refused(*run, "--speed", speed, COLUMNS="200")
     assert "expected a number above 0, or max" in said
 
 
-def test_a_client_setting_is_a_key_and_a_value(refused: Refused) -> None:
+def test_a_kafka_client_setting_without_a_value_is_refused(refused: Refused) -> None:
     said = refused("ingest", "join", "--model", DEMO, "--kafka-client", "security.protocol")
     assert "expected KEY=VALUE, got 'security.protocol'" in said
 
@@ -216,7 +214,7 @@ def test_the_version_is_that_of_the_package() -> None:
     assert headrace("--version").stdout == f"headrace {version('headrace')}\n"
 
 
-def test_a_model_is_made_once_kept_the_same_and_shown_bucket_by_bucket(
+def test_init_creates_a_model_once_and_inspect_shows_its_buckets(
     refused: Refused, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     name = fresh_name("cli")
@@ -237,7 +235,7 @@ def test_a_model_is_made_once_kept_the_same_and_shown_bucket_by_bucket(
     assert "alpha" in refused("serving", "run", *to)
 
 
-def test_a_number_of_buckets_that_is_no_power_of_two_is_refused(refused: Refused) -> None:
+def test_a_number_of_buckets_that_is_not_a_power_of_two_is_refused(refused: Refused) -> None:
     said = refused("pserver", "init", "--model", DEMO, "--buckets", "12")
     assert "--buckets / HEADRACE_BUCKETS: expected a power of two" in said
 
@@ -267,7 +265,7 @@ def _path(folder: Path) -> str:
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
 
 
-def test_a_model_whose_module_is_unfit_is_not_made(
+def test_init_refuses_a_model_with_a_broken_torch_module(
     refused: Refused, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     pytest.importorskip("torch", reason="deep models are an extra: pip install headrace[deep]")
@@ -284,7 +282,7 @@ def test_a_model_whose_module_is_unfit_is_not_made(
     assert made.returncode == 0, made.stderr
 
 
-def test_a_model_with_a_module_is_made_where_there_is_no_torch(
+def test_init_creates_a_model_with_a_torch_module_without_torch(
     valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     name, spec = fresh_name("cli"), tmp_path / "model.toml"

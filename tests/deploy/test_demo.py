@@ -1,4 +1,4 @@
-"""The demo, short, with every real part: what it promises stands in its summary."""
+"""A short demo with all real parts: the summary, the page and the metrics."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 START_MS = 1_700_000_000_000
 SCREENSHOTS = Path(__file__).parents[2] / "run" / "screenshots"
-"""Where the pictures of the last run stay, for whoever wants to look; git ignores the folder."""
+"""Folder for the screenshots of the last run. Git ignores it."""
 
 
 def ask(command: str) -> dict[str, Any]:
-    """What the printed command would bring."""
+    """Return the answer to the printed command."""
     _, _, url, _, body = shlex.split(command)
     with urllib.request.urlopen(url, body.encode(), timeout=10) as answer:
         return dict(orjson.loads(answer.read()))
@@ -54,12 +54,12 @@ class Shown:
     answer: dict[str, Any]
     """Of the request that it prints."""
     figures: dict[str, Any]
-    """What its page asks for, when the models had been compared for a while."""
+    """The figures of the page, after the models were compared for a while."""
     document: str | None
     """The page in a browser, then; None without one."""
     pictures: dict[str, bytes]
     series: dict[str, int] | None
-    """How many series each query of the dashboard had; None without Prometheus."""
+    """Series of each query of the dashboard. None without Prometheus."""
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +93,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(summary, answer, figures, document, pictures, series)
 
 
-# nobody evaluates here, nobody asks again, nothing expires, nothing is bad
+# metrics of live evaluation, of requests and of dead letters are absent in this demo
 ABSENT = re.compile("evaluation|dead_letters|requests_total|request_seconds|candidates_total")
 
 
 def asked_until_found(prometheus: Scraping) -> dict[str, int]:
-    """How many series each query of the dashboard has, once all were scraped."""
+    """Return the number of series of each query of the dashboard, once all are scraped."""
     series: dict[str, int] = {}
 
     def all_found() -> bool:
@@ -156,11 +156,11 @@ def test_a_live_model_is_ahead_of_a_frozen_one_and_every_event_counts_once(shown
     assert re.search(r"live model's AUC fell from 0\.\d+ to 0\.\d+", summary)
 
 
-def test_the_address_of_the_page_is_the_first_thing_said(shown: Shown) -> None:
+def test_the_demo_first_prints_the_address_of_the_page(shown: Shown) -> None:
     assert re.match(r"the page: http://127\.0\.0\.1:\d+/ ", shown.summary)
 
 
-def test_the_page_is_told_of_every_process_and_of_both_models(shown: Shown) -> None:
+def test_the_page_shows_every_process_and_both_models_of_the_demo(shown: Shown) -> None:
     told = {each["process"] for each in shown.figures["processes"]}
     assert told == {"demo", "evaluation", "joiner", "keeper", "learner", "server"}
     curves = {(each["chart"], each["name"]): each["points"] for each in shown.figures["curves"]}
@@ -174,7 +174,7 @@ def test_the_page_is_told_of_every_process_and_of_both_models(shown: Shown) -> N
 
 
 @needs_chromium
-def test_a_browser_shows_the_figures_and_draws_them(shown: Shown) -> None:
+def test_a_browser_shows_the_figures_and_charts_of_the_page(shown: Shown) -> None:
     dom = shown.document
     assert dom is not None
     assert 0.4 < float(text_of(dom, "auc")) <= 1.0
@@ -190,13 +190,13 @@ def test_a_browser_shows_the_figures_and_draws_them(shown: Shown) -> None:
 
 
 @needs_prometheus
-def test_every_query_of_the_dashboard_finds_what_was_scraped(shown: Shown) -> None:
+def test_every_query_of_the_dashboard_finds_scraped_series(shown: Shown) -> None:
     assert shown.series is not None
     assert unanswered(shown.series) == []
 
 
 @pytest.mark.timeout(300)
-def test_a_log_can_be_shown_instead(tmp_path: Path) -> None:
+def test_the_demo_can_replay_a_log(tmp_path: Path) -> None:
     written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 1, START_MS), 60, requests_s=20)
     log = ("--data", str(tmp_path), "--model", str(path_of("demo")))
     # at this speed it ends long before the demo would cut it off, however busy the machine

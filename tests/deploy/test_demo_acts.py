@@ -1,4 +1,4 @@
-"""What a demo says that will happen, and how it tells that the model was wrong and recovered."""
+"""The announcement of a demo, and its report of drift and recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_S = 30.0
 
 
 def raced(right_by_second: dict[int, float]) -> ModelComparison:
-    """A comparison in which, second by second, this share of pairs is in the right order."""
+    """Return a comparison with this AUC in each second."""
     comparison = ModelComparison()
     for second, right in right_by_second.items():
         count = 40
@@ -31,7 +31,7 @@ def raced(right_by_second: dict[int, float]) -> ModelComparison:
     return comparison
 
 
-def test_it_is_seen_how_deep_the_model_fell_and_when_it_was_back() -> None:
+def test_the_drift_report_has_the_lowest_auc_and_the_time_of_recovery() -> None:
     course = dict.fromkeys(range(15, 30), 0.8)
     course |= dict.fromkeys(range(30, 33), 0.5)
     course |= dict.fromkeys(range(33, 39), 0.65)
@@ -44,7 +44,7 @@ def test_it_is_seen_how_deep_the_model_fell_and_when_it_was_back() -> None:
     assert "fell from 0.800 to 0.500 and was back after 12 s" in found.in_words()
 
 
-def test_a_model_that_does_not_come_back_is_said_not_to_have() -> None:
+def test_a_model_that_does_not_recover_from_drift_is_reported_so() -> None:
     course = {second: 0.8 if second < AT_S else 0.6 for second in range(15, 45)}
     found = observed_drift(raced(course), AT_S)
     assert found is not None
@@ -53,17 +53,17 @@ def test_a_model_that_does_not_come_back_is_said_not_to_have() -> None:
 
 
 @pytest.mark.parametrize("seconds", [range(15, 30), range(30, 45)])
-def test_nothing_is_said_where_only_one_side_was_seen(seconds: range) -> None:
+def test_there_is_no_drift_report_if_only_one_side_was_observed(seconds: range) -> None:
     assert observed_drift(raced(dict.fromkeys(seconds, 0.8)), AT_S) is None
 
 
-def test_the_frozen_model_is_told_of_where_there_is_one() -> None:
+def test_the_drift_report_has_the_frozen_model_if_there_is_one() -> None:
     frozen = DriftReport(90, 0.75, 0.53, 0.51, 15).in_words()
     assert "back after 15 s; the frozen one stayed at 0.510" in frozen
     assert "frozen" not in DriftReport(90, 0.75, 0.53, math.nan, 15).in_words()
 
 
-def test_the_programme_names_every_act_and_no_other() -> None:
+def test_the_announcement_of_a_demo_names_exactly_its_moments() -> None:
     text = announcement(DemoSchedule(180, 60, 90, 126, from_log=False))
     for part in ("in 180 s", "at 60 s the model is copied", "at 90 s", "at 126 s the learner"):
         assert part in text

@@ -1,7 +1,7 @@
 """The model of the demo on the stream of the demo, without a Kafka or a store between them.
 
-What the demo promises to show is a property of the two alone: a model that goes on learning is well
-ahead of one that stopped, and not far below the truth.
+The promise of the demo depends on these two alone: a model that goes on learning is well ahead of
+one that stopped, and close to the truth.
 """
 
 from __future__ import annotations
@@ -120,13 +120,15 @@ def comparison(seed: int, seconds: int, requests_s: int) -> ComparisonSnapshot:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_model_that_goes_on_learning_is_well_ahead_and_near_the_truth(seed: int) -> None:
+def test_the_live_model_of_the_demo_is_ahead_of_the_frozen_one_and_near_the_truth(
+    seed: int,
+) -> None:
     standing = comparison(seed, seconds=60, requests_s=340)
     assert standing.impressions == 20 * 340 * SyntheticSite().slate
     assert standing.live - standing.frozen > 0.06, f"seed {seed}: {standing}"
     assert standing.truth - standing.live < 0.06, f"seed {seed}: {standing}"
 
 
-def test_every_model_that_comes_along_can_be_found_and_read() -> None:
+def test_every_shipped_model_spec_can_be_found_and_read() -> None:
     names = ("demo", "news", "news_ids", "news_window")
     assert [load_spec(path_of(name)).name for name in names] == list(names)

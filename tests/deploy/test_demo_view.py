@@ -1,4 +1,4 @@
-"""The demo in words: what it says is what it was told."""
+"""The texts of the demo have the figures of the demo."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_summary_names_the_field_whose_counts_are_not_exact(
     assert f"but the rows add up to item {shows['item']:,} shows and {clicks} clicks." in text
 
 
-def test_the_table_has_every_figure_and_a_dash_for_what_is_not_known() -> None:
+def test_the_table_of_the_demo_has_every_figure_and_a_hyphen_for_unknown_ones() -> None:
     text = shown(VIEW)
     for part in ("2,000/s", "1,990/s", "0.751", "0.649", "120 ms / -", "5,000", VIEW.address):
         assert part in text
@@ -96,12 +96,12 @@ def test_the_table_has_every_figure_and_a_dash_for_what_is_not_known() -> None:
     )
 
 
-def test_the_line_has_the_same_figures() -> None:
+def test_the_plain_line_of_the_demo_has_the_figures_of_the_table() -> None:
     for part in ("70 s", "learning", "2,000", "1,990", "0.751", "0.649", "120 ms", "5,000 rows"):
         assert part in line(VIEW)
 
 
-def test_a_log_is_told_as_it_was_served_and_how_much_of_it() -> None:
+def test_the_demo_of_a_log_shows_the_served_accuracy_and_its_share_of_requests() -> None:
     asked = RequestStats(requests=100, answered=97, late=2, unanswered=1)
     view = dataclasses.replace(
         VIEW, asked=asked, recent=ComparisonSnapshot(0.75, 0.65, NAN, 40, served=0.74)

@@ -92,7 +92,7 @@ def well() -> Survey:
     return Survey(SPEC.name, 0.0, [node(number) for number in range(6)], buckets, shape)
 
 
-def test_nothing_is_found_about_a_store_that_is_well() -> None:
+def test_doctor_has_no_finding_about_a_healthy_store() -> None:
     diagnosis = doctor.diagnose(well(), SPEC, TOPIC)
     assert list(diagnosis.findings) == []
     assert diagnosis.exit_code == 0
@@ -221,7 +221,7 @@ def test_doctor_finds_a_fault_with_its_severity_place_and_remedy(
     assert others <= ({"memory"} if "maxmemory-policy" in remedy else set()), diagnosis.findings
 
 
-def test_a_model_of_another_spec_is_shown_with_the_difference() -> None:
+def test_doctor_shows_the_difference_to_a_model_of_another_spec() -> None:
     survey = well()
     assert survey.shape is not None
     other = replace(
@@ -261,7 +261,7 @@ def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None
     assert not doctor.diagnose(replace(well(), buckets=both), SPEC, again).findings
 
 
-def test_kafka_that_does_not_answer_is_a_warning_and_unasked_is_said_to_be() -> None:
+def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> None:
     silent = doctor.diagnose(well(), SPEC, HeldTopic("examples.demo", trouble="no broker"))
     assert [each.subject for each in silent.findings] == ["kafka"]
     assert silent.exit_code == 1
@@ -270,7 +270,7 @@ def test_kafka_that_does_not_answer_is_a_warning_and_unasked_is_said_to_be() -> 
     assert doctor.diagnosis_json(unasked)["not_looked_at"] == ["kafka"]
 
 
-def test_rdb_snapshots_alone_are_a_warning_and_one_that_fails_stops_writes() -> None:
+def test_doctor_warns_of_rdb_without_aof_and_finds_a_failed_rdb_broken() -> None:
     saving = {**SETTINGS, "save": "3600 1"}
     [found] = doctor.diagnose(
         with_node(well(), 0, info={**INFO, "aof_enabled": "0"}, settings=saving), SPEC, TOPIC
@@ -291,7 +291,7 @@ def test_two_primaries_cannot_elect_a_replica() -> None:
     assert "majority" in found.expected
 
 
-def test_one_server_alone_is_well_but_for_the_replica_it_lacks() -> None:
+def test_doctor_only_misses_a_replica_of_a_single_server() -> None:
     survey = well()
     alone = replace(
         node(0, info={**INFO, "cluster_enabled": "0"}), member=ClusterMember(("10.0.0.1", 7000))
@@ -301,14 +301,14 @@ def test_one_server_alone_is_well_but_for_the_replica_it_lacks() -> None:
     assert diagnosis.exit_code == 0
 
 
-def test_this_machines_clock_is_found_when_all_servers_disagree_with_it() -> None:
+def test_doctor_finds_the_clock_of_this_machine_if_all_servers_disagree_with_it() -> None:
     survey = well()
     nodes = [replace(each, ahead_ms=9000.0, unsure_ms=1.0) for each in survey.nodes]
     [found] = doctor.diagnose(replace(survey, nodes=nodes), SPEC, TOPIC).findings
     assert found.where == "this machine"
 
 
-def test_the_same_of_many_places_is_said_once() -> None:
+def test_doctor_prints_equal_findings_once_with_all_places() -> None:
     assert doctor.shortened(f"bucket {number}" for number in (0, 1, 2, 7, 9, 10)) == (
         "buckets 0-2, 7, 9-10"
     )
@@ -318,12 +318,12 @@ def test_the_same_of_many_places_is_said_once() -> None:
     assert doctor.shortened(f"n:{number}" for number in range(8)).endswith("2 more")
 
 
-def test_the_limits_are_those_of_who_acts_on_them() -> None:
+def test_the_limits_of_doctor_equal_those_of_keepers_and_learners() -> None:
     assert LearnerPacing().log_bytes_limit == LARGEST_LOG_BYTES
     assert row_bytes(SPEC.width) < int(SETTINGS["hash-max-listpack-value"])
 
 
-def test_the_lines_of_cluster_nodes_are_understood() -> None:
+def test_the_lines_of_cluster_nodes_are_parsed() -> None:
     text = (
         "aaa 10.0.0.1:7000@17000,one.example myself,master - 0 0 1 connected 0-8191 9000 "
         "[9001->-bbb]\n"

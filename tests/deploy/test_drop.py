@@ -39,7 +39,9 @@ def really_wait(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_a_learner_a_server_and_a_keeper_are_seen(store: RedisStore, model: str) -> None:
+def test_signs_of_a_learner_a_server_and_a_keeper_are_found_before_a_drop(
+    store: RedisStore, model: str
+) -> None:
     def learn(_: float) -> None:
         store.push([Pusher(1, BUCKETS).next()])
 
@@ -56,7 +58,7 @@ def test_a_learner_a_server_and_a_keeper_are_seen(store: RedisStore, model: str)
     assert "bucket 3: keeper keeper holds the lease" in sign
 
 
-def test_a_model_is_dropped_when_confirmed_and_once(store: RedisStore, model: str) -> None:
+def test_a_model_is_dropped_once_and_only_when_confirmed(store: RedisStore, model: str) -> None:
     asked: list[str] = []
 
     def confirm(what: str) -> bool:
@@ -74,7 +76,7 @@ def test_a_model_is_dropped_when_confirmed_and_once(store: RedisStore, model: st
         drop_model(store, model, confirm)
 
 
-def test_it_is_watched_for_long_enough_before_it_is_dropped(store: RedisStore, model: str) -> None:
+def test_a_model_is_watched_long_enough_before_a_drop(store: RedisStore, model: str) -> None:
     waited: list[float] = []
     with pytest.raises(NotDropped, match="was read less than 2 s ago"):  # by this very look
         drop_model(store, model, lambda _: True, wait=waited.append)

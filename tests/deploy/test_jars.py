@@ -1,4 +1,4 @@
-"""Jars are the ones that were locked, and where they cannot be had somebody is told what to do."""
+"""Kafka's jars match the lock, and an error names the alternatives if they are unavailable."""
 
 import hashlib
 import socket
@@ -58,7 +58,7 @@ def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMaven:
     return fake
 
 
-def test_missing_jars_are_fetched_once_and_come_in_the_order_of_the_lock(maven: FakeMaven) -> None:
+def test_missing_jars_are_fetched_once_in_the_order_of_the_lock(maven: FakeMaven) -> None:
     seen: list[tuple[int, int]] = []
 
     first = kafka_jars(on_bytes=lambda done, total: seen.append((done, total)))
@@ -73,7 +73,7 @@ def test_missing_jars_are_fetched_once_and_come_in_the_order_of_the_lock(maven: 
     assert seen[-1] == (in_all, in_all)  # also where all was there before anybody looked
 
 
-def test_a_jar_that_was_cut_short_or_changed_is_fetched_again(maven: FakeMaven) -> None:
+def test_a_truncated_or_changed_jar_is_fetched_again(maven: FakeMaven) -> None:
     paths = kafka_jars()
     maven.fetched.clear()
     paths[1].write_bytes(b"content")
@@ -86,7 +86,7 @@ def test_a_jar_that_was_cut_short_or_changed_is_fetched_again(maven: FakeMaven) 
     assert [path.read_bytes() for path in paths] == list(CONTENTS.values())
 
 
-def test_a_jar_that_is_not_the_locked_one_is_refused_and_removed(maven: FakeMaven) -> None:
+def test_a_jar_that_differs_from_the_lock_is_refused_and_removed(maven: FakeMaven) -> None:
     changed = LOCKED[2]
     maven.served[changed.coordinates] = b"content of another"
 
@@ -105,7 +105,7 @@ def test_the_lock_names_the_broker_and_every_jar_once() -> None:
     assert all(len(jar.sha256) == 64 and jar.size_bytes > 0 for jar in locked)
 
 
-def test_a_directory_of_jars_is_the_class_path(tmp_path: Path) -> None:
+def test_the_jars_of_a_given_directory_are_the_class_path(tmp_path: Path) -> None:
     names = ["kafka-clients-4.2.0.jar", "kafka_2.13-4.2.0.jar", "log4j-core-2.25.3.jar"]
     for name in [*names, "README"]:
         (tmp_path / name).touch()
@@ -113,7 +113,9 @@ def test_a_directory_of_jars_is_the_class_path(tmp_path: Path) -> None:
     assert kafka_jars(tmp_path) == [tmp_path / name for name in names]
 
 
-def test_a_directory_without_the_jars_of_kafka_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_directory_without_the_jars_of_kafka_is_refused_with_the_next_step(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "kafka-clients-4.2.0.jar").touch()
 
     with pytest.raises(JarsUnavailable) as raised:
@@ -124,7 +126,7 @@ def test_a_directory_without_the_jars_of_kafka_is_refused_with_what_to_do(tmp_pa
 
 
 @pytest.mark.timeout(60)
-def test_without_a_network_somebody_is_told_what_to_do(
+def test_a_fetch_without_a_network_names_the_alternatives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("M2_REPO", str(tmp_path))
@@ -139,7 +141,7 @@ def test_without_a_network_somebody_is_told_what_to_do(
 
 
 @pytest.mark.timeout(60)
-def test_a_network_that_swallows_everything_is_not_waited_for(
+def test_a_fetch_without_data_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jars, "STALL_S", 0.3)
@@ -152,7 +154,7 @@ def test_a_network_that_swallows_everything_is_not_waited_for(
             kafka_jars()
 
 
-def test_a_cache_that_cannot_be_written_is_named(
+def test_an_unwritable_maven_cache_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

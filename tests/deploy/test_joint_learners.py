@@ -31,7 +31,7 @@ DENSE = 1001
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-def test_one_that_is_killed_takes_the_group_with_it_and_every_example_counts_once_all_the_same(
+def test_a_killed_synchronous_learner_ends_its_group_and_every_example_counts_once(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -86,7 +86,7 @@ def test_one_that_is_killed_takes_the_group_with_it_and_every_example_counts_onc
 
 
 @pytest.mark.timeout(200)
-def test_a_group_of_one_learns_all_and_ends_cleanly_when_it_is_told_to(
+def test_a_group_of_one_learner_learns_everything_and_stops_cleanly(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)

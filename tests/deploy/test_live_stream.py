@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from headrace.deploy.demo.synthetic import SyntheticEvents
 
 
-def test_a_machine_that_follows_gets_the_rate_wanted() -> None:
+def test_the_throttle_keeps_the_target_rate_if_the_machine_keeps_up() -> None:
     throttle = Throttle(1000)
     assert {throttle.adapt(second, behind=50) for second in range(60)} == {1000}
 
 
-def test_one_that_falls_behind_gets_half_and_no_less_than_the_least() -> None:
+def test_the_throttle_halves_the_rate_of_a_slow_machine_down_to_the_least() -> None:
     throttle = Throttle(1000, least_s=300, patience_s=2)
     assert throttle.adapt(0, behind=5000) == 500
     assert throttle.adapt(1, behind=5000) == 500, "the first halving has not shown yet"
@@ -26,14 +26,14 @@ def test_one_that_falls_behind_gets_half_and_no_less_than_the_least() -> None:
     assert throttle.adapt(9, behind=5000) == 300
 
 
-def test_one_that_has_caught_up_gets_more_again_little_by_little() -> None:
+def test_the_throttle_raises_the_rate_in_steps_after_the_machine_has_caught_up() -> None:
     throttle = Throttle(1000, recovery_s=1)
     throttle.adapt(0, behind=5000)
     rates = [throttle.adapt(second, behind=0) for second in (0.5, 1, 1.5, 2, 3, 4, 5)]
     assert rates == [500, 625, 625, 781.25, 976.5625, 1000, 1000]
 
 
-def test_it_shows_until_told_to_stop_and_then_sends_every_click_that_is_due() -> None:
+def test_a_stopped_live_stream_still_sends_every_due_click() -> None:
     sent: list[SyntheticEvents] = []
     enough = threading.Event()
 
@@ -56,9 +56,9 @@ def test_it_shows_until_told_to_stop_and_then_sends_every_click_that_is_due() ->
     assert live.clicks == sum(len(each.clicks) for each in sent) > 0
 
 
-def test_what_sending_raises_ends_it_and_is_kept() -> None:
+def test_an_error_of_sending_ends_the_live_stream_and_is_kept() -> None:
     def send(_happened: SyntheticEvents) -> None:
-        raise ConnectionError("nobody there")
+        raise ConnectionError("no broker")
 
     live = LiveStream(SyntheticStream(SyntheticSite(), 1, 0), Throttle(10), send, lambda: 0)
     live.start()

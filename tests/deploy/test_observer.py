@@ -22,7 +22,7 @@ PUSHES = 5
 
 @pytest.fixture(scope="module")
 def rows() -> Replica:
-    """Of two buckets, after three pushes to one of them and two to the other."""
+    """Return a store of two buckets after three pushes to one and two to the other."""
     store, pushers = new_store(), [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
     assert store.shape() == Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
     for number in range(PUSHES):
@@ -48,7 +48,7 @@ def saying(
     return heard
 
 
-def test_a_server_that_is_behind_is_asked_again(
+def test_a_server_that_lags_is_queried_again(
     rows: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind, caught_up = status_at(PUSHES - 1), status_at(PUSHES)
@@ -58,7 +58,7 @@ def test_a_server_that_is_behind_is_asked_again(
     assert heard == [behind, None, caught_up]
 
 
-def test_one_that_stays_behind_or_away_is_taken_at_its_word(
+def test_a_server_that_keeps_lagging_is_reported_as_it_is(
     rows: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "CATCH_UP_S", 0.05)
@@ -67,7 +67,7 @@ def test_one_that_stays_behind_or_away_is_taken_at_its_word(
         assert ask_caught_up("http://server", "m", rows, threading.Event()) is said
 
 
-def test_nobody_waits_for_it_who_was_told_to_stop(
+def test_a_stop_ends_the_wait_for_a_server_that_lags(
     rows: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind, stop = status_at(0), threading.Event()

@@ -69,7 +69,7 @@ def to(spec: ModelSpec, tmp_path: Path, cluster: ValkeyCluster) -> tuple[str, ..
 
 @pytest.fixture
 def store(spec: ModelSpec, cluster: ValkeyCluster) -> Iterator[RedisStore]:
-    """With a model in it that has learned and was folded; nobody holds it."""
+    """A cluster with a model that has learned and was folded. It has no keeper."""
     store = open_store(cluster.url, spec.name, StoreSettings(sub_hashes=4))
     shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text)
     store.create(shape)
@@ -116,7 +116,7 @@ def diagnosed(headrace: Commands, *to: str) -> tuple[int, list[dict[str, str]]]:
     return ended.code, json.loads(ended.out)["findings"]
 
 
-def test_inspect_counts_what_a_replica_has_without_being_one(
+def test_inspect_counts_the_rows_of_a_replica_without_copying_them(
     headrace: Commands, to: tuple[str, ...], store: RedisStore
 ) -> None:
     replica = Replica(store, store.shape())
@@ -147,7 +147,7 @@ def test_inspect_counts_what_a_replica_has_without_being_one(
 def test_inspect_shows_a_table_with_a_summary(
     headrace: Commands, to: tuple[str, ...], store: RedisStore
 ) -> None:
-    store.claim(3, "somebody:0102", 60_000)
+    store.claim(3, "keeper-7:0102", 60_000)
     ended = headrace("pserver", "inspect", *to)
     assert ended.code == 0
     lines = ended.out.splitlines()
@@ -157,11 +157,11 @@ def test_inspect_shows_a_table_with_a_summary(
     assert "--kafka / HEADRACE_KAFKA" in ended.out  # why the lag is not known
     assert "no Kafka" in lines[-1]
     assert [line.split()[0] for line in lines[-BUCKETS:]] == [str(b) for b in range(BUCKETS)]
-    assert "somebody (" in lines[-BUCKETS + 3]
-    store.release(3, "somebody:0102")
+    assert "keeper-7 (" in lines[-BUCKETS + 3]
+    store.release(3, "keeper-7:0102")
 
 
-def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
+def test_inspect_counts_unfolded_rows_once(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Pusher(6, BUCKETS, seed=1)
@@ -180,7 +180,7 @@ def test_rows_that_no_keeper_has_folded_yet_are_counted_once(
     assert "are not counted" in headrace("pserver", "inspect", *to).out
 
 
-def test_a_kafka_that_does_not_answer_is_in_the_answer_and_not_in_the_log(
+def test_an_unreachable_kafka_is_in_the_result_and_not_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     topic = held_topic(KafkaSettings("127.0.0.1:1", connect_timeout_s=0.3), "demo")
@@ -190,7 +190,7 @@ def test_a_kafka_that_does_not_answer_is_in_the_answer_and_not_in_the_log(
     assert caplog.records == []
 
 
-def test_lag_is_how_far_the_marks_are_behind_kafka(
+def test_lag_is_the_distance_from_the_marks_to_the_end_of_the_topic(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, spec: ModelSpec, kafka: str
 ) -> None:
     settings = KafkaSettings(kafka)
@@ -212,7 +212,7 @@ def test_lag_is_how_far_the_marks_are_behind_kafka(
     assert (ahead["where"], ahead["severity"]) == ("bucket 2", "broken")
 
 
-def test_a_missing_bucket_is_shown_as_such_beside_the_others(
+def test_inspect_shows_a_missing_bucket_beside_the_others(
     headrace: Commands, to: tuple[str, ...], store: RedisStore
 ) -> None:
     lose(store, 5)
@@ -228,7 +228,7 @@ def test_a_missing_bucket_is_shown_as_such_beside_the_others(
 
 
 @pytest.mark.parametrize("dead", [0, 1])
-def test_a_dead_node_hides_its_own_buckets_alone(
+def test_inspect_shows_only_the_buckets_of_a_dead_node_as_unreachable(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, cluster: ValkeyCluster, dead: int
 ) -> None:
     """One of the two has the model's shape: then the buckets are known by their keys."""
@@ -252,7 +252,7 @@ def test_a_dead_node_hides_its_own_buckets_alone(
         cluster.restart(dead)
 
 
-def test_doctor_has_only_notes_about_the_stack_of_this_project(
+def test_doctor_has_only_notes_about_the_local_services(
     headrace: Commands, to: tuple[str, ...], store: RedisStore
 ) -> None:
     ended = headrace("pserver", "doctor", *to)
@@ -272,7 +272,7 @@ def test_doctor_has_only_notes_about_the_stack_of_this_project(
         ("cluster-require-full-coverage", "yes", 1, "cluster"),
     ],
 )
-def test_a_setting_that_is_not_as_it_should_be_is_found(
+def test_doctor_finds_a_wrong_server_setting(
     headrace: Commands,
     to: tuple[str, ...],
     store: RedisStore,
@@ -304,7 +304,7 @@ def test_doctor_finds_functions_missing_and_does_not_load_them(
     assert diagnosed(headrace, *to)[0] == 0
 
 
-def test_a_model_is_dropped_by_whoever_types_its_name(
+def test_a_model_is_dropped_after_its_name_is_typed(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, spec: ModelSpec,
     cluster: ValkeyCluster,
 ) -> None:  # fmt: skip
@@ -322,7 +322,7 @@ def test_a_model_is_dropped_by_whoever_types_its_name(
     assert "got none" in ended.err
 
 
-def test_what_an_interrupted_drop_left_and_a_model_without_shape_go_too(
+def test_a_drop_removes_leftovers_of_an_interrupted_one_and_a_model_without_shape(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, spec: ModelSpec,
     cluster: ValkeyCluster,
 ) -> None:  # fmt: skip

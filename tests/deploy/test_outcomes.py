@@ -14,7 +14,7 @@ from tests.deploy.handmade import examples, scores
 SHOWN, CLICKED, CLOSED = Kind.SHOWN, Kind.CLICKED, Kind.CLOSED
 
 
-def test_an_impression_has_the_label_of_its_click_and_the_score_of_its_first_sight() -> None:
+def test_an_impression_has_the_label_of_its_click_and_its_first_score() -> None:
     outcomes = join_outcomes(
         [
             examples([(SHOWN, "a", "r"), (SHOWN, "b", "r")]),
@@ -38,7 +38,7 @@ def test_a_closed_window_carries_its_label_with_it() -> None:
     assert outcomes.progressive().auc == 1.0
 
 
-def test_an_impression_without_a_request_is_a_request_of_its_own() -> None:
+def test_the_report_treats_an_impression_without_a_request_as_a_request() -> None:
     outcomes = join_outcomes(
         [examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)])],
         [scores([("a", 0.1), ("b", 0.2)])],
@@ -55,7 +55,7 @@ def test_an_impression_without_a_score_is_left_out_and_counted() -> None:
     assert outcomes.unscored == 1
 
 
-def test_part_of_the_impressions_is_judged_by_itself() -> None:
+def test_the_accuracy_of_a_part_of_the_impressions_is_computed_alone() -> None:
     outcomes = join_outcomes(
         [examples([(SHOWN, name, None) for name in "abcd"] + [(CLICKED, "a", None)])],
         [scores([("a", 0.9), ("b", 0.1), ("c", 0.95), ("d", 0.2)])],
@@ -66,14 +66,14 @@ def test_part_of_the_impressions_is_judged_by_itself() -> None:
     assert outcomes.progressive().auc == pytest.approx(2 / 3)
 
 
-def test_nothing_at_all_is_no_error() -> None:
+def test_a_report_of_no_events_is_valid() -> None:
     outcomes = join_outcomes([], [])
     assert len(outcomes) == 0
     assert np.isnan(outcomes.progressive().auc)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_figures_are_those_of_a_join_done_by_hand(seed: int) -> None:
+def test_the_accuracy_of_a_log_equals_a_join_by_hand(seed: int) -> None:
     random = np.random.default_rng(seed)
     names = [f"i{number}" for number in random.permutation(500)]
     given = dict(zip(names, random.random(500).tolist(), strict=True))

@@ -14,7 +14,7 @@ from tests.deploy.handmade import examples, scores
 SHOWN, CLICKED = Kind.SHOWN, Kind.CLICKED
 
 
-def test_before_anything_froze_there_is_only_the_live_model() -> None:
+def test_the_demo_shows_only_the_live_model_before_the_freeze() -> None:
     race = ModelComparison()
     race.add_examples(examples([(SHOWN, "a", None), (SHOWN, "b", None), (CLICKED, "b", None)]), 1)
     race.add_scores(scores([("a", 0.1), ("b", 0.2)]))
@@ -25,7 +25,7 @@ def test_before_anything_froze_there_is_only_the_live_model() -> None:
     assert (race.shows, race.clicks, race.scored, race.examples) == (2, 1, 2, 3)
 
 
-def test_both_are_judged_on_what_both_have_scored() -> None:
+def test_live_and_frozen_model_are_compared_on_impressions_that_both_have_scored() -> None:
     race = ModelComparison()
     race.add_examples(examples([(SHOWN, "early", None), (CLICKED, "early", None)]), 1)
     race.frozen = lambda features, _: np.linspace(0.9, 0.1, len(features))
@@ -40,7 +40,7 @@ def test_both_are_judged_on_what_both_have_scored() -> None:
         assert found == pytest.approx(-(math.log(1 - a) + math.log(b)) / 2)
 
 
-def test_only_impressions_of_the_time_asked_for_count() -> None:
+def test_a_model_comparison_counts_only_impressions_of_its_window() -> None:
     race = ModelComparison()
     for second, name in enumerate("abcd"):
         race.add_examples(examples([(SHOWN, name, None)]), second)
@@ -52,7 +52,7 @@ def test_only_impressions_of_the_time_asked_for_count() -> None:
     assert math.isnan(race.standing(4, 9).live)
 
 
-def test_the_first_score_counts_whichever_of_score_and_example_comes_first() -> None:
+def test_the_first_score_of_an_impression_counts_in_either_order_of_arrival() -> None:
     race = ModelComparison()
     race.add_scores(scores([("a", 0.9)]))
     race.add_scores(scores([("a", 0.1)]))
@@ -62,7 +62,7 @@ def test_the_first_score_counts_whichever_of_score_and_example_comes_first() -> 
     assert race.scored == 2
 
 
-def test_it_grows_past_what_it_began_with() -> None:
+def test_a_model_comparison_grows_past_its_initial_capacity() -> None:
     race, names = ModelComparison(), [f"i{number}" for number in range(20_000)]
     race.add_truth(names, np.linspace(0, 1, len(names)))
     race.add_examples(examples([(SHOWN, name, None) for name in names]), 0)
@@ -72,7 +72,7 @@ def test_it_grows_past_what_it_began_with() -> None:
     assert race.standing(0, 1).impressions == 20_000
 
 
-def test_what_was_served_is_judged_on_the_impressions_that_every_model_scored() -> None:
+def test_served_scores_are_compared_on_impressions_that_every_model_scored() -> None:
     race = ModelComparison()
     race.add_examples(examples([(SHOWN, name, None) for name in "abc"]), 0)
     race.add_examples(examples([(CLICKED, "b", None), (CLICKED, "c", None)]), 1)

@@ -88,7 +88,7 @@ def rows_of(shelf: SnapshotStorage, manifest: Manifest) -> FoldedRows:
     ).existing()
 
 
-def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_one_that_learned_up_to_there(
+def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_until_then(
     model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     model.produce(150)
@@ -122,7 +122,7 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_one_that_learned_up_to
     assert began == [early, early, None]
 
 
-def test_values_are_those_of_a_learner_of_the_same_examples(
+def test_restored_values_equal_those_of_a_learner_of_the_same_examples(
     model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     examples = model.produce(120)
@@ -141,7 +141,7 @@ def in_order_of_batches(examples: Examples) -> Examples:
     return examples
 
 
-def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refused(
+def test_a_rebuild_from_a_snapshot_that_is_too_new_or_too_old_for_kafka_is_refused(
     model: LearnedModel, shelf: SnapshotStorage
 ) -> None:
     model.produce(80)
@@ -171,7 +171,7 @@ def test_a_start_that_has_learned_too_much_or_that_kafka_cannot_continue_is_refu
     assert rebuilding.manifest == late
 
 
-def test_a_snapshot_of_another_spec_is_not_begun_with(
+def test_a_rebuild_does_not_start_with_a_snapshot_of_another_spec(
     model: LearnedModel, shelf: SnapshotStorage, caplog: pytest.LogCaptureFixture
 ) -> None:
     model.make(BUCKETS)
@@ -231,7 +231,7 @@ def test_a_bound_at_the_start_is_reached_without_a_record() -> None:
     assert sorted(happened) == sorted([AtEnd(source, 0) for source in SOURCES])
 
 
-def test_offsets_of_a_time_are_those_of_what_was_appended_before_it(model: LearnedModel) -> None:
+def test_the_offsets_of_a_time_exclude_later_appends(model: LearnedModel) -> None:
     before_ms = a_moment_later()
     model.produce(100)
     middle_ms = a_moment_later()
@@ -243,7 +243,7 @@ def test_offsets_of_a_time_are_those_of_what_was_appended_before_it(model: Learn
     assert all(ends[source] > offset for source, offset in middle.items())
 
 
-def test_a_moment_is_a_date_in_utc_unless_it_says_where_or_milliseconds() -> None:
+def test_a_time_option_takes_iso_8601_or_milliseconds_and_defaults_to_utc() -> None:
     assert moment_ms("1700000000123") == 1_700_000_000_123
     assert moment_ms("2023-11-14T22:13:20Z") == 1_700_000_000_000
     assert moment_ms("2023-11-14T22:13:20.5") == 1_700_000_000_500

@@ -82,7 +82,7 @@ def impression(name: str, timestamp_ms: int = 5) -> bytes:
     return orjson.dumps({"impression_id": name, "timestamp_ms": timestamp_ms, "page": "home"})
 
 
-def test_counters_are_summed_by_the_field_that_a_row_belongs_to() -> None:
+def test_the_report_sums_counters_by_the_field_of_a_row() -> None:
     # the spec numbers user 1, item 2; 0 is the intercept, 40 a statistic: neither is a field
     counted = count_rows(
         rows([(1, 3, 1), (2, 5, 2), (1, 4, 0), (0, 7, 3), (40, 9, 9)]), SPEC.fields
@@ -96,7 +96,7 @@ def test_counters_are_summed_by_the_field_that_a_row_belongs_to() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_log_is_read_plain_or_packed_and_what_is_no_impression_is_passed_over(
+def test_a_log_is_read_plain_or_compressed_without_malformed_impressions(
     tmp_path: Path, packed: bool
 ) -> None:
     lines = [impression("a", 10), b"not JSON", b'{"timestamp_ms": 3}', b"\xff", impression("b", 35)]
@@ -107,7 +107,7 @@ def test_a_log_is_read_plain_or_packed_and_what_is_no_impression_is_passed_over(
     assert first_impressions(directory, 1)[0]["page"] == "home"
 
 
-def test_a_table_is_read_by_its_layout(tmp_path: Path) -> None:
+def test_a_table_of_events_is_read_by_its_layout(tmp_path: Path) -> None:
     table = tmp_path / "log.csv"
     table.write_text("at,page,clicked\n1700000000,home,0\n1700000001,away,1\n")
     layout = LogLayout(
@@ -164,7 +164,7 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     ]
 
 
-def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
+def test_an_undefined_figure_of_the_report_is_null(tmp_path: Path) -> None:
     outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
     report = make_report(
         state=JoinerState(1, 0, 0, 0, 1, 0, 0),
@@ -182,7 +182,7 @@ def test_a_figure_that_has_no_value_is_null_in_the_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_batch_held_back_counts_once_however_often_its_letter_was_written(
+def test_a_quarantined_batch_counts_once_even_with_several_dead_letters(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:
     settings, name = KafkaSettings(kafka), fresh_name("held")

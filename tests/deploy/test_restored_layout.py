@@ -1,4 +1,4 @@
-"""How many sub-hashes a restored model's buckets get: `headrace pserver restore --buckets`."""
+"""The number of sub-hashes of a restored bucket: `headrace pserver restore --buckets`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.deploy.cli.pserver_restore import sub_hashes_of
         (256, 64, 12, 1024),  # refused afterwards, but not for this
     ],
 )
-def test_sub_hashes_stay_unless_the_buckets_are_others(
+def test_a_restore_keeps_sub_hashes_unless_the_bucket_count_changes(
     had: int, before: int, buckets: int | None, expected: int
 ) -> None:
     manifest: Any = SimpleNamespace(sub_hashes=had, shape=SimpleNamespace(buckets=before))

@@ -33,7 +33,7 @@ WINDOW_MS = 60_000
 
 @dataclass(frozen=True)
 class Log:
-    """What was written to two directories, and what is wrong with it."""
+    """Two written logs, and the counts of their errors."""
 
     directories: list[Path]
     impressions: int
@@ -42,7 +42,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Lived:
-    """A run that served after its report, was asked, and was told to stop."""
+    """A run that kept serving after its report, answered a request, and was stopped."""
 
     report: dict[str, Any]
     output: str
@@ -99,7 +99,7 @@ def lived(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]
 
 
 def ask(curl: list[str]) -> dict[str, Any]:
-    """What the printed command would bring."""
+    """Return the answer to the printed command."""
     url, body = curl[2], curl[4]
     assert curl[0] == "curl"
     with urllib.request.urlopen(url, body.encode(), timeout=10) as answer:
@@ -113,7 +113,7 @@ def test_every_show_and_click_counts_once_in_every_field(log: Log, lived: Lived)
     assert len(report["shows_by_field"]) == 9
 
 
-def test_every_event_is_accounted_for(log: Log, lived: Lived) -> None:
+def test_every_event_of_a_run_is_counted(log: Log, lived: Lived) -> None:
     counted = {
         name: lived.report[name]
         for name in ("impressions", "clicks", "late_clicks", "duplicates", "dead_letters")
@@ -128,7 +128,7 @@ def test_every_event_is_accounted_for(log: Log, lived: Lived) -> None:
     assert lived.report["examples"] == log.impressions + log.clicks - 1
 
 
-def test_accuracy_is_that_of_a_model_that_learned_in_each_of_the_logs(
+def test_the_accuracy_of_a_run_is_that_of_a_model_that_learned_from_each_log(
     log: Log, lived: Lived
 ) -> None:
     whole, parts = lived.report["progressive"], lived.report["by_data"]
@@ -143,26 +143,26 @@ def test_accuracy_is_that_of_a_model_that_learned_in_each_of_the_logs(
     assert lived.report["rows"] > 1000
 
 
-def test_the_server_answers_from_the_rows_that_were_learned(lived: Lived) -> None:
+def test_the_server_of_a_run_answers_from_the_learned_rows(lived: Lived) -> None:
     assert lived.answer["model"] == "demo"
     assert len(lived.answer["predictions"]) == 2
     assert all(0 < each["score"] < 1 for each in lived.answer["predictions"])
     assert lived.report["freshness_ms"]["p50"] > 0
 
 
-def test_a_look_at_the_parameter_server_finds_the_rows_of_the_report(lived: Lived) -> None:
+def test_inspect_counts_the_rows_of_the_report(lived: Lived) -> None:
     assert f"{lived.report['rows']:,} rows" in lived.inspected
     buckets = [line.split() for line in lived.inspected.splitlines()[2:]]
     assert [int(words[0]) for words in buckets] == list(range(8))
     assert sum(int(words[2].replace(",", "")) for words in buckets) == lived.report["rows"]
 
 
-def test_it_says_in_words_what_it_wrote(log: Log, lived: Lived) -> None:
+def test_a_run_prints_the_figures_of_its_report(log: Log, lived: Lived) -> None:
     assert f"{log.impressions:,} impressions and {log.clicks:,} clicks learned" in lived.output
     assert "late clicks 1, duplicates 1, dead letters 1" in lived.output
 
 
-def test_ctrl_c_ends_it_well_and_leaves_nothing_behind(lived: Lived) -> None:
+def test_ctrl_c_stops_the_demo_and_leaves_no_process(lived: Lived) -> None:
     assert lived.status == 0
     assert lived.left == []
     logs = re.search(r"logs in (\S+)", lived.output)
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_it_well_and_leaves_nothing_behind(lived: Lived) -> None:
     assert not Path(logs.group(1)).parent.exists()
 
 
-def test_sigterm_in_the_middle_of_a_replay_ends_it_well_and_leaves_nothing_behind(
+def test_sigterm_during_a_replay_stops_the_run_and_leaves_no_process(
     log: Log, tmp_path: Path
 ) -> None:
     report = tmp_path / "report.json"
@@ -186,7 +186,7 @@ def test_sigterm_in_the_middle_of_a_replay_ends_it_well_and_leaves_nothing_behin
         assert not report.exists()
 
 
-def test_a_part_that_refuses_to_run_is_named_with_the_end_of_its_log(
+def test_a_run_names_the_part_that_refused_to_start_with_the_end_of_its_log(
     log: Log, kafka: str, valkey: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:
     spec = tmp_path / "model.toml"

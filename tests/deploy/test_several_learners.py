@@ -1,7 +1,7 @@
 """Learners that come and go while examples arrive: every show and click counts once.
 
-Real processes on the real Kafka and Valkey. One is killed where it stands, one is asked to leave,
-others take over their partitions; then what the rows have counted is compared with what was sent.
+Real processes on the real Kafka and Valkey. One is killed, one is asked to leave, and others
+take over their partitions. Then the counters of the rows are compared with the events.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Crew:
             self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self, name: str) -> None:
-        """End a learner where it stands."""
+        """Kill a learner."""
         process = self._processes.pop(name)
         process.kill()
         assert process.wait() == -signal.SIGKILL
@@ -86,7 +86,7 @@ class Crew:
 @contextlib.contextmanager
 def crew(model: LearnedModel, folder: Path, push_every: str) -> Iterator[Crew]:
     crew = Crew(model, folder, push_every)
-    model.failures = []  # nobody learns in this process
+    model.failures = []  # no learner runs in this process
     try:
         yield crew
     finally:
@@ -98,7 +98,7 @@ def check_counts(model: LearnedModel) -> None:
         assert counts_of(copy_rows(store).everything().existing(), model.spec) == model.counts
 
 
-def test_one_learner_is_killed_and_one_leaves_and_nothing_is_lost_or_counted_twice(
+def test_no_example_is_lost_or_counted_twice_when_one_learner_dies_and_one_leaves(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -110,8 +110,8 @@ def test_one_learner_is_killed_and_one_leaves_and_nothing_is_lost_or_counted_twi
         learners.join("b")
         model.produce(900)
         learners.wait_until_more(4)
-        learners.kill("a")  # examples learned and not pushed, pushes not answered: whatever it had
-        learners.join("a")  # under its name: it gets its partitions back at once
+        learners.kill("a")  # with examples that are not pushed and pushes without an answer
+        learners.join("a")  # the same name gets its partitions back at once
         model.produce(900)
         learners.wait_until_more(4)
         learners.leave("b")
@@ -124,7 +124,7 @@ def test_one_learner_is_killed_and_one_leaves_and_nothing_is_lost_or_counted_twi
 @pytest.mark.long
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("push_every", ["batch", "500", "20ms", ""])
-def test_learners_join_leave_and_are_killed_in_any_order(
+def test_learners_that_join_leave_and_die_in_any_order_count_every_example_once(
     push_every: str, kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)

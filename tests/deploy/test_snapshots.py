@@ -32,7 +32,7 @@ BUCKETS = 8
 
 
 class Said(NamedTuple):
-    """What a command printed, and its exit status."""
+    """Output and exit status of a command."""
 
     status: int
     out: str
@@ -140,7 +140,7 @@ def test_a_lost_shard_is_restored_and_a_copy_with_more_buckets_learns_on_from_th
     assert counted(model) == model.counts
 
 
-def test_buckets_filled_with_nothing_learn_all_again_or_name_the_gap(
+def test_restored_empty_buckets_learn_all_examples_again_or_name_the_gap(
     model: LearnedModel, headrace: Command
 ) -> None:
     of = ("--model", str(model.path), "--redis", model.valkey)
@@ -163,7 +163,7 @@ def test_buckets_filled_with_nothing_learn_all_again_or_name_the_gap(
         model.learn()
 
 
-def test_a_shape_that_is_lost_without_a_snapshot_has_to_be_named(
+def test_a_restore_without_a_snapshot_of_a_lost_shape_needs_the_number_of_buckets(
     model: LearnedModel, headrace: Command
 ) -> None:
     of = ("--model", str(model.path), "--redis", model.valkey)
@@ -178,7 +178,7 @@ def test_a_shape_that_is_lost_without_a_snapshot_has_to_be_named(
         assert store.shape().buckets == BUCKETS
 
 
-def test_what_is_damaged_is_named_by_verify_and_refused_by_restore(
+def test_verify_names_a_damaged_snapshot_and_restore_refuses_it(
     model: LearnedModel, headrace: Command, tmp_path: Path
 ) -> None:
     shelf = tmp_path / "shelf"
@@ -213,7 +213,7 @@ def test_what_is_damaged_is_named_by_verify_and_refused_by_restore(
     assert "got neither" in headrace("prune", str(shelf)).err
 
 
-def test_what_does_not_agree_is_named(
+def test_a_restore_names_what_differs_from_the_snapshot(
     model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     shelf = str(tmp_path / "shelf")
@@ -252,7 +252,7 @@ def test_what_does_not_agree_is_named(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_restore_killed_in_the_middle_is_finished_by_the_next(
+def test_a_killed_restore_is_finished_by_the_next_one(
     model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     shelf = str(tmp_path / "shelf")

@@ -50,7 +50,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_cluster_serves_on_while_a_node_is_dead_and_the_node_comes_back(directory: Path) -> None:
+def test_a_cluster_serves_other_slots_while_a_node_is_dead_and_the_node_returns(
+    directory: Path,
+) -> None:
     cluster = ValkeyCluster(directory, primaries=2)
     try:
         cluster.launch()
@@ -82,7 +84,7 @@ def test_a_used_cluster_directory_keeps_slots_and_keys_under_new_ports(directory
             cluster.stop()
 
 
-def test_a_node_alone_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
+def test_a_single_node_is_not_a_cluster_and_never_evicts(valkey_node: str) -> None:
     host, _, port = valkey_node.removeprefix("redis://").partition(":")
 
     assert "cluster_enabled:0" in call(host, int(port), "INFO", "cluster")
@@ -110,7 +112,7 @@ def test_a_node_that_cannot_start_is_reported_with_the_end_of_its_log(directory:
         other.stop()
 
 
-def test_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
+def test_a_local_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> None:
     for number in range(2):
         node = KafkaNode(directory, kafka_jars())
         try:
@@ -141,14 +143,14 @@ def test_a_kafka_that_cannot_start_is_reported_with_the_end_of_its_log(tmp_path:
         node.stop()
 
 
-def test_addresses_that_are_given_are_used_and_nothing_is_started(directory: Path) -> None:
+def test_given_addresses_of_services_are_used_without_starting_any(directory: Path) -> None:
     with LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory) as machine:
         assert (machine.kafka, machine.redis) == ("kafka:9092", "redis://redis")
         assert machine.kafka_node is None
         assert machine.valkey_cluster is None
 
 
-def test_a_directory_belongs_to_one_at_a_time(directory: Path) -> None:
+def test_a_state_directory_is_locked_for_one_headrace(directory: Path) -> None:
     with (
         LocalServices(kafka="kafka:9092", redis="redis://redis", directory=directory),
         pytest.raises(StackError, match=rf"--state.*{directory}"),
@@ -157,7 +159,7 @@ def test_a_directory_belongs_to_one_at_a_time(directory: Path) -> None:
         pass
 
 
-def test_what_was_started_is_stopped_when_the_rest_cannot_be(tmp_path: Path) -> None:
+def test_started_services_are_stopped_if_another_fails_to_start(tmp_path: Path) -> None:
     before = descendants(os.getpid())
     machine = LocalServices(jars_directory=tmp_path)
 
@@ -188,7 +190,7 @@ def test_a_signal_to_the_parent_leaves_no_process_and_no_directory(
     assert not Path(directory).exists()
 
 
-def test_a_free_port_is_given_out_once() -> None:
+def test_free_ports_are_distinct() -> None:
     given = {free_port() for _ in range(50)}
 
     assert len(given) == 50
@@ -227,7 +229,7 @@ def test_a_port_is_not_given_to_another_process_before_a_server_listens(
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "no place"])
-def test_ports_are_found_where_the_file_of_locks_cannot_be_had(
+def test_ports_are_found_without_the_file_of_locks(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / f"headrace-ports-{os.getuid()}"
@@ -243,7 +245,7 @@ def test_ports_are_found_where_the_file_of_locks_cannot_be_had(
     assert ports._locks() is None
 
 
-def test_a_wanted_port_is_given_out_once_too() -> None:
+def test_a_chosen_port_is_reserved_only_once() -> None:
     port = free_port()
     assert not take_port(port)
     with socket.socket() as server:

@@ -36,7 +36,7 @@ def happened(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_as_many_click_as_the_truth_says_at_every_level_of_it(seed: int) -> None:
+def test_synthetic_clicks_are_calibrated_at_every_true_probability(seed: int) -> None:
     all_of_it = happened(seed, 60)
     clicked = {event["impression_id"] for event in all_of_it.clicks}
     labels = np.array([event["impression_id"] in clicked for event in all_of_it.impressions])
@@ -47,7 +47,7 @@ def test_as_many_click_as_the_truth_says_at_every_level_of_it(seed: int) -> None
         assert abs(label.sum() - truth.sum()) < 4.5 * deviation, f"seed {seed}, tenth {tenth}"
 
 
-def test_the_same_seed_and_calls_give_the_same_events_and_another_seed_others() -> None:
+def test_a_synthetic_stream_repeats_from_its_seed_and_calls() -> None:
     first, again, other = happened(7, 5), happened(7, 5), happened(8, 5)
     assert first.impressions == again.impressions
     assert first.clicks == again.clicks
@@ -69,7 +69,7 @@ def test_every_click_follows_its_impression_within_the_longest_delay_and_comes_o
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_most_items_of_the_first_minute_are_gone_in_the_third(seed: int) -> None:
+def test_most_synthetic_items_of_the_first_minute_are_gone_in_the_third(seed: int) -> None:
     events = happened(seed, 180, requests_s=20).impressions
     minute = [
         {e["item_id"] for e in events if start <= (e["timestamp_ms"] - START_MS) / 60_000 < end}
@@ -88,13 +88,15 @@ def test_a_request_shows_different_items_of_one_user_at_ascending_positions() ->
         assert len({(event["user_id"], event["device"]) for event in slate}) == 1
 
 
-def test_time_does_not_go_back() -> None:
+def test_a_synthetic_stream_refuses_time_that_goes_back() -> None:
     stream = SyntheticStream(SyntheticSite(), 1, START_MS)
     with pytest.raises(ValueError, match=f"expected {START_MS} or later"):
         stream.step(START_MS - 1, 1)
 
 
-def test_a_written_log_holds_what_was_counted_in_the_order_of_time(tmp_path: Path) -> None:
+def test_a_written_synthetic_log_has_the_counted_events_in_the_order_of_time(
+    tmp_path: Path,
+) -> None:
     written = write_log(tmp_path, SyntheticStream(SyntheticSite(), 3, START_MS), 10, requests_s=20)
     for name, count in (("impressions", written.impressions), ("clicks", written.clicks)):
         lines = (tmp_path / f"{name}.ndjson").read_bytes().splitlines()
@@ -105,7 +107,7 @@ def test_a_written_log_holds_what_was_counted_in_the_order_of_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_world_that_is_overturned_has_the_same_items_and_other_likings(seed: int) -> None:
+def test_a_sudden_drift_of_the_synthetic_site_keeps_items_and_changes_appeals(seed: int) -> None:
     still = SyntheticSite(lifetime_s=1e9, wander_s=1e9, taste_spread=0.0)
     turned = replace(still, overturned_after_s=30.0)
 

@@ -19,7 +19,7 @@ BUCKETS = 4
 FIELD = '\n[fields.tag_count]\nnumber = 90\ntransform = "log_bucket"\nsource = "size"\n'
 
 
-def test_a_larger_model_goes_on_behind_what_the_snapshot_of_the_smaller_one_has_learned(
+def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
     seed = random.randrange(1 << 30)

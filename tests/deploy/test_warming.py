@@ -24,7 +24,7 @@ def test_every_field_and_statistic_of_the_event_becomes_a_row(name: str) -> None
 
 
 @pytest.mark.parametrize(("module", "name"), [(pending, "_largest"), (table, "_index")])
-def test_what_looks_at_gains_and_makes_an_index_is_compiled_too(
+def test_the_warmup_compiles_the_batch_guard_and_the_index(
     module: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = []

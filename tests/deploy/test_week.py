@@ -88,7 +88,7 @@ def test_counters_are_exact_and_accuracy_holds_when_joiner_and_learner_are_kille
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("model", "auc", "request_auc"), [("news_ids", 0.71, 0.62),
                                                            ("news_window", 0.75, 0.0)])  # fmt: skip
-def test_other_models_of_the_week_reach_their_accuracy(
+def test_the_other_models_of_the_sample_week_reach_their_accuracy(
     model: str, auc: float, request_auc: float, tmp_path: Path
 ) -> None:
     report = _killed_run(model, tmp_path / "report.json", [])
@@ -99,7 +99,7 @@ def test_other_models_of_the_week_reach_their_accuracy(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_twenty_deaths_of_the_learner_change_no_count(tmp_path: Path) -> None:
+def test_twenty_deaths_of_the_learner_change_no_count_of_a_run(tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
     arguments = ["run", "--model", str(path_of("news")), "--data", str(WEEK), "--speed", "2500"]

@@ -48,7 +48,7 @@ def _cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture
 def cluster(_cluster: ValkeyCluster) -> ValkeyCluster:
-    """A healthy cluster of three primaries and three replicas, whoever is what by now."""
+    """A healthy cluster of three primaries and three replicas, in any roles."""
     wait_healthy(_cluster)
     return _cluster
 
@@ -60,8 +60,8 @@ def scene(
     fresh_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Scene]:
-    """A model with nobody at work yet."""
-    # two learners of one model in one process: elsewhere each has a registry of its own
+    """A model without a learner or a keeper."""
+    # two learners of one model in one process share the registry of the process
     monkeypatch.setattr(process, "REGISTRY", CollectorRegistry(auto_describe=False))
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")

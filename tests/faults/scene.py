@@ -39,7 +39,7 @@ KEEPING = FoldPolicy(keep_ms=400, keep_bytes=40_000, rows_a_fold=100, lease_ms=2
 
 
 class Worker:
-    """A thread that works until it is told to stop or something stops it."""
+    """A thread that works until it is stopped or fails."""
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self.name = name
@@ -135,7 +135,7 @@ class Scene:
     # ---------------------------------------------------------------- what is waited for
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when the condition holds. Raises what stopped somebody meanwhile."""
+        """Return when the condition holds. Raises the error of a stopped worker."""
         held = wait_until(condition, DEADLINE_S, lambda: all(w.alive for w in self.workers))
         for worker in self.workers:
             if worker.error is not None:
@@ -152,7 +152,7 @@ class Scene:
         self.until(learned, f"{batches} more batches learned")
 
     def until_all_learned(self) -> None:
-        """Return when every mark stands at the end of the topic; nothing is written meanwhile."""
+        """Return when every mark is at the end of the topic. Nothing is written meanwhile."""
         ends = self.traffic.ends()
 
         def learned() -> bool:
@@ -171,7 +171,7 @@ class Scene:
         return errors
 
     def heads(self) -> dict[int, BucketAnswer]:
-        """How every bucket stands; where a node does not answer, asks again."""
+        """Return the state of every bucket. Retries while a node does not answer."""
         found: dict[int, BucketAnswer] = {}
 
         def all_answered() -> bool:
@@ -207,7 +207,7 @@ class Scene:
         self.stop()
 
     def counts(self) -> Counts:
-        """What every row has counted, by a fresh copy of rows and logs."""
+        """Return the counters of every row, from a fresh copy of rows and logs."""
         columns = self.copy().table.everything()
         return {
             int(i): (int(s), int(c))

@@ -21,7 +21,7 @@ DEADLINE_S = 40.0
 """For anything that is waited for: ten times what it takes on an idle machine."""
 
 Head = dict[str, str]
-"""What a bucket says of itself and its sources."""
+"""State of a bucket and its sources."""
 
 
 class Shard(NamedTuple):
@@ -98,7 +98,7 @@ def mend_link(replica: ValkeyNode) -> None:
 
 
 def lose_files(node: ValkeyNode) -> None:
-    """What a lost disk looks like, if the node's place in the cluster was kept. It is not alive."""
+    """Simulate a lost disk of a dead node that keeps its place in the cluster."""
     shutil.rmtree(node.directory / "appendonlydir")
 
 

@@ -1,4 +1,4 @@
-"""A primary that dies, stands still or forgets, under load: its replica takes over."""
+"""A primary that dies, pauses or loses its data under load: its replica takes over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def index_of(cluster: ValkeyCluster, node: ValkeyNode) -> int:
     return cluster.nodes.index(node)
 
 
-def test_a_replica_takes_over_without_writes_that_were_acknowledged(
+def test_a_replica_that_lacks_acknowledged_writes_takes_over(
     cluster: ValkeyCluster, scene: Scene
 ) -> None:
     shard = shard_at(cluster, scene.store.node_of(0))
@@ -60,7 +60,7 @@ def _marks(head: dict[str, str]) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_primary_that_stood_still_wakes_up_after_its_replica_took_over(
+def test_a_paused_primary_resumes_after_its_replica_took_over(
     cluster: ValkeyCluster, scene: Scene
 ) -> None:
     shard = shard_at(cluster, scene.store.node_of(0))
@@ -77,7 +77,9 @@ def test_a_primary_that_stood_still_wakes_up_after_its_replica_took_over(
     scene.verify()
 
 
-def test_a_new_primary_without_functions_gets_them(cluster: ValkeyCluster, scene: Scene) -> None:
+def test_a_new_primary_without_functions_gets_the_functions(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
     shard = shard_at(cluster, scene.store.node_of(0))
     scene.start()
     scene.traffic.begin()

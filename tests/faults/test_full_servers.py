@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def until_refused(scene: Scene, node: ValkeyNode, word: str) -> None:
-    """Return when the node refuses pushes with this word, and its buckets stand still for that."""
+    """Return when the node refuses pushes with this error and its buckets make no progress."""
 
     def refused() -> bool:
         errors = [line for line in node.call("INFO", "errorstats").splitlines() if word in line]
@@ -44,7 +44,7 @@ def used_memory(node: ValkeyNode) -> int:
 
 
 @pytest.mark.long
-def test_keepers_make_room_where_memory_has_ended(cluster: ValkeyCluster, scene: Scene) -> None:
+def test_keepers_free_memory_on_a_full_server(cluster: ValkeyCluster, scene: Scene) -> None:
     node = shard_at(cluster, scene.store.node_of(0)).primary
     buckets = scene.buckets_on(node.address)
 
@@ -70,7 +70,9 @@ def test_keepers_make_room_where_memory_has_ended(cluster: ValkeyCluster, scene:
 
 
 @pytest.mark.long
-def test_more_memory_lets_learners_go_on(cluster: ValkeyCluster, scene: Scene) -> None:
+def test_learners_resume_when_a_server_gets_more_memory(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
     node = shard_at(cluster, scene.store.node_of(0)).primary
     scene.start(learners=2)
     scene.traffic.begin()
@@ -85,7 +87,7 @@ def test_more_memory_lets_learners_go_on(cluster: ValkeyCluster, scene: Scene) -
     scene.verify()
 
 
-def test_functions_that_a_full_server_does_not_take_are_waited_for(
+def test_a_learner_waits_until_a_full_server_accepts_the_functions(
     cluster: ValkeyCluster, scene: Scene
 ) -> None:
     node = shard_at(cluster, scene.store.node_of(0)).primary
@@ -118,9 +120,7 @@ def full_disk(node: ValkeyNode) -> Iterator[None]:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the limit of another process's files is set by Linux alone"
 )
-def test_a_full_disk_is_waited_for_until_there_is_room(
-    cluster: ValkeyCluster, scene: Scene
-) -> None:
+def test_learners_wait_for_a_full_disk_and_resume(cluster: ValkeyCluster, scene: Scene) -> None:
     node = shard_at(cluster, scene.store.node_of(0)).primary
     scene.start(learners=2)
     scene.traffic.begin()

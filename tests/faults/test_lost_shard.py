@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.faults.scene import Scene
 
 
-def test_an_empty_shard_stops_everybody_and_kafka_refills_it(
+def test_an_empty_shard_stops_learners_until_kafka_refills_the_restored_buckets(
     cluster: ValkeyCluster, scene: Scene
 ) -> None:
     shape_key = f"{{{scene.spec.name}}}:shape".encode()

@@ -31,7 +31,9 @@ def slots_of(scene: Scene, source: ValkeyNode) -> dict[int, int]:
 
 
 @pytest.mark.long
-def test_slots_moved_key_by_key(cluster: ValkeyCluster, scene: Scene) -> None:
+def test_no_example_is_lost_while_slots_move_key_by_key(
+    cluster: ValkeyCluster, scene: Scene
+) -> None:
     source, target = source_and_target(cluster, scene)
     host, port = target.address.split(":")
     scene.start(learners=2)
@@ -55,7 +57,7 @@ def test_slots_moved_key_by_key(cluster: ValkeyCluster, scene: Scene) -> None:
     assert {scene.store.node_of(bucket) for bucket in slots} == {target.address}
 
 
-def test_slots_moved_in_one_piece(cluster: ValkeyCluster, scene: Scene) -> None:
+def test_no_example_is_lost_while_slots_move_at_once(cluster: ValkeyCluster, scene: Scene) -> None:
     source, target = source_and_target(cluster, scene)
     try:
         source.call("CLUSTER", "GETSLOTMIGRATIONS")

@@ -1,8 +1,8 @@
-"""Whatever breaks behind a server, it answers: not one request fails, and answers say how old.
+"""A server answers every request while parts behind it fail, and reports the age of its rows.
 
-The whole pipeline runs as for `headrace run`, every part a process. Events come all the time
-and requests too. Then something is killed or stands still; answers must go on, and say that they
-get older; once it is back, they must be fresh again without anybody's help.
+The whole pipeline runs as for `headrace run`, every part a process, under a load of events and
+requests. Then a part is killed or paused. Answers must go on and report a growing age. Once the
+part is back, they must become fresh again without intervention.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Repeating:
 
 
 class Events(Repeating):
-    """What happens on the site."""
+    """Sends events of a site."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(EVENTS_PER_S)
@@ -94,7 +94,7 @@ class Events(Repeating):
 
 
 class Requests(Repeating):
-    """Who asks. Every answer is looked at."""
+    """Sends requests and checks every answer."""
 
     def __init__(self, url: str) -> None:
         super().__init__(REQUESTS_PER_S)
@@ -131,7 +131,7 @@ class Requests(Repeating):
 
 
 class Site:
-    """The pipeline, its events and its requests."""
+    """A pipeline with its events and requests."""
 
     def __init__(self, machine: LocalServices) -> None:
         self.machine = machine
@@ -216,7 +216,7 @@ def learner_killed(site: Site) -> Callable[[], None]:
     "fault",
     [shard_frozen, shard_killed, learner_frozen, learner_killed, kafka_frozen, kafka_killed],
 )
-def test_no_request_fails_and_answers_say_how_old_they_are_until_they_are_fresh_again(
+def test_no_request_fails_during_faults_and_answers_report_their_age(
     site: Site, fault: Callable[[Site], Callable[[], None]]
 ) -> None:
     requests = site.requests

@@ -38,7 +38,7 @@ def make_again(scene: Scene, batches: int) -> tuple[str, str]:
         pytest.param("", id="consumer protocol", marks=pytest.mark.long),
     ],
 )
-def test_a_topic_made_again_is_refused_until_the_operator_says_that_it_goes_on(
+def test_a_recreated_topic_is_refused_until_the_operator_accepts_it(
     scene: Scene, instance: str
 ) -> None:
     """With more in it than the old one had: a client that goes by the name alone just reads on."""
@@ -73,7 +73,7 @@ def test_a_topic_made_again_is_refused_until_the_operator_says_that_it_goes_on(
 
 
 @pytest.mark.long
-def test_a_topic_that_begins_anew_is_learned_by_a_model_that_does(scene: Scene) -> None:
+def test_a_recreated_topic_is_learned_by_a_recreated_model(scene: Scene) -> None:
     scene.learn("learner")
     scene.traffic.write(BATCHES)
     scene.until_all_learned()

@@ -1,6 +1,6 @@
 """A joiner's output without a joiner: batches of examples into Kafka, and what must be learned.
 
-The pool of impressions is encoded once; a batch draws from it. What was drawn is counted beside, so
+The pool of impressions is encoded once; a batch draws from it. The draws are counted, so
 the truth of every row's shows and clicks is a sum over the pool that owes nothing to the code under
 test but the encoding of ids.
 """
@@ -73,7 +73,7 @@ class Traffic:
         ]
         self._ids = Encoder(spec.fields).encode(events).ids  # (POOL, 3)
         self.drawn = np.zeros((POOL, 2), np.int64)
-        """How often each impression of the pool was shown, and clicked."""
+        """Shows and clicks of each impression of the pool."""
         self.batches = 0
         self.examples_a_batch = 20
         self._writer = KafkaWriter(kafka)
@@ -101,7 +101,7 @@ class Traffic:
         self._writer.flush()
 
     def forget(self) -> None:
-        """What was written so far is gone."""
+        """Forget the events written so far."""
         self.drawn[:] = 0
 
     def close(self) -> None:

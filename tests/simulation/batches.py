@@ -1,6 +1,6 @@
 """Batches of examples, what their rows must gain, and the model that makes them gain it.
 
-What a row gains is a count, so that the truth is a sum that does not depend on the order of
+The update of a row is a count, so that the truth is a sum that does not depend on the order of
 additions: whole numbers, exact in float32. Beside it each row has a second float whose additions
 round, so that two replicas which added in different orders differ in its last bits.
 """
@@ -52,7 +52,7 @@ _NO_BAGS = np.zeros(0, np.uint64)
 _NO_OFFSETS = np.zeros(1, np.int32)
 
 Total = tuple[int, int, int, int, int]
-"""What a row gained, exactly: shows, clicks, first and last second seen, first value."""
+"""The exact sum of a row: shows, clicks, first and last second seen, first value."""
 NOTHING: Total = (0, 0, NEVER, 0, 0)
 
 
@@ -77,7 +77,7 @@ def summed(parts: Iterable[tuple[int, Total]]) -> dict[int, Total]:
 
 
 def step_of(row_id: int) -> int:
-    """What one example adds to the first value of a row."""
+    """Return the addition of one example to the first value of a row."""
     return 1 + (row_id & 3)
 
 

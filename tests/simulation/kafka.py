@@ -76,14 +76,14 @@ class SimulatedReader:
     def __init__(
         self, topic: SimulatedTopic, dice: random.Random, pause: Callable[[], None]
     ) -> None:
-        """`pause` is called where the process may die or stand still."""
+        """`pause` is called where the process may die or pause."""
         self._topic, self._dice, self._pause = topic, dice, pause
         self._positions: dict[Source, int] = {}
         self._paused: set[Source] = set()
         self._told_end: set[Source] = set()
         self._news: list[tuple[int, ReaderEvent]] = []  # (polls to wait, what)
         self.duplicates = 0.0
-        """How often a poll brings the last record once more."""
+        """Probability that a poll repeats the last record."""
 
     def tell(self, happening: ReaderEvent, after_polls: int) -> None:
         """Let the member know of a partition gained or lost, some polls later."""
@@ -188,7 +188,7 @@ class SimulatedScores:
 
 
 class Group:
-    """Who owns which partition; gives them around anew when asked."""
+    """Assigns partitions to the members of a group, and rebalances on request."""
 
     def __init__(self, topic: SimulatedTopic, dice: random.Random, tally: Counter[str]) -> None:
         self._topic, self._dice, self._tally = topic, dice, tally
@@ -196,7 +196,7 @@ class Group:
         self._owners: dict[Source, str] = {}
 
     def join(self, name: str, pause: Callable[[], None]) -> SimulatedReader:
-        """A (re)started member: whatever it owned before, it has to be given again."""
+        """Add a (re)started member without partitions."""
         reader = SimulatedReader(self._topic, self._dice, pause)
         self._members[name] = reader
         self._owners = {s: owner for s, owner in self._owners.items() if owner != name}
@@ -216,7 +216,7 @@ class Group:
                     self._give(source, self._dice.choice(list(self._members)))
 
     def rebalance(self, zombie_polls: int) -> None:
-        """Move one partition to somebody; its owner hears of it after so many polls at most."""
+        """Move one partition to another member. The owner is notified within `polls` polls."""
         source = self._dice.choice(self._topic.sources)
         before = self._owners.get(source)
         if before is None:
@@ -229,7 +229,7 @@ class Group:
 
     def _give(self, source: Source, name: str) -> None:
         self._owners[source] = name
-        # behind any news of its loss that has not yet been told
+        # after any notice of its loss that is not delivered yet
         self._members[name].tell(
             PartitionAssigned(source), self._members[name].polls_until_lost(source)
         )

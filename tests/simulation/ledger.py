@@ -1,4 +1,4 @@
-"""What a bucket's rows are at every version of its history, added up the slow and obvious way."""
+"""Recomputes the rows of a bucket at every version of its history, slowly and plainly."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A check, and what stands in its place when it is taken out."""
+    """A check, and its replacement that removes it."""
 
     name: str
     where: str
@@ -111,7 +111,7 @@ MUTANTS = (
         "lacking = self.versions[places] >= 0",
     ),
     Mutant(
-        "a learner folds its own entry wherever it stands",
+        "a learner folds its own entry at any position",
         "headrace.pserver.replica.replica:Replica.fold_own",
         "not position.precedes(version, previous_nonce)",
         "False",
@@ -179,7 +179,7 @@ MUTANTS = (
         "unfolding",
     ),
     Mutant(
-        "a learner folds its own entry whatever came before it",
+        "a learner folds its own entry regardless of the entry before it",
         "headrace.pserver.replica.log_chain:LogPosition.precedes",
         " and previous == self.nonce",
         "",
@@ -187,7 +187,7 @@ MUTANTS = (
         "overtaken",
     ),
     Mutant(
-        "a learner takes whatever is at the head for its own entry",
+        "a learner takes any entry at the head for its own",
         "headrace.learner.loop.pushes:Pushes._applied",
         "answer.nonce == flight.push.nonce",
         "True",

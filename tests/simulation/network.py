@@ -1,9 +1,9 @@
-"""What stands between a process and the store: loss, delay, doubles, and the death of the caller.
+"""Simulates the network between a process and the store: loss, delay, duplicates, dead callers.
 
-A request may be lost before it has an effect, or its reply after it had one; either way the caller
-learns nothing but `Unreachable`. It may also stay in the network, by itself or as a double, and
-arrive when its sender is long dead and somebody else took over. Before a call leaves and before its
-reply is heard, the process may die, or stand still while the world goes on: `pause`.
+A request may be lost before it takes effect, or its reply afterwards. The caller gets `Unreachable`
+in both cases. A request or a duplicate of it may also be delayed, and arrive after its sender died
+and another process took over. Before a call is sent and before its reply arrives, the process may
+die, or pause while the world goes on (`pause`).
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ class Crash(Exception):
 
 
 class Surroundings(Protocol):
-    """What a connection needs of the world."""
+    """The parts of the world that a connection uses."""
 
     dice: random.Random
     weather: Weather
     tally: Counter[str]
-    """How often what happened."""
+    """Counts of faults."""
 
     def pause(self) -> None:
-        """The process that calls may die here (Crash), or stand still while others go on."""
+        """The calling process may die here (Crash), or pause while others go on."""
 
     def stand_still(self) -> None:
-        """The process that calls stands still here, while others go on."""
+        """The calling process pauses here, while others go on."""
 
     def outlast(self) -> None:
-        """The process that calls stands still here, so long that everybody else gets on."""
+        """The calling process pauses here until all others have made progress."""
 
 
 class Late(NamedTuple):
@@ -82,7 +82,7 @@ class Network:
         self.late: list[Late] = []
 
     def arrive(self) -> None:
-        """One of the requests that lingered arrives now; nobody hears the answer."""
+        """Deliver one of the delayed requests. Its answer is lost."""
         late = self.late.pop(self._dice.randrange(len(self.late)))
         self._tally[f"{late.kind} arriving late"] += 1
         try:

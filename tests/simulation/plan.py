@@ -1,4 +1,4 @@
-"""What a seed decides about its world, before anything happens in it.
+"""Derives the plan of a world from a seed.
 
 Every fault is absent in some worlds and frequent in others: a storm in which everything fails at
 once hides what only one fault by itself, or two that meet, can break. Sizes are small, since what
@@ -22,11 +22,11 @@ class Weather:
     crash: float = 0.0
     """The process dies, before the call leaves or before its reply is heard."""
     stall: float = 0.0
-    """The process stands still there, while the others go on."""
+    """The process pauses there, while the others go on."""
     stall_after_fold: float = 0.0
-    """A keeper stands still when it has folded, before it trims."""
+    """A keeper pauses after it has folded and before it trims."""
     stall_copying: float = 0.0
-    """Who copies a bucket stands still there, before each chunk of rows."""
+    """A process that copies a bucket pauses before each chunk of rows."""
     slow_answer: float = 0.0
     """The answer to a push is not there yet when a learner asks for it."""
     lost_request: float = 0.0
@@ -57,7 +57,7 @@ class Plan:
     """Pairs of batches before the storm."""
     batches: int
     deeds: int
-    """How long the storm lasts."""
+    """Length of the storm."""
     values: int
     """Different values of a field: few make hot rows, many make large buckets."""
     push_interval_ms: int
@@ -70,15 +70,15 @@ class Plan:
     most_rows: int
     """Limits at which keepers delete rows; 0 in most worlds, where counters must be exact."""
     learner_steps: float
-    """How often some learner does a step."""
+    """Share of the steps that a learner does."""
     keeper_steps: float
     """The same of each keeper."""
     stall_deeds: int
-    """What others do at most while a process stands still, if it is the only one that does."""
+    """Most deeds of others while one process pauses, if no other pauses."""
     failing_over: float
     """Share of the stalls that begin with a failover, where there are any."""
     deepest: int
-    """Processes that may stand still inside each other's standing still."""
+    """Depth of nested pauses."""
     zombie_polls: int
     """After how many polls at most a learner hears that a partition is no longer its own."""
     rebalances: float
@@ -91,7 +91,7 @@ class Plan:
     losses: float
     """A bucket comes back empty."""
     clock_jumps: float
-    """Of the store's clock, forwards."""
+    """Forward jumps of the store's clock."""
     restarts: float
     """Processes that end in good order, and come back."""
     last_failover: bool
@@ -205,7 +205,7 @@ class Plan:
     def _small(self, **changes: Any) -> Plan:
         """One bucket, a few hot rows, and no fault but those that are named: cheap seeds.
 
-        What a process holds is compared after every step, since the next failover would heal it.
+        Rows are compared after every step, because the next failover would repair them.
         """
         nothing: dict[str, Any] = {
             "rebalances": 0.0,
@@ -290,7 +290,7 @@ class Plan:
         )
 
     def _unfolding(self, dice: random.Random) -> Plan:
-        """Copies and folds that stand still while failovers take back what is folded."""
+        """Copies and folds that pause while failovers undo folds."""
         return self._small(
             partitions=2,
             learners=2,
@@ -360,4 +360,4 @@ KINDS = {
     "overtaken": _Kind(0.09, Plan._overtaken),
     "unanswered": _Kind(0.05, Plan._unanswered),
 }
-"""What a seed's world is about, and how many of a hundred are: the rarer a race, the more."""
+"""Kinds of worlds and their share of a hundred seeds. Rarer races get more seeds."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.simulation.witness import WitnessedStore
 
 _METRICS = KeeperMetrics("simulated")
-"""Of all keepers of all worlds: nobody reads them."""
+"""Metrics of all keepers of all worlds. No test reads them."""
 
 
 class SparseTable(RowTable):
@@ -51,7 +51,7 @@ class SparseTable(RowTable):
 
 
 class Place(Surroundings, Protocol):
-    """What a process needs of the world."""
+    """The parts of the world that a process uses."""
 
     plan: Plan
     shape: Shape
@@ -78,7 +78,7 @@ class Process:
     def __init__(self, name: str, world: Place) -> None:
         self.name, self.world = name, world
         self.running = False
-        """Whether it is in the middle of a step: it stands still, and others go on."""
+        """Whether the process pauses in the middle of a step, while others go on."""
 
     @property
     def up(self) -> bool:

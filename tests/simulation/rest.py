@@ -1,4 +1,4 @@
-"""What must hold when the storm is over: everything is learned once, and all know the same."""
+"""Checks the invariants after the storm: each example counts once, and all replicas agree."""
 
 from __future__ import annotations
 

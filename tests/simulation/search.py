@@ -19,11 +19,11 @@ _SEEDS_A_TASK = 8
 
 
 class Outcome(NamedTuple):
-    """What became of one seed."""
+    """Result of one seed."""
 
     seed: int
     tally: Counter[str]
-    """How often what happened; empty if a promise was broken."""
+    """Counts of deeds and faults. Empty if an invariant was broken."""
     failure: str
     """Which promise was broken, and the plan; empty if none."""
 
@@ -42,7 +42,7 @@ def search(seeds: range, workers: int | None = None) -> Generator[Outcome, None,
     if workers < 2:
         yield from map(outcome, seeds)
         return
-    # not forked: whoever calls may have threads
+    # spawn, not fork: the caller may have threads
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, _begin_worker) as pool:
         yield from pool.imap(outcome, seeds, _SEEDS_A_TASK)

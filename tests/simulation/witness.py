@@ -1,17 +1,17 @@
-"""The store in memory with somebody who watches: what may be in it is known at every moment.
+"""A store in memory that checks its content against the expected content after every call.
 
-The witness keeps a ledger of each bucket, looks at every call that changes something, and raises
+The witness keeps a ledger of each bucket. It checks every call that changes something, and raises
 Broken at once when
 
-    a push does not hold exactly the examples of its ranges, or is applied although a mark does not
-    stand where it starts, or covers an impression whose score is not delivered
+    a push does not have exactly the examples of its ranges, or is applied although a mark is not at
+    the start of its range, or covers an impression whose score is not delivered
     a keeper changes anything without the lease, or after its end
-    a fold writes a row that is not what the row was at that version, removes one that existed, or
-    takes away entries that the log no longer has
-    a trim removes an entry that some row lacks
-    a deletion is decided on a row as it never was
+    a fold writes a row that differs from the row at that version, removes one that existed, or
+    removes entries that the log no longer has
+    a trim removes an entry that a row lacks
+    a deletion is decided on a row that never existed in that state
 
-A bucket that goes back takes its ledger along, as it was then.
+A bucket that a failover sets back gets the ledger of that time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Memory:
 
     @property
     def standing(self) -> Standing:
-        """How far it was."""
+        """Return the progress of the bucket."""
         return _standing(self.state)
 
 
@@ -61,7 +61,7 @@ def _standing(state: BucketState) -> Standing:
 
 
 class WitnessedStore(MemoryStore):
-    """A store in memory that raises Broken when somebody makes it break a promise."""
+    """A store in memory that raises Broken when a call breaks an invariant."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class WitnessedStore(MemoryStore):
         del self.ledgers[bucket]
 
     def restore(self, bucket: int, memory: Memory | None) -> None:
-        """What an operator does about a lost bucket: load a snapshot, or begin from nothing."""
+        """Restore a lost bucket as an operator would: from a snapshot, or empty."""
         rows = memory.ledger.rows if memory else {}
         version = memory.ledger.head if memory else 0
         self.load(bucket, version, memory.state.marks if memory else {}, [rows_of(rows)])

@@ -1,11 +1,10 @@
 """The world: a topic, a store, learners, keepers and servers, and what the seed does to them.
 
-First, in most worlds, some time without faults. Then the storm: one deed after another, as the dice
-say. A process that stands still in the middle
-of a call lets others do their deeds there, so that anything can happen between any two calls. Then
-the calm: faults stop, everybody works on, and must come to rest: everything learned, folded and
-trimmed. Requests that still linger arrive then, and must change nothing. What is checked at rest
-is in `rest`; what is checked all the time, in `witness` and `processes`.
+Most worlds start without faults. Then comes the storm: a sequence of random deeds. A process that
+pauses within a call lets others do their deeds there, so that anything can happen between any two
+calls. In the calm that follows, faults stop, and all processes work until everything is learned,
+folded and trimmed. Delayed requests arrive then and must change nothing. `rest` has the checks of
+that state, and `witness` and `processes` have the checks of every step.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _MOST_CALLS = 20_000
 _REST_ROUNDS = 100
 """More than any world needs to come to rest."""
 _ROUNDS_OUTLASTED = 2
-"""Most rounds of all others while a process stands still: enough to push, fold and trim."""
+"""Most rounds of all others while a process pauses: enough to push, fold and trim."""
 _CATCHING_UP = 3
 """Rounds in which almost everybody comes to where the logs end."""
 
@@ -47,7 +46,7 @@ class World:
     """One run of one plan."""
 
     def __init__(self, plan: Plan, journal: deque[str] | None = None) -> None:
-        """`journal` is told every deed and fault, for a person to read."""
+        """`journal` gets every deed and fault as text."""
         self.plan, self.weather = plan, plan.weather
         self.dice = random.Random(plan.seed ^ 0x5EED)
         self.tally: Counter[str] = Journal(journal, self) if journal is not None else Counter()
@@ -94,7 +93,7 @@ class World:
         return self.dice.randbytes(8)
 
     def pause(self) -> None:
-        """The process that calls may die here, or stand still while others go on."""
+        """The calling process may die here, or pause while others go on."""
         self._calls += 1
         if self._calls > _MOST_CALLS:
             raise Broken("a process calls without end")
@@ -105,7 +104,7 @@ class World:
             self.stand_still()
 
     def stand_still(self) -> None:
-        """The process that calls stands still here, while others go on."""
+        """The calling process pauses here, while others go on."""
         if self._depth == self.plan.deepest or self._done >= self.plan.deeds:
             return
         self._depth += 1
@@ -114,7 +113,7 @@ class World:
         self.tally["stalls"] += 1
         self.tally["stalls longer than a lease"] += stall_ms > lease_ms
         if self.plan.reverts and self.dice.random() < self.plan.failing_over:
-            self._go_back()  # which is why nobody answers
+            self._go_back()  # hence no answer
         deeds = self.dice.randint(1, max(1, self.plan.stall_deeds >> 2 * (self._depth - 1)))
         for _ in range(deeds):
             self.clock_ms += stall_ms // deeds
@@ -122,7 +121,7 @@ class World:
         self._depth -= 1
 
     def outlast(self) -> None:
-        """The process that calls stands still here, so long that everybody else gets on."""
+        """The calling process pauses here until all others have made progress."""
         if self._depth == self.plan.deepest or self._done >= self.plan.deeds:
             return
         self._depth += 1
@@ -273,7 +272,7 @@ class World:
     # ---------------------------------------------------------------- the calm
 
     def calm(self) -> None:
-        """No more faults: everybody works until nothing is left to do. Nobody waits for ever."""
+        """Run all processes without faults until no work is left. No process may wait forever."""
         self.weather = CALM
         self._restore()
         if self.plan.last_failover:

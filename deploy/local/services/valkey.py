@@ -11,7 +11,7 @@ A killed node can be restarted on the same port and directory. Two settings keep
 working while it is down. `cluster-require-full-coverage no` lets the served slots work while others
 are not served. A node timeout of one hour keeps a node from seeing its peers as failed: a node that
 counts a majority of the primaries as failed stops answering, and one of two is enough for that.
-Nothing is lost, because failure detection only promotes replicas, and there are none. For a cluster
+Nothing is lost, because failure detection only promotes replicas. For a cluster
 with replicas see FAILING_OVER.
 
 Only `pserver` uses a client library; the few commands of this file go through `call`.
