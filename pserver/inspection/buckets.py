@@ -1,12 +1,12 @@
-"""What each bucket of a model holds, without copying a row: for people who look after the store.
+"""The content of each bucket of a model, in figures and without copying a row.
 
-Costs a count a sub-hash and the newest entry of each log. What a node does not answer, or does not
-tell this user, is missing from the figures of its buckets and from nothing else.
+A survey costs a count for each sub-hash and the newest entry of each log. If a node does not
+answer, or does not permit a command to this user, only the figures of its buckets are missing.
 
-How many rows lie in the logs alone, as no keeper has folded them yet: read while logs are small.
-
-A model that begins has all its rows there for a minute, and one without keepers for good; a count
-of the folded ones alone would say that it had none. Deletions in a log count when they are folded.
+`count_in_logs` counts rows that only the logs have, because no keeper has folded them yet. It reads
+logs while they are small. A new model has all its rows there for a minute, and one without keepers
+for good; a count of folded rows alone would report an empty model. Deletions in a log count once
+they are folded.
 """
 
 from __future__ import annotations
@@ -29,54 +29,55 @@ if TYPE_CHECKING:
     from headrace.pserver.redis_backend import RedisStore
 
 _MEASURED = 16
-"""Sub-hashes of a bucket whose memory is asked for. Ids are hashes, so that all are alike."""
+"""Sub-hashes of a bucket whose memory is measured. Ids are hashes, so all sub-hashes are alike."""
 _CALLS_AT_ONCE = 2_048
 """Some 5 ms of a server's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketSurvey:
-    """One bucket. The figures of one that is not `there` are zero."""
+    """The figures of one bucket; zeros unless it is `there`."""
 
     bucket: int
     node: str
     trouble: str | None = None
-    """Why its node did not answer."""
+    """The error of its node, if that did not answer."""
     missing: bool = False
-    """Its node answers, but has no such bucket."""
+    """Whether its node answers, but has no such bucket."""
     loading: bool = False
-    """Missing, and being filled by a restore, or left half filled by one."""
+    """Whether it is missing, and a restore fills it now or was interrupted."""
     version: int = 0
     trimmed: int = 0
     log_bytes: int = 0
     keeper: str = ""
-    """Who holds or last held the lease; empty: it was given back."""
+    """The keeper that holds or last held the lease; empty once it was released."""
     lease_left_ms: int | None = None
-    """By the clock of its node; below zero: it ended so long ago; None: there never was one."""
+    """By the clock of its node; negative: time since it ended; None: there never was a lease."""
     rows: int = 0
-    """Folded so far."""
+    """Folded rows."""
     rows_in_log: int | None = None
-    """That only the log has yet; None: not counted, see `count_in_logs`."""
+    """Rows that only the log has; None: not counted, see `count_in_logs`."""
     rows_of_fullest: int = 0
-    """Rows of the sub-hash that has the most."""
+    """Rows of the largest sub-hash."""
     rows_bytes: int | None = None
-    """Memory of all rows, from that of a sample of sub-hashes; None: this user may not ask."""
+    """Memory of all rows, estimated from a sample of sub-hashes; None: not permitted to this user.
+    """
     log_memory_bytes: int | None = None
     """Memory of the log: more than `log_bytes`."""
     marks: Mapping[str, int] = field(default_factory=dict)
     append_ms: int = 0
-    """Kafka's append time of the newest event learned from; 0: not known, the log is empty."""
+    """Kafka's append time of the newest event learned from; 0: unknown, the log is empty."""
 
     @property
     def there(self) -> bool:
-        """Whether there was a bucket to look at."""
+        """Whether the bucket exists and its node answered."""
         return not (self.missing or self.trouble)
 
 
 def survey_buckets(
     store: RedisStore, buckets: Sequence[int], sub_hashes: int
 ) -> list[BucketSurvey]:
-    """Look at these buckets, some at a time. Raises nothing for a node or bucket that is away."""
+    """Survey these buckets, some at a time. Nodes and buckets that are away raise nothing."""
     found: list[BucketSurvey] = []
     a_round = max(1, _CALLS_AT_ONCE // sub_hashes)
     for start in range(0, len(buckets), a_round):
@@ -108,7 +109,7 @@ def _survey_round(store: RedisStore, buckets: Sequence[int], sub_hashes: int) ->
 
 
 def _run(store: RedisStore, calls: Sequence[Call]) -> list[Any]:
-    """Send calls some at a time; return the replies."""
+    """Send the calls, some at a time; return the replies."""
     found: list[Any] = []
     for start in range(0, len(calls), _CALLS_AT_ONCE):
         found += store.nodes.run(calls[start : start + _CALLS_AT_ONCE])
@@ -116,13 +117,13 @@ def _run(store: RedisStore, calls: Sequence[Call]) -> list[Any]:
 
 
 def _sample(lengths: Sequence[Any]) -> list[int]:
-    """Return which sub-hashes to measure: some of those that have rows, evenly."""
+    """Return the sub-hashes to measure, spread evenly over those that have rows."""
     full = [n for n, each in enumerate(lengths) if not isinstance(each, StoreError) and int(each)]
     return full[:: -(-len(full) // _MEASURED)] if full else []
 
 
 def _headed(found: BucketSurvey, head: Any, clock: Any) -> BucketSurvey:
-    """Add what the marks say."""
+    """Add the fields of marks."""
     for reply in (head, clock):
         if isinstance(reply, StoreError):
             return replace(found, trouble=str(reply))
@@ -150,7 +151,7 @@ def _sized(
     memory: Sequence[Any],
     log: Any,
 ) -> BucketSurvey:
-    """Add counts and memory: of all sub-hashes, of a sample of them, of what that takes."""
+    """Add counts and memory: sizes of all sub-hashes, and the memory of a sample of them."""
     for reply in (*lengths, *memory, log):
         if isinstance(reply, Unreachable):
             return replace(found, trouble=str(reply))
@@ -158,7 +159,7 @@ def _sized(
     found = replace(found, rows=rows, rows_of_fullest=max(map(int, lengths)))
     if any(isinstance(reply, AccessRefused) for reply in (*memory, log)):
         return found
-    sampled_bytes = sum(size or 0 for size in memory)  # None for one that is gone by now
+    sampled_bytes = sum(size or 0 for size in memory)  # None: removed meanwhile
     return replace(
         found,
         rows_bytes=round(sampled_bytes * rows / sampled) if sampled else 0,
@@ -167,7 +168,7 @@ def _sized(
 
 
 def _dated(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurvey]:
-    """Add from when the newest event in the logs is."""
+    """Add the append time of the newest event in the logs."""
     calls = []
     for each in found:
         log, entry = store.key(each.bucket, "log"), f"{each.version}-0"
@@ -186,21 +187,21 @@ def _dated(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurve
 
 
 MOST_BYTES = 64 << 20
-"""Of all logs together: a second's reading. Where there is more, it is left."""
+"""Most bytes of all logs together to read: a second's work. Larger logs are not counted."""
 
 
 _ENTRIES_A_POLL = 64
 
 
 def count_in_logs(store: RedisStore, found: Sequence[BucketSurvey]) -> list[BucketSurvey]:
-    """Fill in `rows_in_log`, where the logs are small enough. Needs the model's shape."""
+    """Fill in `rows_in_log` if the logs are small enough. Needs the model's shape."""
     there = [each for each in found if each.there]
     if sum(each.log_bytes for each in there) > MOST_BYTES:
         return list(found)
     try:
         ids = _ids_in_logs(store, there)
         folded = store.find(ids)
-    except StoreError:  # a bucket or a server went meanwhile
+    except StoreError:  # a bucket or a server was lost meanwhile
         return list(found)
     counts = {
         bucket: wanted.shape[0] - rows.rows.ids.shape[0]

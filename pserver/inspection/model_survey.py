@@ -1,7 +1,7 @@
-"""What a store is found to be like: every server, every bucket, without copying a row.
+"""A survey of a store: every server and every bucket, without copying a row.
 
-For people who look after it (`headrace pserver inspect`, `doctor`, `drop`). Everything that can be
-away, a server, a bucket, the model itself, is away in the answer instead of ending it.
+For operators (`headrace pserver inspect`, `doctor`, `drop`). If a server, a bucket or the model
+itself is missing, the survey says so, and does not fail.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _SCANNED_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """A model and the servers that it lies on."""
+    """A model and its servers."""
 
     model: str
     at_ms: float
-    """By our clock."""
+    """By the clock of this process."""
     nodes: Sequence[NodeSurvey]
     buckets: Sequence[BucketSurvey]
     shape: Shape | None
-    """None: see `trouble`."""
+    """None if it could not be read; see `trouble`."""
     trouble: StoreError | None = None
-    """Why the shape could not be read. The buckets are then those that keys were found of."""
+    """The error of reading the shape. The buckets are then those of which keys were found."""
 
 
 def survey(
     store: RedisStore, model: str, now_ms: Callable[[], float] = lambda: time.time() * 1000
 ) -> Survey:
-    """Look at everything once. Raises Unreachable if no server answers at all."""
+    """Survey all servers and buckets once. Raises Unreachable if no server answers."""
     nodes = survey_nodes(store.nodes, now_ms)
     at_ms = now_ms()
     try:
@@ -57,7 +57,7 @@ def survey(
 
 
 def drop_leftovers(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> None:
-    """Remove what keys there are of a model's buckets, for a model whose shape is lost or gone.
+    """Remove the remaining keys of a model's buckets, for a model whose shape is lost.
 
     Raises Unreachable.
     """
@@ -70,9 +70,9 @@ def drop_leftovers(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]
 
 
 def _guess(nodes: ClusterClient, model: str, found: Sequence[NodeSurvey]) -> tuple[int, int]:
-    """Return how many buckets and sub-hashes a model seems to have, from the keys that are there.
+    """Return the probable numbers of buckets and sub-hashes of a model, from its keys.
 
-    Both are powers of two and filled evenly, so that a part of the keys tells unless it is tiny.
+    Both are powers of two and filled evenly, so a part of the keys suffices unless it is tiny.
     """
     buckets, subs = -1, -1
     key_of = re.compile(rb"\{[^:{}]+:(?P<bucket>\d+)\}:(?:marks|log|rows:(?P<sub>\d+))")
@@ -92,7 +92,7 @@ def _scan(nodes: ClusterClient, node: NodeSurvey, pattern: str) -> Iterator[byte
             cursor, keys = nodes.ask(
                 place, "SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE
             )
-        except StoreError:  # died meanwhile, or does not let us: then it tells nothing
+        except StoreError:  # died meanwhile, or does not permit it
             return
         yield from keys
         if cursor == b"0":

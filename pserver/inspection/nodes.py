@@ -1,7 +1,7 @@
-"""What each server behind a store says of itself: settings, state, place in the cluster.
+"""The state of each server behind a store: settings, figures, place in the cluster.
 
-Nothing here judges: `deploy.operations` does. A server that does not answer, or does not tell this
-user something, is part of the answer.
+Nothing here judges: `deploy.operations` does. A server that does not answer, or does not permit a
+command to this user, is part of the result.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ SETTINGS = (
     *("hash-max-listpack-value", "hash-max-listpack-entries"),
     *("cluster-require-full-coverage", "cluster-node-timeout"),
 )
-"""That matter to headrace, by the names that redis.conf has for them."""
+"""Settings that matter to headrace, by their names in redis.conf."""
 
 
 class ClusterMember(NamedTuple):
-    """One server as the others know it: a line of CLUSTER NODES."""
+    """One server as the other nodes see it: a line of CLUSTER NODES."""
 
     place: Place
     identity: str = ""
     flags: frozenset[str] = frozenset({"master"})
-    """As the cluster says them: master, slave, fail? (suspected), fail, handshake, noaddr."""
+    """In the cluster's terms: master, slave, fail? (suspected), fail, handshake, noaddr."""
     primary: str = ""
-    """`host:port` of the one that it is a replica of; empty for a primary."""
+    """`host:port` of its primary; empty for a primary."""
     slots: int = 0
     moving: int = 0
-    """Slots that are on their way to it or from it."""
+    """Slots that are migrating to it or from it."""
 
     @property
     def name(self) -> str:
-        """host:port, as errors name it."""
+        """host:port, as in errors."""
         return f"{self.place[0]}:{self.place[1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSurvey:
-    """One server, as the others know it and as it says of itself."""
+    """One server, as the other nodes see it and by its own figures."""
 
     member: ClusterMember
     trouble: str | None = None
-    """Why it did not answer; the rest is then empty."""
+    """Its error, if it did not answer; the rest is then empty."""
     info: Mapping[str, str] = field(default_factory=dict)
     """INFO, and CLUSTER INFO in a cluster."""
     settings: Mapping[str, str] | None = None
-    """Those of SETTINGS that it knows; None: this user may not see them."""
+    """Those of SETTINGS that it has; None: not permitted to this user."""
     functions: int | None = None
-    """Version of the functions; 0: none are there; None: this user may not see it."""
+    """Version of the functions; 0: missing; None: not permitted to this user."""
     ahead_ms: float = 0.0
-    """How far its clock is ahead of ours, give or take `unsure_ms`."""
+    """Its clock minus ours, with an error of at most `unsure_ms`."""
     unsure_ms: float = 0.0
 
     @property
@@ -69,12 +69,12 @@ class NodeSurvey:
 
     @property
     def answers(self) -> bool:
-        """Whether it did."""
+        """Whether it answered."""
         return self.trouble is None
 
     @property
     def replica(self) -> bool:
-        """Whether it copies another one."""
+        """Whether it is a replica."""
         return bool(self.member.primary)
 
     @property
@@ -84,12 +84,12 @@ class NodeSurvey:
 
 
 def survey_nodes(nodes: ClusterClient, now_ms: Callable[[], float]) -> list[NodeSurvey]:
-    """Ask every server, replicas too. Raises Unreachable if none of those known answers."""
+    """Survey every server, replicas included. Raises Unreachable if no known server answers."""
     return [_survey(nodes, member, now_ms) for member in _members(nodes)]
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """Return what INFO or CLUSTER INFO says, by name."""
+    """Return the fields of INFO or CLUSTER INFO by name."""
     pairs = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
     return {name: value.strip() for name, colon, value in pairs if colon}
 
@@ -97,8 +97,8 @@ def parse_info(text: str) -> dict[str, str]:
 def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[ClusterMember]:
     """Return the lines of CLUSTER NODES, primaries first.
 
-    `places` says by identity where clients are to go, as CLUSTER SLOTS does; what it lacks is where
-    the other nodes find it. A node that does not know its own host is at that of `asked`.
+    `places`: by identity, the addresses for clients, as in CLUSTER SLOTS; the default is the
+    address that the other nodes use. A node without a host of its own has that of `asked`.
     """
     lines = [line.split() for line in text.splitlines() if line]
     found: dict[str, Place] = {}
@@ -182,7 +182,7 @@ def _settings(nodes: ClusterClient, place: Place) -> dict[str, str] | None:
         flat = [word.decode() for word in nodes.ask(place, "CONFIG", "GET", *SETTINGS)]
     except Unreachable:
         raise
-    except StoreError:  # not allowed; or, as in some services, not known
+    except StoreError:  # not permitted; or unknown, as in some managed services
         return None
     return dict(zip(flat[::2], flat[1::2], strict=True))
 

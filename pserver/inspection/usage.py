@@ -1,8 +1,8 @@
-"""Whether anybody uses a model: asked before it is removed.
+"""Signs that processes use a model, looked for before it is removed.
 
-Processes do not register anywhere, but they leave traces: a keeper its lease, a learner new
-versions, and everybody who follows a log reads its bucket's marks many times a second, which the
-server remembers as the time since the key was last touched.
+Processes do not register anywhere, but they leave traces. A keeper has a lease, and a learner makes
+new versions. Every follower of a log reads its bucket's marks many times a second, which the server
+records as the idle time of the key.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from headrace.pserver.redis_backend import RedisStore
 
 WATCH_S = 3.0
-"""Servers count idle time in whole seconds; who follows a log asks several times in each."""
+"""Servers count idle time in whole seconds; followers of a log read several times in each."""
 _TOUCHED_S = 1
 
 
 def signs_of_use(store: RedisStore, seen: Survey, wait: Callable[[float], object]) -> list[str]:
-    """Return what shows that somebody uses the model, after having watched it for a while.
+    """Return the signs that processes use the model, after watching it for a while.
 
-    `seen` was just now; `wait` waits so many seconds. A bucket that is away shows nothing.
+    `seen`: a survey made just now. `wait` waits for that many seconds. A missing bucket has no
+    signs.
     """
     signs = [
         f"bucket {each.bucket}: keeper {each.keeper} holds the lease, "

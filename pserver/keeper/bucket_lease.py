@@ -1,4 +1,4 @@
-"""What a keeper remembers of a bucket it holds, and when entries of its log are to go."""
+"""The state of a bucket that a keeper holds, and when its log is folded and trimmed."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ class FoldPolicy:
     """When to fold and trim, and how buckets are shared."""
 
     keep_ms: int = 60_000
-    """How long an entry stays for followers: a server that was away for less need not copy."""
+    """Age up to which entries stay for followers: a server that was away for less need not copy."""
     keep_bytes: int = 8 << 20
-    """Of a bucket's log, if that is less: what the store's memory can spare, over the buckets.
-    Well below the size at which learners begin to wait."""
+    """Most bytes of a bucket's log, even if its entries are younger: the memory that the store can
+    spare, divided by the buckets. Well below the size at which learners begin to wait."""
     trim_bytes: int = 256 << 10
-    """Of a bucket's log, folded and trimmed at a time, but for a larger entry: a long log becomes
-    shorter step by step, and who waits for room need not wait for all of it."""
+    """Bytes of a bucket's log that are folded and trimmed at a time, except for a larger entry. A
+    long log becomes shorter step by step, so learners that wait for room can continue early."""
     rows_a_fold: int = 1000
-    """Rows written in one call, some 5 ms of the server's time: others wait no longer than that."""
+    """Rows written in one call: some 5 ms of the server's time, which other calls wait for."""
     lease_ms: int = 10_000
-    """How long a bucket stays untended after its keeper died. Renewed at a third of it."""
+    """Time that a bucket stays untended after its keeper died. Renewed at a third of it."""
     expiry: Expiry = field(default_factory=Expiry)
-    """Which rows are deleted."""
+    """The rows to delete."""
 
 
 class PendingEntry(NamedTuple):
-    """What a keeper remembers of an entry that is still in the log."""
+    """An entry that is still in the log, as far as a keeper needs it."""
 
     version: int
     size_bytes: int
     received_ms: int
-    """By the keeper's clock: the log keeps an entry for followers that are live now."""
+    """By the keeper's clock, because the log keeps entries for followers that are live now."""
     places: Places
-    """Rows that it was the first to touch since they were written."""
+    """Rows that this entry was the first to change since they were written."""
 
 
 def entries_to_fold(
     entries: Sequence[PendingEntry], size_bytes: int, now_ms: int, keeping: FoldPolicy
 ) -> int:
-    """Return how many of the oldest entries, of that size in all, are to be folded and trimmed now.
+    """Return how many of the oldest entries are to be folded and trimmed now.
 
-    None until the oldest is too old or all are too large; then so many that an eighth of the time
-    or of the bytes becomes free, since one fold of many entries' rows is cheaper than many folds.
-    Never the last one, which says how far the bucket's sources were read. And not more than
-    `trim_bytes` at once, by which no row is written more often: an entry is followed by the rows
-    that it was the first to touch.
+    0 until the oldest entry is too old, or all entries are too large. Then as many as free an
+    eighth of the time or of the bytes, because one fold of many entries is cheaper than many folds.
+    The last entry always stays, because it says how far the bucket's sources were read. At most
+    `trim_bytes` are trimmed at once. That writes no row more often: each entry comes with the rows
+    that it was the first to change. `size_bytes`: of all entries.
     """
     if not entries:
         return 0
@@ -82,23 +82,24 @@ class BucketLease:
     """One holding of one bucket."""
 
     token: str
-    """Names this holding: a late call of an earlier one is not taken for one of this."""
+    """Names this holding, so a late call of an earlier one is not taken for one of this."""
     renewed_ms: int
     folds: int = 0
     stocked: bool = False
-    """Whether `entries` is the whole log up to the replica's position."""
+    """Whether `entries` is the complete log up to the replica's position."""
     trimmed: int = 0
-    """The version before the first of `entries`: their rows are all that this holding writes."""
+    """The version before the first of `entries`. This holding writes only rows that they changed.
+    """
     entries: deque[PendingEntry] = field(default_factory=deque)
     size_bytes: int = 0
-    """Of all entries."""
+    """Bytes of all entries."""
     count: int = 0
-    """How many of the oldest entries are being folded, to be trimmed then; 0: none."""
+    """Number of oldest entries that are being folded, and trimmed then; 0 between folds."""
     unwritten: Places = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The rows of those that are still to be written, by id: neighbours lie in one sub-hash."""
+    """Rows of those entries that are still to be written, by id: neighbours are in one sub-hash."""
 
     def moved(self, moved: Places) -> None:
-        """Rows of the table went from place i to moved[i]."""
+        """Follow a compaction of the table, which moved row i to moved[i]."""
         self.unwritten = moved[self.unwritten]
         for index, entry in enumerate(self.entries):
             self.entries[index] = entry._replace(places=moved[entry.places])

@@ -1,10 +1,10 @@
-"""Which rows have to go: those not seen for too long, and the oldest above a cap.
+"""Expiry: deletes the rows that were not seen for too long, and the oldest rows above a cap.
 
-Time is event time, as the rows tell it: the newest `last_seen` of a bucket is its present. So a
-stream that stands still expires nothing, and a replay of history expires what the stream did then.
-FoldedRows that were never seen, as those of dense layers, have no age: they stay, and do not count.
+Time is event time, taken from the rows: the newest `last_seen` of a bucket is its present. An idle
+stream therefore expires nothing, and a replay of history expires the same rows as the stream did.
+Rows that were never seen, such as those of dense layers, have no age: they stay, and do not count.
 
-Above the cap a sixteenth of it goes at once, so that it is not reached again by the next row.
+Above the cap, a sixteenth of it is deleted at once, so the next row does not exceed it again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Shape
 
 ROWS_AN_ENTRY = 1 << 16
-"""Deleted of one bucket at a time: less than a MB in the log."""
+"""Rows of one bucket deleted at a time: less than a MB in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """How far a model may grow. Declared in its spec; nothing is deleted by default."""
+    """Limits to the growth of a model. Declared in its spec; nothing is deleted by default."""
 
     after_s: int = 0
     """Age in seconds at which a row is deleted; 0: never."""
     most_rows: int = 0
-    """Of the whole model, shared evenly by its buckets; 0: any number."""
+    """Rows of the model, shared evenly by its buckets; 0: unlimited."""
     interval_ms: int = 10_000
-    """Between two looks at all rows, each some 50 ms a million of them."""
+    """Between two scans of all rows, which take some 50 ms a million rows."""
 
     def __bool__(self) -> bool:
         return self.after_s > 0 or self.most_rows > 0
@@ -44,10 +44,10 @@ class Expiry:
 def expired(
     last_seen: npt.NDArray[np.uint32], after_s: int, most_rows: int
 ) -> npt.NDArray[np.int64]:
-    """Return the indexes of rows of one bucket that are to be deleted, ascending.
+    """Return the indexes of the rows of one bucket to delete, ascending.
 
     last_seen: (n,) event time in seconds; 0 for rows that were never seen. most_rows: of this
-    bucket; both limits as in Expiry, 0 for none.
+    bucket. Both limits are as in Expiry; 0 means no limit.
     """
     seen = np.flatnonzero(last_seen)
     if not seen.shape[0]:
@@ -67,7 +67,7 @@ def expired(
 def expired_rows(
     rows: FoldedRows, shape: Shape, expiry: Expiry
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield bucket and indexes into `rows`, ascending by id, of what is to be deleted there."""
+    """Yield bucket and indexes into `rows`, ascending by id, of the rows to delete there."""
     buckets = shape.bucket_of(rows.ids).astype(np.uint16)
     order = np.argsort(buckets, kind="stable")
     starts = np.searchsorted(buckets[order], np.arange(shape.buckets + 1))

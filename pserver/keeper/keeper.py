@@ -1,21 +1,21 @@
-"""Keepers: fold the logs into rows, and trim what is folded.
+"""A keeper: folds the logs of buckets into rows, and trims the folded entries.
 
-The log is where learners write, since appending is cheap; rows are where it ends, since a log grows
-for ever. A keeper follows the logs of the buckets it holds with a replica, and remembers for each
-entry which rows it was the first to touch since they were last written. Before an entry is trimmed,
-just those rows are written, as they are *now*: a hot row that every entry touches is written once
-in the time that the log is kept, not once an entry.
+Learners write to the log, because appending is cheap. A log would grow for ever, so its entries end
+in rows. A keeper follows the logs of the buckets it holds with a replica. For each entry it
+remembers the rows that the entry was the first to change since they were last written. Before the
+entry is trimmed, exactly those rows are written, with their *present* values. A hot row that every
+entry changes is therefore written once in the time that the log is kept, not once an entry.
 
-Any number of keepers share the buckets by leases, and can be killed at any time. A keeper knows
-nothing that rows and log do not say: whoever takes a bucket reads its log anew, and counts all rows
-in it as not yet written. The store refuses a fold or trim that comes too late, twice, or from a
-history that is no more (see pserver.store); the keeper then lets the bucket go and starts afresh.
+Any number of keepers share the buckets by leases, and can be killed at any time. A keeper has no
+state beyond rows and log. A keeper that takes a bucket reads its log, and counts all rows in it as
+unwritten. The store refuses a fold or trim that is late, repeated, or of a history that no longer
+exists (see pserver.store). The keeper then releases the bucket and starts afresh.
 
-Rows that were not seen for too long, or that are too many (pserver.keeper.expiry), are deleted by
-an entry of the log like any change, so that whoever follows it deletes them too; a row that
-somebody saw meanwhile stays. Folding then removes them from the store.
+Rows that were not seen for too long, or are too many (pserver.keeper.expiry), are deleted by an
+entry of the log, like any change. Followers therefore delete them, too, and a row that was seen
+meanwhile stays. Folding then removes the rows from the store.
 
-`Keeper.step` does everything once. The clock and the dice are handed in.
+`Keeper.step` runs every step once. Clock and random numbers are passed in.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ log = logging.getLogger(__name__)
 
 _ENTRIES_A_POLL = 64
 _FOLDS_A_ROUND = 16
-"""Sent at a time: each node has work while another answers, and none is busy for long."""
+"""Folds sent at a time: every node has work, and none is busy for long."""
 
 
 class Keeper:
-    """Tends the buckets it can get the leases of. Not safe for use from several threads."""
+    """Tends the buckets whose leases it can get. Not safe for use from several threads."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class Keeper:
         draw_nonce: Callable[[], bytes],
         metrics: KeeperMetrics | None = None,
     ) -> None:
-        """`name` need not be unique: every holding of a bucket adds a nonce of its own."""
+        """`name` need not be unique: a nonce is added for every holding of a bucket."""
         self._store, self._shape, self._name = store, shape, name
         self._keeping, self._now_ms, self._draw_nonce = keeping, now_ms, draw_nonce
         self._metrics = metrics or KeeperMetrics(shape.model)
         self.replica = Replica(store, shape, buckets=())
-        self._tenures: dict[int, BucketLease] = {}
-        self._untended = deque(range(shape.buckets))  # in the order in which to claim them
+        self._leases: dict[int, BucketLease] = {}
+        self._untended = deque(range(shape.buckets))  # in the order of claims
         # keepers that start together begin at different buckets
         self._untended.rotate(int.from_bytes(draw_nonce()[:4], "little"))
         self._token = self._draw_token()
@@ -87,29 +87,29 @@ class Keeper:
 
     @property
     def held(self) -> list[int]:
-        """The buckets whose lease this keeper has, as far as it knows; ascending."""
-        return sorted(self._tenures)
+        """The buckets that this keeper holds, unless a lease was lost since; ascending."""
+        return sorted(self._leases)
 
     def step(self) -> bool:
-        """Do everything once; return whether there was anything to read, fold or trim.
+        """Run every step once; return whether there was anything to read, fold or trim.
 
-        1. lease   renew what is held, claim what nobody holds
-        2. follow  the logs of what is held; remember which rows their entries touch first
-        3. stock   read the whole log of a bucket that was taken over, or copied anew
-        4. fold    write the rows of entries that are entries_to_fold, until others have waited long
-        enough 5. trim    remove the entries whose rows are written 6. expire  have rows deleted
-        that are too old or too many
+        1. lease: renew held leases, and claim free ones
+        2. follow: read the logs of held buckets, and remember which rows their entries change first
+        3. stock: read the complete log of a bucket that was taken over, or copied again
+        4. fold: write the rows of the entries to fold, until other steps have waited long enough
+        5. trim: remove the entries whose rows are written
+        6. expire: delete the rows that are too old or too many
 
-        Raises MissingBucket and what else the store raises beyond Unreachable and LostLease.
+        Raises MissingBucket, and every StoreError but Unreachable and LostLease.
         """
         self._renew()
         self._claim()
         busy = self._follow()
-        for bucket, tenure in self._tenures.items():
-            if self.replica.copied(bucket) and (tenure.stocked or self._stock(bucket, tenure)):
-                self._begin(tenure)
+        for bucket, lease in self._leases.items():
+            if self.replica.copied(bucket) and (lease.stocked or self._stock(bucket, lease)):
+                self._begin(lease)
         until_ms = self._now_ms() + self._keeping.lease_ms // 8
-        while any(tenure.count for tenure in self._tenures.values()):
+        while any(lease.count for lease in self._leases.values()):
             busy = True
             self._fold()
             self._trim()
@@ -117,36 +117,36 @@ class Keeper:
                 break
         self._expire()
         self._compact()
-        size_bytes = sum(tenure.size_bytes for tenure in self._tenures.values())
-        self._metrics.hold(len(self._tenures), size_bytes)
+        size_bytes = sum(lease.size_bytes for lease in self._leases.values())
+        self._metrics.hold(len(self._leases), size_bytes)
         return busy
 
     def release(self) -> None:
-        """Give all leases back, so that others need not wait for their ends."""
-        for bucket in list(self._tenures):
-            self._let_go(bucket)
+        """Release all leases, so that other keepers need not wait for their ends."""
+        for bucket in list(self._leases):
+            self._release(bucket)
 
     def _renew(self) -> None:
         now = self._now_ms()
-        for bucket, tenure in list(self._tenures.items()):
-            if now - tenure.renewed_ms < self._keeping.lease_ms // 3:
+        for bucket, lease in list(self._leases.items()):
+            if now - lease.renewed_ms < self._keeping.lease_ms // 3:
                 continue
             try:
-                kept = self._store.claim(bucket, tenure.token, self._keeping.lease_ms)
+                kept = self._store.claim(bucket, lease.token, self._keeping.lease_ms)
             except Unreachable:
-                continue  # what it forbids, the store will refuse
+                continue  # the store refuses the calls of a lost lease
             if kept:
-                tenure.renewed_ms = now
+                lease.renewed_ms = now
             else:
-                log.warning("bucket %d has another keeper now", bucket)
+                log.warning("bucket %d: another keeper holds the lease now", bucket)
                 self._metrics.lost_leases.inc()
-                self._let_go(bucket)
+                self._release(bucket)
 
     def _claim(self) -> None:
         now = self._now_ms()
         if now < self._claim_at_ms or not self._untended:
             return
-        # not all at once, so that keepers that start together get some each
+        # a part at a time, so that keepers that start together share the buckets
         for _ in range(min(len(self._untended), max(1, self._shape.buckets // 8))):
             bucket = self._untended.popleft()
             try:
@@ -154,11 +154,11 @@ class Keeper:
             except Unreachable:
                 taken = False
             if taken:
-                self._tenures[bucket] = BucketLease(self._token, now)
+                self._leases[bucket] = BucketLease(self._token, now)
             else:
                 self._untended.append(bucket)
         self._token = self._draw_token()
-        self.replica.follow(self._tenures)
+        self.replica.follow(self._leases)
         self._claim_at_ms = now + self._keeping.lease_ms // 100
 
     def _draw_token(self) -> str:
@@ -168,10 +168,10 @@ class Keeper:
         changes = self.replica.poll(_ENTRIES_A_POLL)
         for change in changes:
             match change:
-                case Folded(bucket=bucket) if self._tenures[bucket].stocked:
+                case Folded(bucket=bucket) if self._leases[bucket].stocked:
                     ids, size_bytes = change.gains.ids, change.size_bytes
                     self._remember(bucket, change.version, ids, size_bytes)
-                case Deleted(bucket=bucket) if self._tenures[bucket].stocked:
+                case Deleted(bucket=bucket) if self._leases[bucket].stocked:
                     self._remember(bucket, change.version, change.ids, change.size_bytes)
                 case Copied(bucket=bucket):
                     self._forget(bucket)
@@ -181,87 +181,87 @@ class Keeper:
         self, bucket: int, version: int, ids: npt.NDArray[np.uint64], size_bytes: int
     ) -> None:
         places = self.replica.table.find(ids)
-        places = places[places >= 0]  # a row to be deleted may never have been here
+        places = places[places >= 0]  # the replica may never have had a deleted row
         more = self.replica.table.room - self._since.shape[0]
         if more:
             self._since = np.concatenate([self._since, np.zeros(more, np.bool_)])
         first = places[~self._since[places]]
         self._since[first] = True
         held = PendingEntry(version, size_bytes, self._now_ms(), first)
-        tenure = self._tenures[bucket]
-        tenure.entries.append(held)
-        tenure.size_bytes += size_bytes
+        lease = self._leases[bucket]
+        lease.entries.append(held)
+        lease.size_bytes += size_bytes
 
     def _forget(self, bucket: int) -> None:
-        tenure = self._tenures[bucket]
-        for entry in tenure.entries:
+        lease = self._leases[bucket]
+        for entry in lease.entries:
             self._since[entry.places] = False
-        tenure.entries.clear()
-        self._since[tenure.unwritten] = False
-        tenure.unwritten = tenure.unwritten[:0]
-        tenure.size_bytes, tenure.count, tenure.stocked = 0, 0, False
+        lease.entries.clear()
+        self._since[lease.unwritten] = False
+        lease.unwritten = lease.unwritten[:0]
+        lease.size_bytes, lease.count, lease.stocked = 0, 0, False
 
-    def _let_go(self, bucket: int) -> None:
+    def _release(self, bucket: int) -> None:
         self._forget(bucket)
-        tenure = self._tenures.pop(bucket)
+        lease = self._leases.pop(bucket)
         self._untended.append(bucket)
-        self.replica.follow(self._tenures)
+        self.replica.follow(self._leases)
         try:
-            self._store.release(bucket, tenure.token)
+            self._store.release(bucket, lease.token)
         except Unreachable:
-            log.info("the lease of bucket %d ends by itself", bucket)
+            log.info("bucket %d: not released, its lease ends by itself", bucket)
 
-    def _stock(self, bucket: int, tenure: BucketLease) -> bool:
-        """Remember the whole log up to the replica's position; return whether that was possible."""
+    def _stock(self, bucket: int, lease: BucketLease) -> bool:
+        """Remember the log up to the replica's position; return whether that was possible."""
         goal, last = self.replica.position(bucket).version, 0
-        while not tenure.stocked:
+        while not lease.stocked:
             [polled] = self._store.poll({bucket: last}, _ENTRIES_A_POLL)
             if isinstance(polled, Unreachable):
                 break
             begin = max(last, polled.trimmed)
             if not last:
-                tenure.trimmed = begin
+                lease.trimmed = begin
             elif begin > last:
-                break  # trimmed meanwhile, by a keeper that is on its way out
+                break  # trimmed meanwhile by the keeper before
             for entry in polled.entries:
                 if entry.version != begin + 1 or entry.version > goal:
                     break
                 begin = entry.version
                 ids = unpack_entry(entry.blob)[1].ids
                 self._remember(bucket, begin, ids, len(entry.blob))
-            tenure.stocked = begin == goal
+            lease.stocked = begin == goal
             if begin in (last, goal) or begin > goal:
                 break
             last = begin
-        if not tenure.stocked:
+        if not lease.stocked:
             self._forget(bucket)
-        return tenure.stocked
+        return lease.stocked
 
-    def _begin(self, tenure: BucketLease) -> None:
-        """Take the rows to be written out of the entries that are entries_to_fold."""
-        if tenure.count:
+    def _begin(self, lease: BucketLease) -> None:
+        """Begin to fold the oldest entries that are due."""
+        if lease.count:
             return
-        tenure.count = entries_to_fold(
-            tenure.entries, tenure.size_bytes, self._now_ms(), self._keeping
+        lease.count = entries_to_fold(
+            lease.entries, lease.size_bytes, self._now_ms(), self._keeping
         )
-        places = [tenure.unwritten]
-        for index in range(tenure.count):
-            entry = tenure.entries[index]
+        places = [lease.unwritten]
+        for index in range(lease.count):
+            entry = lease.entries[index]
             places.append(entry.places)
-            tenure.entries[index] = entry._replace(places=entry.places[:0])
+            lease.entries[index] = entry._replace(places=entry.places[:0])
         joined = np.concatenate(places)
-        tenure.unwritten = joined[np.argsort(self.replica.table.columns.ids[joined])]
+        lease.unwritten = joined[np.argsort(self.replica.table.columns.ids[joined])]
 
     def _fold(self) -> None:
-        """Write rows of the buckets with the largest logs, as they are now."""
-        wanting = [bucket for bucket, tenure in self._tenures.items() if tenure.unwritten.size]
-        wanting.sort(key=lambda bucket: -self._tenures[bucket].size_bytes)
+        """Write rows of the buckets with the largest logs, with their present values."""
+        wanting = [bucket for bucket, lease in self._leases.items() if lease.unwritten.size]
+        wanting.sort(key=lambda bucket: -self._leases[bucket].size_bytes)
         folds = []
         for bucket in wanting[:_FOLDS_A_ROUND]:
-            tenure, position = self._tenures[bucket], self.replica.position(bucket)
-            rows = self.replica.table.take(tenure.unwritten[: self._keeping.rows_a_fold])
+            lease, position = self._leases[bucket], self.replica.position(bucket)
+            rows = self.replica.table.take(lease.unwritten[: self._keeping.rows_a_fold])
             exist = rows.exist()
-            fence = (tenure.token, tenure.folds + 1, position.version, position.nonce)
+            fence = (lease.token, lease.folds + 1, position.version, position.nonce)
             folds.append(Fold(bucket, *fence, rows.chosen(exist), rows.ids[~exist]))
         if not folds:
             return
@@ -271,34 +271,34 @@ class Keeper:
             if answer is not None:
                 self._refused(fold.bucket, answer)
                 continue
-            tenure = self._tenures[fold.bucket]
+            lease = self._leases[fold.bucket]
             count = fold.rows.ids.shape[0] + fold.gone.shape[0]
-            tenure.folds = fold.number
-            self._since[tenure.unwritten[:count]] = False
-            tenure.unwritten = tenure.unwritten[count:]
+            lease.folds = fold.number
+            self._since[lease.unwritten[:count]] = False
+            lease.unwritten = lease.unwritten[count:]
             self._metrics.folded_rows.inc(count)
 
     def _trim(self) -> None:
-        """Remove the entries of which every row is written."""
+        """Remove the entries whose rows are all written."""
         trims = []
-        for bucket, tenure in self._tenures.items():
-            if tenure.count and not tenure.unwritten.size:
+        for bucket, lease in self._leases.items():
+            if lease.count and not lease.unwritten.size:
                 position = self.replica.position(bucket)
-                fence = (tenure.token, tenure.folds, position.version, position.nonce)
-                through = tenure.entries[tenure.count - 1].version
-                trims.append(Trim(bucket, *fence, through, tenure.trimmed))
+                fence = (lease.token, lease.folds, position.version, position.nonce)
+                through = lease.entries[lease.count - 1].version
+                trims.append(Trim(bucket, *fence, through, lease.trimmed))
         if not trims:
             return
         for trim, answer in zip(trims, self._store.trim(trims), strict=True):
             if answer is not None:
                 self._refused(trim.bucket, answer)
                 continue
-            tenure = self._tenures[trim.bucket]
-            tenure.trimmed = trim.through
-            for _ in range(tenure.count):
-                tenure.size_bytes -= tenure.entries.popleft().size_bytes
-            self._metrics.trimmed_entries.inc(tenure.count)
-            tenure.count = 0
+            lease = self._leases[trim.bucket]
+            lease.trimmed = trim.through
+            for _ in range(lease.count):
+                lease.size_bytes -= lease.entries.popleft().size_bytes
+            self._metrics.trimmed_entries.inc(lease.count)
+            lease.count = 0
 
     def _expire(self) -> None:
         """Append deletions of rows that are too old or too many."""
@@ -309,12 +309,12 @@ class Keeper:
         rows = self.replica.table.everything()
         deletes, counts = [], []
         for bucket, going in expired_rows(rows, self._shape, expiry):
-            tenure = self._tenures.get(bucket)
-            if tenure is None or not tenure.stocked:
+            lease = self._leases.get(bucket)
+            if lease is None or not lease.stocked:
                 continue
             position = self.replica.position(bucket)
             blob = _deleting(position, Deletions(rows.ids[going], rows.last_seen[going]))
-            fence = (tenure.token, tenure.folds, position.version, position.nonce)
+            fence = (lease.token, lease.folds, position.version, position.nonce)
             deletes.append(Delete(bucket, *fence, self._draw_nonce(), blob))
             counts.append(going.shape[0])
         if not deletes:
@@ -327,8 +327,8 @@ class Keeper:
                 self._metrics.deleted_rows.inc(count)
 
     def _compact(self) -> None:
-        # a bucket that is not stocked does not know yet which removed rows the store still has
-        if not all(tenure.stocked for tenure in self._tenures.values()):
+        # before a bucket is stocked, deleted rows that the store still has are unknown
+        if not all(lease.stocked for lease in self._leases.values()):
             return
         keep = np.zeros(self.replica.table.room, np.bool_)
         keep[: self._since.shape[0]] = self._since
@@ -337,19 +337,21 @@ class Keeper:
             return
         self._since = np.zeros(self.replica.table.room, np.bool_)
         self._since[moved[np.flatnonzero(keep)]] = True
-        for tenure in self._tenures.values():
-            tenure.moved(moved)
+        for lease in self._leases.values():
+            lease.moved(moved)
 
     def _refused(self, bucket: int, error: LostLease | Unreachable) -> None:
         if isinstance(error, LostLease):
             self._metrics.lost_leases.inc()
-        # else whether the call had its effect is unknown, and so is the count of folds
-        log.warning("letting bucket %d go: %s", bucket, error)
-        self._let_go(bucket)
+        # otherwise it is unknown whether the call was executed, and the count of folds with it
+        log.warning("releasing bucket %d: %s", bucket, error)
+        self._release(bucket)
 
 
 def _deleting(position: LogPosition, deletions: Deletions) -> bytes:
-    """Return an entry that deletes, and repeats how far the bucket has come: it may be the last."""
+    """Return an entry of deletions. It repeats the bucket's positions, because it may be the last
+    entry.
+    """
     rows = deletions.ids.shape[0]
     reached = [replace(each, clicks=[]) for each in position.reached.values()]
     header = EntryHeader(0, rows, position.event_ms, position.append_ms, reached, DELETING_FORMAT)

@@ -1,4 +1,4 @@
-"""What a keeper says of itself to Prometheus."""
+"""The Prometheus metrics of a keeper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class KeeperMetrics:
-    """Counters and gauges of one keeper, in a registry of its own unless one is given."""
+    """Counters and gauges of one keeper, in a registry of its own by default."""
 
     def __init__(self, model: str, registry: CollectorRegistry | None = None) -> None:
         registry = registry or CollectorRegistry()
@@ -23,24 +23,27 @@ class KeeperMetrics:
         ).labels(*values)
         self.deleted_rows = Counter(
             named("deleted_rows"),
-            "Rows found too old or too many.",
+            "Rows deleted because they were too old or too many.",
             labels,
             registry=registry,
         ).labels(*values)
         self.lost_leases = Counter(
-            named("lost_leases"), "Buckets that another keeper took.", labels, registry=registry
+            named("lost_leases"), "Leases lost to another keeper.", labels, registry=registry
         ).labels(*values)
         self.fold_seconds = Histogram(
-            named("fold_seconds"), "One call that writes rows.", labels, registry=registry
+            named("fold_seconds"), "Duration of a call that writes rows.", labels, registry=registry
         ).labels(*values)
         self._log_bytes = Gauge(
-            named("log_bytes"), "In the logs of the buckets held.", labels, registry=registry
+            named("log_bytes"), "Bytes in the logs of held buckets.", labels, registry=registry
         ).labels(*values)
         self._buckets_held = Gauge(
-            named("buckets_held"), "Buckets whose lease it has.", labels, registry=registry
+            named("buckets_held"),
+            "Buckets that this keeper holds.",
+            labels,
+            registry=registry,
         ).labels(*values)
 
     def hold(self, buckets: int, log_bytes: int) -> None:
-        """Note how many buckets are held and how large their logs are."""
+        """Record the number of held buckets and the size of their logs."""
         self._buckets_held.set(buckets)
         self._log_bytes.set(log_bytes)

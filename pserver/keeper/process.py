@@ -1,4 +1,4 @@
-"""A keeper as a process: the keeper with its clock, its dice and its metrics."""
+"""The keeper process: a keeper with its clock, random numbers and metrics."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KeeperSettings:
-    """What may differ between two keepers of the same model."""
+    """Settings that may differ between two keepers of the same model."""
 
     name: str = ""
-    """Shown as the holder of buckets; the host's name if empty."""
+    """Shown as the keeper of buckets; the host's name if empty."""
     metrics_port: int = 0
+    """Port of the metrics endpoint; 0 for no endpoint."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
-    """0: no metrics are served."""
     idle_s: float = 0.1
-    """Rest when there was nothing to do: short against the time that the log is kept."""
+    """Pause after a step without work: short compared to the time that the log is kept."""
     keeping: FoldPolicy = field(default_factory=FoldPolicy)
 
 
@@ -46,9 +46,9 @@ def run_keeper(
     stop: threading.Event,
     telling: Callable[[CollectorRegistry], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> None:
-    """Keep buckets until `stop` is set, then give them back. Raises StoreError's kinds.
+    """Run a keeper until `stop` is set, then release its buckets. Raises the kinds of StoreError.
 
-    telling: entered with this keeper's metrics, left when it ends.
+    telling: a context around the run, which gets this keeper's metrics.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -67,7 +67,7 @@ def run_keeper(
         server, thread = start_http_server(
             settings.metrics_port, settings.metrics_host, registry=registry
         )
-    log.info("keeping %r, %d buckets", shape.model, shape.buckets)
+    log.info("keeper of model %r with %d buckets", shape.model, shape.buckets)
     try:
         with telling(registry):
             while not stop.is_set():

@@ -1,8 +1,9 @@
-"""What a bucket's log says beyond a version, and whether it continues what was read before.
+"""Checks that the entries of a log continue what was read before.
 
-Each entry names the nonce of the one before: they form a chain, and a gap (trimmed under the
-reader), a link that does not fit, a head below the reader's or at it with another nonce (a failover
-rewrote history) are found by it. Who reads a log begins anew then.
+Each entry names the nonce of the entry before it, so the entries form a chain. The chain reveals
+every break: a gap (entries trimmed before they were read), a link that does not fit, and a head
+that is below the reader's or has another nonce at the same version (a failover rewrote history).
+The reader then reads the bucket again from the beginning.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """How far a replica has come with one bucket."""
+    """A replica's position in one bucket's log."""
 
     version: int
     nonce: bytes
     event_ms: int
-    """Greatest event time that the bucket's rows have learned from; 0 if none is known."""
+    """Greatest event time that the bucket's rows have learned from; 0 if unknown."""
     append_ms: int
-    """Greatest append time of the events that the bucket's rows have learned from; 0 likewise."""
+    """Greatest append time of the events that the bucket's rows have learned from; 0 if unknown."""
     reached: Mapping[str, SourceReached]
-    """Source -> the last that an entry said of it. Only what the log still held is known."""
+    """Source -> its last position in an entry. Entries trimmed before they were read are not
+    included."""
 
     def precedes(self, version: int, previous: bytes) -> bool:
-        """Whether an entry of this version, after one of nonce `previous`, is exactly the next."""
+        """Whether an entry of this version, after nonce `previous`, is exactly the next."""
         return version == self.version + 1 and previous == self.nonce
 
 
 class BrokenHistory(Exception):
-    """The log does not continue what was read before. The bucket has to be read anew."""
+    """The log does not continue what was read before. The bucket has to be read again."""
 
 
 def log_of(polled: PollResult) -> Sequence[Entry]:
-    """Return the log's first entries. Raises BrokenHistory if it does not begin where it must."""
+    """Return the log's first entries. Raises BrokenHistory if entries before them are missing."""
     entries = polled.entries
     if not entries:
         if polled.version != polled.trimmed:
@@ -77,7 +79,7 @@ def advanced(position: LogPosition, version: int, nonce: bytes, header: EntryHea
     for now in header.reached:
         before = reached.get(now.source)
         append_ms = max(now.append_ms, before.append_ms if before else 0)
-        # a keeper's entry repeats what it knew, which may be less than what is known here
+        # a keeper's entry repeats the keeper's position, which may be behind this one
         stop = max(now.stop, before.stop if before else 0)
         reached[now.source] = SourceReached(now.source, now.start, stop, append_ms, now.clicks)
     return LogPosition(
@@ -90,11 +92,11 @@ def advanced(position: LogPosition, version: int, nonce: bytes, header: EntryHea
 
 
 def unpacked(bucket: int, entry: Entry, width: int) -> tuple[EntryHeader, RowDeltas | Deletions]:
-    """Return what an entry says. Raises StoreError if its rows are not of `width` floats."""
+    """Return the content of an entry. Raises StoreError if its rows are not of `width` floats."""
     header, content = unpack_entry(entry.blob)
     if isinstance(content, RowDeltas) and header.width != width:
         raise StoreError(
             f"bucket {bucket}, entry {entry.version}: expected rows of {width} "
-            f"floats, found {header.width}"
+            f"floats, got {header.width}"
         )
     return header, content

@@ -1,12 +1,13 @@
-"""Entries that are still in the logs, found by the id of the row that they change.
+"""The tail of the logs: entries that are not yet trimmed, found by the ids of the rows they change.
 
-One arena for all buckets: an item for each row of each entry, in the order in which the entries
-came, and a hash index from an id to its newest item, each of which names the one before it. To
-bring a row from one version to another, its items are walked back to the first that it lacks, and
-then added from there on: in the log's order, so that float additions give a replica's very bits.
+One arena serves all buckets. It has an item for each row of each entry, in the order of arrival,
+and a hash index from an id to its newest item. Each item names the one before it of the same row.
+To bring a row from one version to another, a walk goes back to the first item that the row lacks,
+and then adds the items from there on. That is the log's order, so float additions give exactly the
+bits of a replica.
 
-Items that are forgotten (their entries were trimmed) are dead: no walk goes that far. When they
-outnumber the living, the living move to a new arena.
+Items of forgotten entries (trimmed ones) are dead: no walk goes that far back. When they outnumber
+the live items, the live ones move to a new arena.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _ITEM = np.dtype(
         ("shows", np.uint32),
         ("clicks", np.uint32),
         ("first_seen", np.uint32),
-        ("last_seen", np.uint32),  # of a deletion: of rows seen later it is not
+        ("last_seen", np.uint32),  # a deletion leaves rows that were seen later
     ]
 )
 
 
 class TailArena(NamedTuple):
-    """The arrays. Only the first `count[0]` items are such."""
+    """The arrays. The first `count[0]` items are in use."""
 
     slots: npt.NDArray[np.int32]  # (2^k,) the newest item of an id, or -1
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,)
@@ -57,7 +58,7 @@ class TailArena(NamedTuple):
 
 @counted_kernel
 def _slot_of(arena, row_id):  # type: ignore[no-untyped-def]
-    """Return the slot of an id: that of its newest item, or the free one where that would be."""
+    """Return the slot of an id: that of its newest item, or the free slot for it."""
     slots, items = arena.slots, arena.items
     slot = home(slots, row_id)
     while slots[slot] >= 0 and items[slots[slot]].id != row_id:
@@ -120,7 +121,7 @@ def _newest(arena, ids, newest):  # type: ignore[no-untyped-def]
 
 @counted_kernel
 def _bring(arena, path, versions, ids, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
-    """Bring each row from its version to the arena's; `path` has room for the longest walk."""
+    """Bring each row to the arena's version; `path` has room for the longest walk."""
     items = arena.items
     for i in range(ids.shape[0]):
         index = arena.slots[_slot_of(arena, ids[i])]
@@ -149,7 +150,7 @@ class _TailEntry(NamedTuple):
 
 
 class LogTail:
-    """What the logs of a model's buckets still hold."""
+    """The entries that the logs of a model's buckets still hold."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -160,16 +161,16 @@ class LogTail:
         """(buckets,) version up to which each bucket's entries are forgotten."""
 
     def __len__(self) -> int:
-        """How many rows all entries have together."""
+        """Rows of all entries together."""
         return self._living
 
     @property
     def size_bytes(self) -> int:
-        """Of memory."""
+        """Bytes of memory."""
         return sum(array.nbytes for array in self._arena)
 
     def append(self, bucket: int, version: int, content: RowDeltas | Deletions) -> None:
-        """Take the next entry of a bucket."""
+        """Append the next entry of a bucket."""
         rows = content.ids.shape[0]
         self._reserve(rows)
         if isinstance(content, Deletions):
@@ -189,31 +190,31 @@ class LogTail:
             self._move(0)
 
     def begin(self, bucket: int, floor: int) -> None:
-        """Hold nothing of a bucket but what is beyond `floor`; it is new, or was dropped."""
+        """Begin a bucket that is new, or was dropped, with entries beyond `floor`."""
         self.floors[bucket] = floor
 
     def drop(self, buckets: Collection[int]) -> None:
-        """Forget all entries of these buckets, and that there were any."""
+        """Forget these buckets and all their entries."""
         for bucket in buckets:
             self.floors[bucket] = np.iinfo(np.uint64).max
             self._living -= sum(entry.rows for entry in self._held[bucket])
             self._held[bucket].clear()
-        self._move(0)  # what is dead by its version could live again in another history
+        self._move(0)  # dead items could come to life by the versions of another history
 
     def newest(self, ids: Ids) -> Versions:
-        """Return the version of the last entry known that changes each row; 0: none; shape (n,)."""
+        """Return the version of the newest entry that changes each row, or 0; shape (n,)."""
         newest = np.zeros(ids.shape[0], np.uint64)
         _newest(self._arena, ids, newest)
         return newest
 
     def bring(self, rows: FoldedRows, versions: Versions) -> None:
-        """Add to rows, in place, what the entries beyond their versions say; ids may repeat.
+        """Add to rows, in place, the entries beyond their versions; ids may repeat.
 
-        versions: (n,); nothing is forgotten beyond them that changes the row.
+        versions: (n,). No entry beyond them that changes the row may have been forgotten.
         """
         longest = max(len(held) for held in self._held)
         path = np.empty(longest, np.int64)
-        # `path` has no room for the dead, and nobody needs them
+        # `path` has no room for dead items, and they are not needed
         floors = self.floors[self._shape.bucket_of(rows.ids)]
         _bring(self._arena, path, np.maximum(versions, floors), *rows)
 
@@ -222,7 +223,7 @@ class LogTail:
             self._move(more)
 
     def _move(self, more: int) -> None:
-        """Move what lives to a new arena, with room for `more` and half as many again."""
+        """Move the live items to a new arena, with room for `more` and half as many again."""
         old = self._arena
         ids = np.ascontiguousarray(old.items["id"][: int(old.count[0])])
         needed = self._living + more
@@ -232,7 +233,7 @@ class LogTail:
 
 def _make(capacity: int, width: int) -> TailArena:
     if capacity > np.iinfo(np.int32).max:
-        raise MemoryError(f"logs of {capacity} rows: expected keepers to trim them")
+        raise MemoryError(f"expected keepers to trim the logs, got {capacity} rows in them")
     slots = 2
     while slots < 2 * capacity:
         slots *= 2

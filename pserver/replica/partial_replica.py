@@ -1,33 +1,34 @@
-"""Single rows, as a full replica would hold them, in a process that cannot hold all of them.
+"""Single rows, exactly as in a full replica, for processes that cannot hold all rows.
 
-It follows the logs as a replica does, but keeps only their tails: the entries that keepers have not
-yet trimmed (pserver.replica.log_tail). A row is what is folded of it, read when it is asked for,
-and to that the entries beyond its version, added in the log's order: to the bit what a replica has
-that has come as far. Why that is so, for one bucket:
+A partial replica follows the logs as a replica does, but keeps only their tails: the entries that
+keepers have not yet trimmed (pserver.replica.log_tail). A row consists of its folded part, read on
+demand, and the entries beyond its version, added in the log's order. The result has exactly the
+bits of a full replica at the same version. The argument, for one bucket:
 
-1.  Let the tail hold the entries beyond its floor up to its position. The store answers a `look`
-    with rows, `trimmed`, head and entries as of one moment m; the rows are of the history that the
-    bucket has at m, however it came to have it.
-2.  If the entries continue the tail's chain of nonces, and follow it to the head of m, that history
-    has every entry of the tail, and the tail then has every entry of that history beyond its floor
-    up to the head at least. If they do not (the bucket went back, or was loaded anew, or entries
-    were trimmed before they were read), the tail begins anew with the entries of the log, and the
-    rows are read again.
-3.  Keepers fold before they trim: what entries up to `trimmed` say of a row is in the row as it is
-    at m. So the entries beyond its version that it lacks are beyond `trimmed`; they are in the tail
-    as long as its floor is not above `trimmed` at m. The floor is a `trimmed` that the store said
-    earlier. It may have gone back since, with the folds that allowed it, though no entry was lost:
-    then the tail begins anew too. Entries are forgotten only after the rows have been made whole.
-4.  A row that the store has not was never folded, and all its entries are beyond `trimmed`; or it
-    was removed when it did not exist, as of some version up to the head of m. Then a deletion
-    removed it, not seen since. If that deletion is in the tail, it removes what the tail's entries
-    before it say of the row as well, for of those seen less than of all; if it is forgotten, so are
-    they. Either way what remains is what the row gained since.
+1. Let the tail hold the entries beyond its floor up to its position. The store answers a `look`
+   with rows, `trimmed`, head and entries as of one moment m. The rows are of the history that the
+   bucket has at m, with or without failovers before.
+2. Suppose that the entries continue the tail's chain of nonces, and that the tail follows them to
+   the head of m. Then that history has every entry of the tail. The tail has every entry of that
+   history beyond its floor, at least up to the head. Otherwise (the bucket went back, was loaded,
+   or lost entries before they were read) the tail begins anew with the entries of the log, and the
+   rows are read again.
+3. Keepers fold before they trim. The row at m therefore includes its changes by entries up to
+   `trimmed`, and all entries that it lacks are beyond `trimmed`. They are in the tail as long as
+   its floor is not above `trimmed` at m. The floor is an earlier `trimmed` of the store. It may
+   have gone back since, with the folds that allowed it, though no entry was lost; the tail then
+   begins anew, too. Entries are forgotten only after the rows have been completed.
+4. A row that the store lacks has two possible reasons. It was never folded, and all its entries are
+   beyond `trimmed`. Or it was removed when it did not exist, as of some version up to the head of
+   m; then a deletion removed it, and it was not seen since. If that deletion is in the tail, it
+   also removes the changes of the tail's entries before it, as the row's last sighting in them is
+   not later than its overall last one. If the deletion is forgotten, so are those entries. In both
+   cases the changes since the deletion remain.
 
-So all rows of one bucket are as of one version, which is at least the head of m, and not older than
-the last poll. A bucket that does not answer is a value in the answer; other buckets' rows are there
-all the same. Of a row that was looked up before, `advance` tells what it is now, as long as the
-tail reaches back to it: a cache of hot rows need not ask the store at all.
+All rows of one bucket are therefore of one version, which is at least the head of m and not older
+than the last poll. A bucket that does not answer is a value in the result; the rows of other
+buckets are there. `advance` brings rows that were looked up before to the present version, as long
+as the tail reaches back to them. A cache of hot rows therefore need not ask the store.
 
 Not safe for use from several threads.
 """
@@ -64,13 +65,13 @@ if TYPE_CHECKING:
     Versions = npt.NDArray[np.uint64]
 
 _ENTRIES_A_POLL = 64
-"""Of one bucket, unless asked otherwise."""
+"""Default entries of one bucket."""
 _TRIES = 4
-"""To read a bucket's rows while its history breaks under us: once is an event, thrice an outage."""
+"""Reads of a bucket's rows while its history breaks: one break is an event, three are an outage."""
 
 
 class EntryApplied(NamedTuple):
-    """An entry of a bucket's log was taken into its tail."""
+    """An entry of a bucket's log was added to its tail."""
 
     bucket: int
     version: int
@@ -79,9 +80,9 @@ class EntryApplied(NamedTuple):
 
 
 class HistoryReset(NamedTuple):
-    """The tail of a bucket begins anew: rows looked up before may be of a history that is no more.
+    """The tail of a bucket begins anew: rows looked up before may be of a lost history.
 
-    Whoever keeps rows forgets those of this bucket.
+    Caches drop their rows of this bucket.
     """
 
     bucket: int
@@ -89,16 +90,16 @@ class HistoryReset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """FoldedRows, in the order in which they were asked for."""
+    """Rows, in the order in which they were asked for."""
 
     rows: FoldedRows
-    """(n,) What does not exist is as a row that never gained anything."""
+    """(n,) Rows that do not exist are zeros, as before their first delta."""
     present: npt.NDArray[np.bool_]
     """(n,) Whether the row exists."""
     versions: Versions
-    """(n,) Of its bucket's log, as of which the row is what it is."""
+    """(n,) Version of the bucket's log that each row is of."""
     failed: Mapping[int, Unreachable]
-    """Buckets that did not answer: of their rows nothing is known."""
+    """Buckets that did not answer; their rows are unknown."""
 
 
 def _nobody(_: object) -> None:
@@ -114,42 +115,44 @@ class PartialReplica:
         shape: Shape,
         watch: Callable[[EntryApplied | HistoryReset], None] = _nobody,
     ) -> None:
-        """`watch` is told of every entry as it is taken, in order, and of a bucket that begins anew
-        before anything is taken of it again.
+        """`watch` is called for every entry added to a tail, in order, and for a bucket whose tail
+        begins anew, before entries are added to it.
         """
         self.shape = shape
         self._store, self._watch = store, watch
         self._tail = LogTail(shape)
         self._positions: list[LogPosition | None] = [None] * shape.buckets
-        self._trimmed = [0] * shape.buckets  # as last said; forgotten when no row needs it any more
+        self._trimmed = [
+            0
+        ] * shape.buckets  # as last read; entries up to it are forgotten when no row needs them
         self._changes: list[HistoryReset | Stale] = []  # not yet returned
 
     @property
     def complete(self) -> bool:
-        """Whether the tail of every bucket was begun."""
+        """Whether the tail of every bucket has begun."""
         return None not in self._positions
 
     @property
     def tail_rows(self) -> int:
-        """FoldedRows of all entries that are held."""
+        """Rows of all entries in the tails."""
         return len(self._tail)
 
     @property
     def tail_bytes(self) -> int:
-        """Memory of the tails."""
+        """Bytes of memory of the tails."""
         return self._tail.size_bytes
 
     def position(self, bucket: int) -> LogPosition:
-        """Return how far a bucket's tail reaches. Raises KeyError before it was begun."""
+        """Return a bucket's position. Raises KeyError before its tail has begun."""
         position = self._positions[bucket]
         if position is None:
-            raise KeyError(f"the tail of bucket {bucket} is not begun yet")
+            raise KeyError(f"bucket {bucket}: its tail has not begun yet")
         return position
 
     def poll(self, limit: int = _ENTRIES_A_POLL) -> list[HistoryReset | Stale]:
-        """Take in up to `limit` new entries a bucket; return what went wrong since the last call.
+        """Read up to `limit` new entries a bucket; return the failures since the last call.
 
-        Raises what the store raises beyond Unreachable.
+        Raises every StoreError but Unreachable.
         """
         broken = []
         after = {bucket: self._version(bucket) for bucket in range(self.shape.buckets)}
@@ -167,9 +170,9 @@ class PartialReplica:
         return changes
 
     def rows(self, ids: Ids, limit: int = _ENTRIES_A_POLL) -> FoundRows:
-        """Return these rows as they are now; ids may repeat.
+        """Return the present state of these rows; ids may repeat.
 
-        Raises what the store raises beyond Unreachable.
+        Raises every StoreError but Unreachable.
         """
         unique, asked = np.unique(ids, return_inverse=True)
         rows, versions = _nothing(unique, self.shape.width), np.zeros(unique.shape[0], np.uint64)
@@ -185,7 +188,9 @@ class PartialReplica:
             if not wanted:
                 break
         for bucket in wanted:
-            failed[bucket] = Unreachable(f"bucket {bucket}: its history broke {_TRIES} times")
+            failed[bucket] = Unreachable(
+                f"bucket {bucket}: its history changed {_TRIES} times while rows were read"
+            )
         self._tail.bring(rows, versions)
         self._forget()
         reached = np.array([self._version(bucket) for bucket in buckets.tolist()], np.uint64)
@@ -206,9 +211,9 @@ class PartialReplica:
         header: EntryHeader,
         gains: RowDeltas,
     ) -> bool:
-        """Take an entry that this process pushed into the tail, without reading it back.
+        """Add an entry that this process pushed to the tail, without reading it back.
 
-        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        Only if it is exactly the next entry. False: nothing was done, and `poll` brings it.
         """
         position = self._positions[bucket]
         if position is None or not position.precedes(version, previous_nonce):
@@ -221,11 +226,11 @@ class PartialReplica:
     def advance(
         self, rows: FoldedRows, versions: Versions
     ) -> tuple[Versions, npt.NDArray[np.bool_]]:
-        """Bring rows that were looked up before, in place, to what they are now.
+        """Bring rows that were looked up before, in place, to their present state.
 
-        rows: as they were at `versions`, (n,), of buckets that have not begun anew since. Returns
-        the versions they are at now, and whether the tail reached back to them, (n,); where it did
-        not, the row has to be looked up again, and is worth nothing.
+        rows: as of `versions`, (n,), from buckets that have not begun anew since. Returns their
+        versions now, and whether the tail reached back to them, (n,). Where it did not, the row has
+        to be looked up again, and its value is undefined.
         """
         buckets = self.shape.bucket_of(rows.ids)
         reached = np.array([self._version(b) for b in range(self.shape.buckets)], np.uint64)
@@ -234,9 +239,9 @@ class PartialReplica:
         return reached[buckets], known
 
     def newest(self, ids: Ids) -> Versions:
-        """Return the version of the last entry known that changed each row; shape (n,).
+        """Return the version of the newest known entry that changed each row; shape (n,).
 
-        0, or not beyond what was forgotten: none in the tail.
+        0, or a version up to the tail's floor, if the tail has none.
         """
         return self._tail.newest(ids)
 
@@ -248,7 +253,7 @@ class PartialReplica:
         versions: Versions,
         failed: dict[int, Unreachable],
     ) -> dict[int, Ids]:
-        """Read folded rows and follow the tails to them; return what has to be read again."""
+        """Read folded rows and follow the tails to them; return the ids to be read again."""
         again = {}
         after = {bucket: self._version(bucket) for bucket in wanted}
         for bucket, looked in zip(wanted, self._store.look(wanted, after, limit), strict=True):
@@ -268,7 +273,7 @@ class PartialReplica:
         return again
 
     def _follow_to(self, bucket: int, looked: LookResult, limit: int) -> None:
-        """Follow a tail to the head that the bucket had when its rows were read."""
+        """Follow a tail to the bucket's head as of the read of its rows."""
         polled = looked.polled
         goal = max(polled.version, int(looked.rows.versions.max(initial=0)))
         self._take(bucket, polled)
@@ -318,14 +323,14 @@ class PartialReplica:
 
 
 def _put(rows: FoldedRows, places: npt.NDArray[np.int64], new: FoldedRows) -> None:
-    """Set the rows at these places to what they are elsewhere."""
+    """Set the rows at these places to these values."""
     rows.shows[places], rows.clicks[places] = new.shows, new.clicks
     rows.first_seen[places], rows.last_seen[places] = new.first_seen, new.last_seen
     rows.values[places] = new.values
 
 
 def _nothing(ids: Ids, width: int) -> FoldedRows:
-    """Return rows that never gained anything."""
+    """Return rows without a delta."""
     count = ids.shape[0]
     return FoldedRows(
         ids,

@@ -1,26 +1,27 @@
-"""A copy of a model's rows in this process, kept up with the logs.
+"""A replica: a copy of a model's rows in this process that follows the logs.
 
-Learners, servers and keepers all hold one. A replica adds what the entries of a bucket's log say,
-in the log's order, to its rows; float additions in one order give one result, so all replicas at
-one version are equal bit for bit, and a checksum can prove it. An entry of deletions removes the
-rows that were not seen since it was decided: at the same place of the log in every replica.
+Learners, servers and keepers each hold one. A replica adds the entries of a bucket's log to its
+rows in the log's order. Float additions in one order give one result, so all replicas at one
+version are equal bit for bit, and a checksum can prove it. An entry of deletions removes the rows
+that were not seen since it was decided, at the same place of the log in every replica.
 
-To copy a bucket: read its whole log; then its rows, each with the version up to which it is folded;
-add to each row the entries beyond its version; then follow the log at least to the version that the
-bucket had after its rows were read. Only then is the copy complete, and takes the place of what the
-table held of that bucket, which stayed visible until then. A row that was not found is one that was
-never folded, so all its entries are in the log that was read; or one that was removed, and then so
-are all entries beyond its removal, if not that itself.
+To copy a bucket: read its complete log; then its rows, each with the version up to which it is
+folded; add to each row the entries beyond its version; then follow the log at least to the version
+that the bucket had after its rows were read. Only then is the copy complete. It replaces the
+bucket's rows in the table, which stayed visible until then. A row that was not found was never
+folded, so all its entries are in the log that was read; or it was removed, and then the log has all
+entries beyond its removal, if not the removal itself.
 
 A row that was folded beyond the log read so far may be of a history that a failover took back while
-the rows were read, and that others have rewritten since: such rows are read again, until all are of
-versions that had been followed before. The poll behind that tells whether they still are history.
+the rows were read, and that others have rewritten since. Such rows are read again until all are of
+versions that the log had reached before. The following poll shows whether they are still history.
 
-To follow a bucket: each poll brings its head and the entries beyond mine. They form a chain, for
-each names the nonce of the one before. A gap (trimmed under me), a link that does not fit, a head
-below mine or a head at mine with another nonce (a failover rewrote history): copy it again.
+To follow a bucket: each poll brings its head and the entries beyond the replica's position. They
+form a chain, in which each names the nonce of the one before. A gap (entries trimmed before they
+were read), a link that does not fit, and a head that is behind the replica or has another nonce at
+its version (a failover rewrote history) all mean: copy the bucket again.
 
-Not safe for use from several threads; but others may read the table while it is kept up.
+Not safe for use from several threads, but others may read the table while it follows.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     from headrace.pserver.store import Entry, PollResult, Shape, Store
 
 _COPIES_A_POLL = 8
-"""Buckets copied in one poll: more, and those already followed would wait for too long."""
+"""Buckets copied in one poll: with more, buckets that are followed already would wait too long."""
 _ENTRIES_A_POLL = 64
-"""Of one bucket, unless asked otherwise."""
+"""Default entries of one bucket."""
 
 
 class Folded(NamedTuple):
@@ -62,17 +63,17 @@ class Folded(NamedTuple):
     header: EntryHeader
     gains: RowDeltas
     size_bytes: int
-    """Of the entry in the log."""
+    """Bytes of the entry in the log."""
 
 
 class Copied(NamedTuple):
-    """A bucket was copied anew: any of its rows may have changed."""
+    """A bucket was copied again: any of its rows may have changed."""
 
     bucket: int
 
 
 class Stale(NamedTuple):
-    """A bucket could not be followed or copied now; what is known of it stays as it was."""
+    """A bucket could not be followed or copied now; its rows in the replica stay as they were."""
 
     bucket: int
     error: StoreError
@@ -85,16 +86,16 @@ class Deleted(NamedTuple):
     version: int
     header: EntryHeader
     ids: npt.NDArray[np.uint64]
-    """Named by the entry; a row seen since is still there."""
+    """Ids in the entry; rows seen since still exist."""
     size_bytes: int
-    """Of the entry in the log."""
+    """Bytes of the entry in the log."""
 
 
 Change = Folded | Deleted | Copied | Stale
 
 
 class Replica:
-    """All rows of a model, or of some of its buckets, as of a version of each bucket."""
+    """All rows of a model, or of some of its buckets, at one version of each bucket."""
 
     def __init__(
         self,
@@ -103,23 +104,23 @@ class Replica:
         table: RowTable | None = None,
         buckets: Iterable[int] | None = None,
     ) -> None:
-        """Follow `buckets` (all, if None) into `table` (a new one, if None)."""
+        """Follow `buckets` (None for all) into `table` (None for a new one)."""
         self.shape = shape
         self.table = RowTable(shape.width) if table is None else table
         self._store = store
         self._positions: dict[int, LogPosition | None] = {}  # None: never copied
-        self._broken: dict[int, None] = {}  # to be copied (again), the longest waiting first
+        self._broken: dict[int, None] = {}  # to be copied, longest waiting first
         self._changes: list[Change] = []  # not yet returned
         self.follow(range(shape.buckets) if buckets is None else buckets)
 
     @property
     def complete(self) -> bool:
-        """Whether every bucket that is followed was copied once."""
+        """Whether every followed bucket was copied once."""
         return None not in self._positions.values()
 
     @property
     def buckets(self) -> list[int]:
-        """The buckets that are followed, ascending."""
+        """The followed buckets, ascending."""
         return sorted(self._positions)
 
     def follow(self, buckets: Iterable[int]) -> None:
@@ -134,21 +135,20 @@ class Replica:
             self._broken[bucket] = None
 
     def copied(self, bucket: int) -> bool:
-        """Whether there is a position: the bucket was copied once."""
+        """Whether the bucket was copied once and has a position."""
         return self._positions.get(bucket) is not None
 
     def position(self, bucket: int) -> LogPosition:
-        """Return how far the bucket was followed. Raises KeyError before it was copied once."""
+        """Return the position of a bucket. Raises KeyError before it was copied once."""
         position = self._positions.get(bucket)
         if position is None:
             raise KeyError(f"bucket {bucket} is not copied yet")
         return position
 
     def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Change]:
-        """Take in what is new, up to `limit` entries a bucket; return what changed, in order.
+        """Read new entries, up to `limit` a bucket; return the changes, in order.
 
-        Raises what the store raises beyond Unreachable; the next call then returns what changed
-        before that.
+        Raises every StoreError but Unreachable; the next call then returns the changes before it.
         """
         self._follow_all(limit)
         for bucket in list(self._broken)[:_COPIES_A_POLL]:
@@ -157,7 +157,7 @@ class Replica:
             except (BrokenHistory, Unreachable) as error:
                 known = error if isinstance(error, Unreachable) else StoreError(str(error))
                 self._changes.append(Stale(bucket, known))
-                self._broken[bucket] = self._broken.pop(bucket)  # behind those that wait
+                self._broken[bucket] = self._broken.pop(bucket)  # after those that already wait
             else:
                 self._changes.append(Copied(bucket))
                 del self._broken[bucket]
@@ -175,7 +175,7 @@ class Replica:
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
-        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        Only if it is exactly the next entry. False: nothing was done, and `poll` brings it.
         """
         position = self._positions.get(bucket)
         if position is None or bucket in self._broken:
@@ -187,10 +187,10 @@ class Replica:
         return True
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places | None:
-        """Give back the memory of rows that were removed, if they are many.
+        """Free the memory of removed rows, if they are many.
 
-        `keep` and what is returned are RowTable.compact's; None: nothing was done, or yet worth it.
-        Whoever remembers places of the table has to call this, and nobody else.
+        `keep` and the result are those of RowTable.compact; None: nothing was done. To be called by
+        the one class that remembers places of the table, and by no other.
         """
         return self.table.compact(keep) if self.table.sparse else None
 
@@ -199,9 +199,9 @@ class Replica:
         return np.flatnonzero(self.shape.bucket_of(self.table.ids) == bucket)
 
     def checksum(self, bucket: int) -> str:
-        """Return a digest of the bucket's rows: equal where replicas at one version are equal.
+        """Return a digest of the bucket's rows, equal in all replicas at one version.
 
-        FoldedRows that are as if they had never existed do not count.
+        Rows that equal absent rows do not count.
         """
         return self.table.take(self.places(bucket)).checksum()
 
@@ -238,13 +238,13 @@ class Replica:
             self._changes.append(change)
 
     def _copy(self, bucket: int, limit: int) -> None:
-        """Copy a bucket. Raises BrokenHistory, Unreachable; the table is untouched then."""
+        """Copy a bucket. Raises BrokenHistory, Unreachable, and then leaves the table as it was."""
         start = self._poll_one(bucket, 0, limit)
         log = list(log_of(start))
         if log:
             while log[-1].version < start.version:  # the log is longer than one poll
                 more = self._poll_one(bucket, log[-1].version, limit)
-                if not more.entries:  # it went back to just what was read: nothing will come
+                if not more.entries:  # it went back to exactly the entries read: no more will come
                     raise BrokenHistory(f"bucket {bucket} went back while its log was read")
                 log += chain(log[-1].version, log[-1].nonce, more)
         head = log[-1] if log else start
@@ -269,7 +269,7 @@ class Replica:
         self._swap(bucket, copy)
 
     def _follow_up(self, bucket: int, copy: _Copy, limit: int) -> None:
-        """Follow to the head that the bucket had after its rows were read, or beyond."""
+        """Follow at least to the head that the bucket had after its rows were read."""
         goal = None
         while goal is None or copy.position.version < goal:
             position = copy.position
@@ -303,7 +303,7 @@ class _Copy:
         self.table = RowTable(width)
         self.versions = np.zeros(self.table.room, np.uint64)  # up to which each place is folded
         self.newest = 0
-        """Greatest version among the rows as they were read."""
+        """Greatest version of any row as it was read."""
         self.position = position
         self._entries: list[tuple[int, RowDeltas | Deletions]] = []
 
@@ -313,7 +313,7 @@ class _Copy:
         return self.table.ids[self.versions[:count] > version]
 
     def put_again(self, ids: npt.NDArray[np.uint64], stored: StoredRows) -> None:
-        """Take rows as they were read now, or not found, and add to them what they lack."""
+        """Put rows that were read again, or not found again, and add the entries that they lack."""
         places = self.table.find(ids)
         self.table.clear(places)
         self.versions[places] = 0
@@ -322,7 +322,7 @@ class _Copy:
             self._apply(version, content.chosen(np.isin(content.ids, ids)))
 
     def put(self, rows: FoldedRows, versions: npt.NDArray[np.uint64]) -> None:
-        """Take rows as they were read; of a row read twice, the newer."""
+        """Put rows; of a row read twice, the newer one."""
         places = self.table.find_or_add(rows.ids)
         self._grow()
         newer = versions >= self.versions[places]
@@ -334,7 +334,7 @@ class _Copy:
         self.newest = max(self.newest, int(versions.max(initial=0)))
 
     def add(self, entry: Entry, header: EntryHeader, content: RowDeltas | Deletions) -> None:
-        """Add an entry to the rows that are not folded up to it, or delete those."""
+        """Add an entry to the rows that are not folded up to it, or delete them."""
         self._apply(entry.version, content)
         self._entries.append((entry.version, content))
         self.position = advanced(self.position, entry.version, entry.nonce, header)

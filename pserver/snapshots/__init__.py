@@ -1,7 +1,11 @@
 """Snapshots of a model: rows and marks of every bucket, in files that any tool can read.
 
-Taken from a replica while everybody works on, kept in a folder or in object storage, checked,
-counted and pruned there, and loaded into a store that lost buckets, or into another one.
+A snapshot is taken from a replica while all processes work on. It is stored, verified, listed and
+pruned in a folder or in object storage, and loaded into a store that lost buckets, or into another
+one.
+
+Read in this order: `manifest` and `bucket_file` (the format), `storage` (folders and objects),
+`writer` (taking a snapshot), `verification`, `catalog` (listing and pruning), `restoration`.
 """
 
 import lazy_loader

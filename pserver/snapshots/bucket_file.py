@@ -1,15 +1,15 @@
-"""FoldedRows of one bucket as a Parquet file, and back: columns that any tool can read.
+"""The Parquet file of one bucket's rows, with columns that any tool can read.
 
     id           uint64, ascending and unique
     shows        uint64
     clicks       uint64
     first_seen   uint32, event time in seconds, 4294967295 if never
     last_seen    uint32, event time in seconds
-    values       float32[width], weights and what optimizers keep beside them
+    values       float32[width], weights and the optimizers' state beside them
 
-Only rows that exist are written. Floats are kept bit for bit: their bytes are split into streams,
-since the exponents of neighbours are alike and their mantissas are not, and zstd takes it from
-there. Ids are hashes and do not compress; their order lets a reader skip to a range of them.
+Only rows that exist are written. Floats are kept bit for bit. Their bytes are split into streams,
+because the exponents of neighbours are alike and their mantissas are not, and zstd compresses the
+streams. Ids are hashes and do not compress; their order lets a reader skip to a range of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROWS_A_GROUP = 1 << 16
-"""Read in one go: some MB, so that whoever loads them holds little more than one bucket's file."""
+"""Rows read at a time: some MB, so that a load needs little more memory than one bucket's file."""
 _COUNTS = ("shows", "clicks")
 _PLAIN = ("id", *_COUNTS, "first_seen", "last_seen")
 
@@ -69,15 +69,15 @@ def pack(rows: FoldedRows) -> bytes:
 
 
 def unpack(blob: bytes, width: int) -> Iterator[FoldedRows]:
-    """Yield what `pack` was given, in chunks; the arrays are read-only.
+    """Yield the rows of a file in chunks; the arrays are read-only.
 
-    Raises CorruptEntry if the bytes are no file of rows of `width` floats.
+    Raises CorruptEntry if the bytes are not a file of rows of `width` floats.
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(blob))
         expected, found = schema_of(width), file.schema_arrow.remove_metadata()
         if not found.equals(expected):
-            raise CorruptEntry(f"expected columns {_shown(expected)}, found {_shown(found)}")
+            raise CorruptEntry(f"expected columns {_shown(expected)}, got {_shown(found)}")
         for group in range(file.num_row_groups):
             table = file.read_row_group(group).combine_chunks()
             values = table["values"].combine_chunks().flatten().to_numpy()

@@ -1,13 +1,12 @@
-"""Which snapshots there are, and which of them is meant.
+"""Lists the snapshots of a storage, finds one, and prunes old ones.
 
-What can be seen without reading rows: the manifest, and whether its files are there, each of its
-size. Whether their bytes are right says `verifying`.
+Listing reads no rows: it checks the manifest, and that its files exist with the right sizes.
+`verification` checks their bytes.
 
-Removing old snapshots, and what killed writers left. Never the newest complete one of a model.
-
-A snapshot goes if it is beyond the newest so many *and* older than so many days, where both are
-asked for. Damaged ones do not count: so many complete ones stay, and what is newer than the last of
-those, since what is wrong with it may yet be mended.
+Pruning removes old snapshots and the leftovers of killed writers, but never the newest complete
+snapshot of a model. With both limits given, a snapshot is removed if it is beyond the newest `keep`
+*and* older than `older_than_ms`. Damaged snapshots do not count towards `keep`. They stay while
+they are newer than the last snapshot that is kept, because they may yet be repaired.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class ListedSnapshot(NamedTuple):
-    """A snapshot as it is seen from outside."""
+    """A snapshot, judged without reading its rows."""
 
     name: str
     model: str
     manifest: Manifest | None
-    """None: it cannot be read; `problems` says why."""
+    """None if it cannot be read; see `problems`."""
     problems: tuple[str, ...]
-    """A line for each file that is not there or not as large as it was written."""
+    """A line for each file that is missing or of another size than written."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is known to be wrong with it."""
+        """Whether no problem is known."""
         return self.manifest is not None and not self.problems
 
 
@@ -50,7 +49,7 @@ def list_snapshots(shelf: SnapshotStorage) -> list[ListedSnapshot]:
 def find_snapshot(shelf: SnapshotStorage, model: str, name: str | None) -> Manifest:
     """Return the newest snapshot of a model, or the one of that name.
 
-    Raises NoSnapshot, and DamagedSnapshot: an older one is never taken instead in silence.
+    Raises NoSnapshot, or DamagedSnapshot: an older one never silently replaces a damaged one.
     """
     if name is None:
         found = [each for each in list_snapshots(shelf) if each.model == model]
@@ -59,7 +58,7 @@ def find_snapshot(shelf: SnapshotStorage, model: str, name: str | None) -> Manif
         found = [] if one is None else [one]
     if not found:
         expected = f"of {model!r}" if name is None else name
-        raise NoSnapshot(f"expected a snapshot {expected} in {shelf.url}, found none")
+        raise NoSnapshot(f"expected a snapshot {expected} in {shelf.url}, got none")
     newest = found[-1]
     if newest.manifest is None or newest.problems:
         raise DamagedSnapshot(newest.name, newest.problems)
@@ -74,12 +73,12 @@ def missing_files(manifest: Manifest, sizes: dict[str, int]) -> list[str]:
             problems.append(f"{each.file}: missing")
         elif sizes[each.file] != each.size_bytes:
             found = sizes[each.file]
-            problems.append(f"{each.file}: expected {each.size_bytes} bytes, found {found}")
+            problems.append(f"{each.file}: expected {each.size_bytes} bytes, got {found}")
     return problems
 
 
 def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
-    """Return None for what has no manifest: it is no snapshot."""
+    """Return the snapshot of this name; None without a manifest, as it is then not a snapshot."""
     blob = shelf.read(name, manifests.FILE)
     if blob is None:
         return None
@@ -89,7 +88,7 @@ def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
     except BadManifest as error:
         return ListedSnapshot(name, model, None, (f"{manifests.FILE}: {error}",))
     if manifest.name != name:
-        text = f"{manifests.FILE}: expected that of {name}, found that of {manifest.name}"
+        text = f"{manifests.FILE}: expected that of {name}, got that of {manifest.name}"
         return ListedSnapshot(name, model, None, (text,))
     return ListedSnapshot(
         name, manifest.model, manifest, tuple(missing_files(manifest, shelf.sizes(name)))
@@ -97,11 +96,11 @@ def _listed(shelf: SnapshotStorage, name: str) -> ListedSnapshot | None:
 
 
 ABANDONED_AFTER_MS = 24 * 3_600_000
-"""Nothing was written for so long: whoever wrote it is dead."""
+"""Time without a write after which the writer of a snapshot is considered dead."""
 
 
 class Prunings(NamedTuple):
-    """What goes."""
+    """The snapshots and leftovers to remove."""
 
     snapshots: list[ListedSnapshot]
     leftovers: list[Leftover]
@@ -110,10 +109,10 @@ class Prunings(NamedTuple):
 def superfluous(
     listed: Sequence[ListedSnapshot], *, keep: int | None, older_than_ms: int | None, now_ms: int
 ) -> list[ListedSnapshot]:
-    """Return the snapshots that go, the oldest first; `listed` in the order of time.
+    """Return the snapshots to remove, the oldest first; `listed` is in the order of time.
 
-    keep: how many complete ones of each model stay in any case; None: the newest alone.
-    older_than_ms: how old, since it was written, a snapshot has to be to go; None: any age.
+    keep: complete snapshots of each model that always stay; None: the newest alone. older_than_ms:
+    least age of a removed snapshot, since it was written; None: any age.
     """
     goes = []
     kept: dict[str, int] = {}
@@ -121,7 +120,7 @@ def superfluous(
         stays = kept.get(each.model, 0) < max(keep or 0, 1)
         if each.complete:
             kept[each.model] = kept.get(each.model, 0) + 1
-        # how old one is whose manifest cannot be read, nobody knows: only its place can condemn it
+        # without a readable manifest the age is unknown: only the position decides
         age_ms = now_ms - each.manifest.ended_ms if each.manifest else None
         old = older_than_ms is None or (age_ms is not None and age_ms > older_than_ms)
         if old and not stays:
@@ -144,7 +143,7 @@ def prunable(
 
 
 def prune(shelf: SnapshotStorage, prunings: Prunings) -> None:
-    """Remove what `prunable` named. Raises StorageFailed."""
+    """Remove the result of `prunable`. Raises StorageFailed."""
     for each in prunings.snapshots:
         shelf.remove(each.name)
     for leftover in prunings.leftovers:

@@ -1,7 +1,7 @@
-"""What a snapshot says of itself: the model, and for every bucket its file, version and marks.
+"""The manifest of a snapshot: the model, and for every bucket its file, version and marks.
 
-JSON, sealed: the digest of the manifest's own bytes stands before it, so that a mark or a version
-that changed on a disk is found like a changed row. What is not understood is refused by name.
+JSON, sealed: the digest of the manifest's own bytes precedes it. A mark or a version that changed
+on a disk is therefore found, like a changed row. Unknown formats are refused by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)-([a-z0-9_-]+)-([0-9a-f]{4})")
 
 
 class BadManifest(ValueError):
-    """These bytes are no manifest, or not the one that was written."""
+    """The bytes are not a manifest, or differ from the one that was written."""
 
 
 class BucketFile(msgspec.Struct, frozen=True):
@@ -29,51 +29,51 @@ class BucketFile(msgspec.Struct, frozen=True):
     bucket: int
     version: int
     nonce: str
-    """Of the entry `version`, in hex: the history that the rows are of."""
+    """Nonce of the entry `version`, in hex: the history of the rows."""
     marks: dict[str, int]
     """Source -> first offset that these rows have not learned from."""
     rows: int
     event_ms: int
-    """Greatest event time that the log told of; 0 if it was empty."""
+    """Greatest event time in the log; 0 if it was empty."""
     append_ms: int
-    """Greatest append time of an event learned from, likewise."""
+    """Greatest append time of an event learned from; 0 if the log was empty."""
     first_seen_s: int
-    """Least event time of its rows; 0 without any."""
+    """Least event time of its rows; 0 without rows."""
     last_seen_s: int
-    """Greatest event time of its rows; 0 without any."""
+    """Greatest event time of its rows; 0 without rows."""
     file: str
     size_bytes: int
     sha256: str
     """Of the file."""
     checksum: str
-    """Of the rows, as a replica at this version computes it."""
+    """Checksum of the rows in a replica at this version."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A snapshot."""
+    """The content of a snapshot."""
 
     name: str
     model: str
     spec: str
-    """The model spec, as the store kept it."""
+    """The model spec in the store."""
     fingerprint: str
     width: int
     buckets: int
     sub_hashes: int
-    """Of each bucket in the store it was taken from."""
+    """Of each bucket in its store."""
     begun_ms: int
     ended_ms: int
     headrace: str
-    """The version that wrote it."""
+    """The version of headrace that wrote the snapshot."""
     files: list[BucketFile]
     """In the order of buckets, each once."""
     as_of_ms: int | None = None
-    """For a model that was rebuilt: it has learned what was appended to Kafka before this time."""
+    """For a rebuilt model: it has learned the events appended to Kafka before this time."""
     format: int = FORMAT
 
     @property
     def shape(self) -> Shape:
-        """The model as a store has it."""
+        """The shape of the model in a store."""
         return Shape(self.model, self.buckets, self.width, self.fingerprint, self.spec)
 
     @property
@@ -88,12 +88,12 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def first_event_ms(self) -> int:
-        """Least event time of any row; 0 if there is none."""
+        """Least event time of any row; 0 without rows."""
         return 1000 * min((each.first_seen_s for each in self.files if each.rows), default=0)
 
     @property
     def newest_event_ms(self) -> int:
-        """Greatest event time it has learned from, as far as it knows; 0 if none."""
+        """Greatest known event time that it has learned from; 0 if unknown."""
         return max(max(each.event_ms, 1000 * each.last_seen_s) for each in self.files)
 
 
@@ -107,13 +107,13 @@ class _Format(msgspec.Struct):
 
 
 def name_of(model: str, at_ms: int, token: str) -> str:
-    """Return a name that sorts by time; `token`, four hex digits, tells two of one moment apart."""
+    """Return a name that sorts by time; `token`, four hex digits, separates equal times."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return f"{at:%Y%m%dT%H%M%S}.{at_ms % 1000:03d}Z-{model}-{token}"
 
 
 def model_of(name: str) -> str | None:
-    """Return the model of a snapshot's name, None if it is no such name."""
+    """Return the model of a snapshot's name; None if it is another kind of name."""
     found = _NAME.fullmatch(name)
     return None if found is None else found.group(2)
 
@@ -126,20 +126,20 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(blob: bytes) -> Manifest:
-    """Return what `encode` was given. Raises BadManifest."""
+    """Return the manifest from sealed bytes. Raises BadManifest."""
     try:
         sealed = msgspec.json.decode(blob, type=_Sealed)
         body = bytes(sealed.manifest)
         digest = hashlib.sha256(body).hexdigest()
         if digest != sealed.sha256:
-            raise BadManifest(f"expected sha256 {sealed.sha256}, found {digest}")
+            raise BadManifest(f"expected sha256 {sealed.sha256}, got {digest}")
         found = msgspec.json.decode(body, type=_Format).format
         if found != FORMAT:
-            raise BadManifest(f"expected format {FORMAT}, found {found}")
+            raise BadManifest(f"expected format {FORMAT}, got {found}")
         manifest = msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadManifest(f"cannot be read: {error}") from error
     listed = [each.bucket for each in manifest.files]
     if listed != list(range(manifest.buckets)):
-        raise BadManifest(f"expected a file for each of {manifest.buckets} buckets, found {listed}")
+        raise BadManifest(f"expected a file for each of {manifest.buckets} buckets, got {listed}")
     return manifest

@@ -1,17 +1,17 @@
-"""Filling the buckets that a store lacks from a snapshot; what Kafka still has supplies the rest.
+"""Restores missing buckets from a snapshot; learners supply the rest from Kafka.
 
-Just the missing buckets are filled: one that a shard lost, or all of them where the store is empty.
-The others are ahead, and stay. Each bucket brings its own marks, so a learner that starts at the
-lowest gives every bucket what it lacks, and nothing twice.
+Only missing buckets are filled: those that a shard lost, or all of them in an empty store. The
+other buckets are ahead, and stay. Each bucket brings its own marks. A learner that starts at the
+lowest mark therefore gives every bucket what it lacks, and nothing twice.
 
-A model may get several times the buckets, a power of two, and another name. A bucket's rows are
-then split by the high bits of their ids, and its marks go to every part: each part has learned from
-just what the whole had learned from.
+A model may get several times the buckets, a power of two, and another name. The rows of a bucket
+are then split by the high bits of their ids, and its marks go to every part, because each part has
+learned from the same offsets as the bucket.
 
 A larger model may begin with a snapshot too (`ShapeChange`): with some rows, and marks of its own.
 
-Resumable at any line: a bucket is there when all of it is, and the next restore fills those that
-are still missing, from whichever snapshot it is given.
+A restore can be interrupted anywhere. A bucket exists once all of it is loaded, and the next
+restore fills the missing ones from the snapshot that it gets.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ if TYPE_CHECKING:
 
 MOST_BUCKETS = 1 << 16
 _PARALLEL = 2
-"""Files at a time: while one is unpacked another is sent. So many are in memory."""
+"""Files at a time, and in memory: while one is unpacked, another is sent."""
 _ROWS_A_CHUNK = 16_384
-"""Sent in one go: a few MB, so that neither side holds its breath for long."""
+"""Rows sent at a time: a few MB, so that neither side is busy for long."""
 
 
 class RestoreResult(NamedTuple):
-    """What a restore has done."""
+    """The result of a restore."""
 
     buckets: tuple[int, ...]
-    """That were missing and are there now."""
+    """Buckets that were missing and exist now."""
     rows: int
     complete: bool
-    """Whether nothing is missing; False if it was told to stop before."""
+    """Whether no bucket is missing; False if the restore was stopped before."""
 
 
 class ShapeChange(NamedTuple):
-    """What of a snapshot is not taken as it is, for a model that only begins with it."""
+    """The parts of a snapshot that change, for a model that only begins with it."""
 
     kept: Callable[[npt.NDArray[np.uint64]], npt.NDArray[np.bool_]]
-    """Which rows are, of these ids; shape (n,)."""
+    """Selects the ids to keep; shape (n,)."""
     marks: Mapping[str, int]
-    """Of all buckets, in place of those that the snapshot has."""
+    """Marks of all buckets, in place of those in the snapshot."""
 
 
 def check_buckets(snapshot: int, wanted: int) -> None:
-    """Return if a snapshot of so many buckets can become a model of `wanted`. Raises DoesNotFit."""
+    """Raise DoesNotFit unless a snapshot of these buckets can become a model of `wanted`."""
     if wanted & (wanted - 1) or not snapshot <= wanted <= MOST_BUCKETS:
         raise DoesNotFit(
             f"expected a power of two of buckets, at least the snapshot's {snapshot} and at most "
-            f"{MOST_BUCKETS}, found {wanted}: rows can be split, but marks of different buckets "
+            f"{MOST_BUCKETS}, got {wanted}: rows can be split, but marks of different buckets "
             "cannot be joined"
         )
 
@@ -85,16 +85,16 @@ def restore(
     stop: threading.Event,
     tell: Callable[[SnapshotProgress], None],
 ) -> RestoreResult:
-    """Fill the buckets of `shape` that are missing in the store, and make the model whole.
+    """Fill the missing buckets of `shape`, and mark the model as finished.
 
-    `trusting`: do not compare the bytes of a file with their digest. `change`: None where the model
-    goes on as the snapshot has it. Raises ModelExists if the
-    store has the model with another shape, DoesNotFit, DamagedSnapshot, BucketExists if somebody
-    else fills the same bucket, StorageFailed, Unreachable.
+    `trusting`: do not compare the bytes of a file with their digest. `change`: None for a model
+    that continues as in the snapshot. Raises ModelExists if the store's model has another shape,
+    DoesNotFit, DamagedSnapshot, BucketExists if another process fills the same bucket,
+    StorageFailed, Unreachable.
     """
     check_buckets(manifest.buckets, shape.buckets)
     if shape.width != manifest.width:
-        raise DoesNotFit(f"expected rows of {shape.width} floats, found {manifest.width}")
+        raise DoesNotFit(f"expected rows of {shape.width} floats, got {manifest.width}")
     store.begin(shape)
     missing = store.missing()
     factor = shape.buckets // manifest.buckets
@@ -128,9 +128,10 @@ def restore(
 def fill_with_nothing(store: Store, shape: Shape | None) -> list[int]:
     """Fill the missing buckets with no rows and no marks; return them.
 
-    For who has no snapshot: learners begin at offset 0 for these buckets, and stop, naming the gap,
-    if Kafka no longer holds all examples. `shape`: as the model was made, where the store has lost
-    that too. Raises MissingModel without it then, ModelExists, Unreachable.
+    For stores without a snapshot. Learners begin at offset 0 for these buckets. If Kafka no longer
+    holds all examples, they stop with an error that names the gap. `shape`: that of the model's
+    creation, if the store has lost it, too. Raises MissingModel if it is lost and not given,
+    ModelExists, Unreachable.
     """
     if shape is not None:
         store.begin(shape)
@@ -142,7 +143,7 @@ def fill_with_nothing(store: Store, shape: Shape | None) -> list[int]:
 
 
 def whole_shape(store: Store) -> Shape | None:
-    """Return the shape of the store's model, None if it is not there or half made."""
+    """Return the shape of the store's model; None if it is missing or unfinished."""
     try:
         return store.shape()
     except MissingModel:
@@ -154,7 +155,7 @@ def _some(waiting: Iterator[tuple[int, list[int]]]) -> list[tuple[int, list[int]
 
 
 class _Filling:
-    """Loads the parts of a snapshot's buckets; from several threads."""
+    """Loads parts of a snapshot's buckets, from several threads."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class _Filling:
         self._trusting, self._change = trusting, change
 
     def fill(self, source: int, parts: Sequence[int]) -> int:
-        """Load these buckets from the snapshot's bucket `source`; return how many rows."""
+        """Load these buckets from the snapshot's bucket `source`; return the number of rows."""
         file = self._manifest.files[source]
         chunks = read_bucket(self._shelf, self._manifest, file, trusting=self._trusting)
         marks = file.marks if self._change is None else self._change.marks
@@ -181,7 +182,7 @@ class _Filling:
         return rows
 
     def _part(self, chunk: FoldedRows, bucket: int) -> FoldedRows:
-        """Return the rows of one bucket; ids ascend, so they are neighbours."""
+        """Return the rows of one bucket; ids ascend, so they are contiguous."""
         buckets = self._shape.bucket_of(chunk.ids)
         first, end = np.searchsorted(buckets, [bucket, bucket + 1])
         own = chunk.chosen(slice(int(first), int(end)))

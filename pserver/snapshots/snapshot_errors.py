@@ -1,4 +1,4 @@
-"""What can go wrong with snapshots, all of it for an operator to read."""
+"""Errors of snapshots, all of them for operators to read."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 class SnapshotError(StoreError):
-    """Any failure of a snapshot. The message says what was expected and found, where."""
+    """Any failure of a snapshot. The message says expected, got, and where."""
 
 
 class StorageFailed(SnapshotError):
-    """The folder or object storage did not do what was asked. Nothing half-done is visible."""
+    """An operation of the folder or object storage failed. No unfinished result is visible."""
 
 
 class NoSnapshot(SnapshotError):
-    """There is no snapshot of that model, or none of that name."""
+    """There is no snapshot of that model, or of that name."""
 
 
 class DamagedSnapshot(SnapshotError):
-    """A snapshot is not what was written. `problems` has a line for each file."""
+    """A snapshot differs from what was written. `problems` has a line for each file."""
 
     def __init__(self, name: str, problems: Sequence[str]) -> None:
         shown = "\n".join(f"  {problem}" for problem in problems)
         super().__init__(
-            f"snapshot {name} is damaged, and nothing of it was used:\n{shown}\n"
+            f"snapshot {name} is damaged, and was not used:\n{shown}\n"
             "Choose another one with --snapshot."
         )
         self.problems = tuple(problems)
 
 
 class DoesNotFit(SnapshotError):
-    """The snapshot cannot become the model that was asked for."""
+    """The snapshot cannot become the requested model."""

@@ -1,11 +1,11 @@
-"""Where snapshots lie: a folder, or whatever else fsspec can reach (s3://..., memory://).
+"""The storage of snapshots: a folder, or any URL that fsspec supports (s3://..., memory://).
 
-A snapshot is a folder of its own, named by its time and model. In a file system it is written
-aside, under a name that is no snapshot's, and renamed when all of it is on the disk. An object
-store has no renaming, but each object appears whole or not at all; there the manifest is written
-last. Either way: no manifest, no snapshot; and removing one begins with it.
+A snapshot is a folder of its own, named by its time and model. A file system gets it under a
+temporary name, which becomes the snapshot's name once everything is on the disk. Object stores
+cannot rename, but each object appears completely or not at all; there the manifest is written last.
+In both cases a folder without a manifest is not a snapshot, and removal begins with the manifest.
 
-What a killed writer or remover left stays until `half_written` names it to who prunes.
+Leftovers of a killed writer or remover stay until `half_written` lists them for pruning.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _ASIDE = ".partial-"
 
 
 class Leftover(NamedTuple):
-    """What was begun and never finished, or what is left of a snapshot that was removed."""
+    """An unfinished snapshot, or the rest of one that was removed."""
 
     folder: str
     changed_ms: int | None
-    """When anything in it was last written; None where the storage does not say."""
+    """Time of the last write to it; None if the storage does not report it."""
 
 
 class SnapshotStorage:
-    """The snapshots in one place. Safe for use from several threads."""
+    """The snapshots at one URL. Safe for use from several threads."""
 
     def __init__(self, url: str) -> None:
-        """`url`: a folder, or a URL that fsspec knows. Raises StorageFailed."""
+        """`url`: a folder, or a URL that fsspec supports. Raises StorageFailed."""
         self.url = url
         with _translated(url, "opening"):
-            # of its own: an instance that others share remembers listings, and settings that were
-            # the environment's when it was made
+            # an instance of its own: a shared one caches listings, and the settings that the
+            # environment had when it was created
             self._files, root = fsspec.core.url_to_fs(
                 url, skip_instance_cache=True, use_listings_cache=False
             )
@@ -52,11 +52,11 @@ class SnapshotStorage:
         self._renames = isinstance(self._files, LocalFileSystem)
 
     def names(self) -> list[str]:
-        """Return the names under which there may be a snapshot, the oldest first."""
+        """Return the possible names of snapshots, the oldest first."""
         return sorted(name for name in self._folders() if manifests.model_of(name))
 
     def read(self, name: str, file: str) -> bytes | None:
-        """Return a file of a snapshot, None if it is not there. Raises StorageFailed."""
+        """Return a file of a snapshot; None if it is missing. Raises StorageFailed."""
         path = f"{self._root}/{name}/{file}"
         with _translated(path, "reading"):
             try:
@@ -69,13 +69,13 @@ class SnapshotStorage:
         return {_last(each): int(each["size"]) for each in self._listed(f"{self._root}/{name}")}
 
     def begin(self, name: str) -> None:
-        """Begin to write a snapshot."""
+        """Begin a snapshot."""
         if self._renames:
             with _translated(self._aside(name), "making"):
                 Path(self._aside(name)).mkdir(parents=True)
 
     def write(self, name: str, file: str, blob: bytes) -> None:
-        """Write a file of a snapshot that was begun."""
+        """Write a file of an unfinished snapshot."""
         path = f"{self._aside(name)}/{file}"
         with _translated(path, "writing"):
             if self._renames:
@@ -87,7 +87,7 @@ class SnapshotStorage:
                 self._files.pipe_file(path, blob)
 
     def publish(self, name: str, manifest: bytes) -> None:
-        """Write the manifest; from then on, and not before, there is a snapshot."""
+        """Write the manifest. The snapshot exists from then on, and not before."""
         self.write(name, manifests.FILE, manifest)
         if self._renames:
             aside, path = Path(self._aside(name)), Path(self._root, name)
@@ -97,11 +97,13 @@ class SnapshotStorage:
                 _sync_folder(path.parent)
 
     def abandon(self, name: str) -> None:
-        """Remove what was written of a snapshot that was begun and not published."""
+        """Remove the files of an unfinished snapshot."""
         self._remove_folder(self._aside(name))
 
     def remove(self, name: str) -> None:
-        """Remove a snapshot: at once it is none, then its files go."""
+        """Remove a snapshot: its manifest first, so that it ceases to exist at once, then its
+        files.
+        """
         path = f"{self._root}/{name}"
         with _translated(path, "removing"):
             if self._renames:
@@ -114,7 +116,7 @@ class SnapshotStorage:
         self._remove_folder(path)
 
     def half_written(self) -> list[Leftover]:
-        """Return what is neither a snapshot nor anybody else's."""
+        """Return the leftovers: folders that are neither a snapshot nor of another program."""
         found = []
         for folder in self._folders():
             aside = folder.startswith(_ASIDE) and manifests.model_of(folder[len(_ASIDE) :])
@@ -124,7 +126,7 @@ class SnapshotStorage:
         return found
 
     def clear(self, leftover: Leftover) -> None:
-        """Remove what `half_written` named."""
+        """Remove the result of `half_written`."""
         self._remove_folder(f"{self._root}/{leftover.folder}")
 
     def _aside(self, name: str) -> str:
@@ -142,7 +144,7 @@ class SnapshotStorage:
                 return []
 
     def _changed_ms(self, path: str) -> int | None:
-        with _translated(path, "looking at"):
+        with _translated(path, "reading the times of"):
             inside = [each["name"] for each in self._listed(path)]
             try:
                 times = [self._files.modified(each) for each in inside or [path]]
@@ -166,7 +168,7 @@ def _last(entry: dict[str, Any]) -> str:
 
 
 def _sync_folder(path: Path) -> None:
-    """See that what was named in a folder is still there after the power fails."""
+    """Make the names in a folder durable, so that they survive a power failure."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -182,9 +184,9 @@ def _translated(path: str, doing: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise StorageFailed(
-            f"{path}: what reads such addresses is not installed ({error}); "
+            f"{path}: expected the package for such URLs, got {error}; "
             "for s3://: pip install 'headrace[s3]'"
         ) from error
-    except Exception as error:  # each kind of storage has errors of its own
+    except Exception as error:  # each kind of storage has its own errors
         said = str(error) or type(error).__name__
         raise StorageFailed(f"{doing} {path}: {said}") from error

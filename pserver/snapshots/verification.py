@@ -1,10 +1,9 @@
-"""Whether a snapshot is, byte for byte and row for row, what was written.
+"""Verifies that a snapshot is, byte for byte and row for row, as it was written.
 
-Every file is read once and everything that can be wrong with it is looked for: its size, its
-digest, whether Parquet can read it, how many rows it has, whether their ids ascend and lie in the
-bucket, and whether the rows have the checksum that the replica had they were taken from.
-
-The rows of one bucket of a snapshot, if they are what was written.
+Every file is read once, and everything is checked: its size, its digest, whether Parquet can read
+it, the number of rows, whether their ids ascend and belong to the bucket, and whether the rows have
+the checksum of the replica that they were taken from. `read_bucket` returns the rows of one bucket
+after checking the bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.pserver.snapshots.storage import SnapshotStorage
 
 _PARALLEL = 2
-"""Files at a time: while one is fetched another is checked."""
+"""Files at a time: while one is fetched, another is checked."""
 
 
 def verify(
@@ -39,9 +38,9 @@ def verify(
     stop: threading.Event,
     tell: Callable[[SnapshotProgress], None],
 ) -> list[str]:
-    """Return a line for everything that is wrong, in the order of buckets; none if all is well.
+    """Return a line for every problem, in the order of buckets; an empty list without problems.
 
-    Ends early, with what it found so far, when told to stop. Raises StorageFailed.
+    Ends early, with the problems so far, when `stop` is set. Raises StorageFailed.
     """
 
     def check(each: BucketFile) -> list[str]:
@@ -64,7 +63,7 @@ def verify(
 
 
 def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) -> list[str]:
-    """Return what is wrong with the file of a bucket; `blob` is None where there is no file."""
+    """Return the problems of a bucket's file; `blob` is None if there is no file."""
     if blob is None:
         return ["missing"]
     if wrong := wrong_bytes(blob, expected):
@@ -76,7 +75,7 @@ def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) ->
     problems = []
     count = sum(chunk.ids.shape[0] for chunk in chunks)
     if count != expected.rows:
-        problems.append(f"expected {expected.rows} rows, found {count}")
+        problems.append(f"expected {expected.rows} rows, got {count}")
     if not chunks:
         return problems
     rows = FoldedRows._make(np.concatenate(column) for column in zip(*chunks, strict=True))
@@ -86,22 +85,22 @@ def problems_of(blob: bytes | None, expected: BucketFile, manifest: Manifest) ->
     if strays.shape[0]:
         stray = int(rows.ids[strays[0]])
         problems.append(
-            f"expected ids of bucket {expected.bucket}, found {strays.shape[0]} others, such as "
+            f"expected ids of bucket {expected.bucket}, got {strays.shape[0]} others, such as "
             f"{stray}"
         )
     checksum = rows.checksum()
     if checksum != expected.checksum:
-        problems.append(f"expected rows with the checksum {expected.checksum}, found {checksum}")
+        problems.append(f"expected rows with the checksum {expected.checksum}, got {checksum}")
     return problems
 
 
 def wrong_bytes(blob: bytes, expected: BucketFile) -> str:
-    """Return how the bytes differ from what was written; empty if they do not."""
+    """Return the difference between the bytes and those written; empty without one."""
     if len(blob) != expected.size_bytes:
-        return f"expected {expected.size_bytes} bytes, found {len(blob)}"
+        return f"expected {expected.size_bytes} bytes, got {len(blob)}"
     digest = hashlib.sha256(blob).hexdigest()
     if digest != expected.sha256:
-        return f"expected sha256 {expected.sha256}, found {digest}"
+        return f"expected sha256 {expected.sha256}, got {digest}"
     return ""
 
 

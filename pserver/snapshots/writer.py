@@ -1,11 +1,11 @@
-"""Taking a snapshot: bucket by bucket, from a replica, while everybody works on.
+"""Takes a snapshot: bucket by bucket, from a replica, while all processes work on.
 
-Marks and version of a bucket are read in one call. Then its copy follows the log to exactly that
-version, whatever comes after: the rows are those that learned just what lies before the marks. Each
-bucket has its own moment; that is enough, since each has its own marks, and a learner that starts
-from them gives every bucket what it lacks.
+Marks and version of a bucket are read in one call. Its copy then follows the log to exactly that
+version, and no further: its rows have learned exactly the offsets before the marks. Each bucket is
+of another moment. That is enough, because each has its own marks, and a learner that starts from
+them gives every bucket what it lacks.
 
-No more is held than a few buckets at a time. Nothing is visible until all of it is written.
+Only a few buckets are in memory at a time. The snapshot is visible once all of it is written.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _ENTRIES_A_POLL = 64
 _PAUSE_S = 0.05
-"""Before a node that did not answer is asked again."""
+"""Pause before a node that did not answer is asked again."""
 
 
 class SnapshotProgress(NamedTuple):
-    """How far a long piece of work has come."""
+    """The progress of an operation on a snapshot."""
 
     done: int
-    """Buckets."""
+    """Finished buckets."""
     of: int
     rows: int
     size_bytes: int
@@ -49,24 +49,24 @@ class SnapshotProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSettings:
-    """How a snapshot is taken."""
+    """Settings of taking a snapshot."""
 
     parallel: int = 2
-    """Buckets at a time: while one waits for its node another is packed. So many are in memory."""
+    """Buckets at a time, and in memory: while one waits for its node, another is packed."""
     patience_ms: int = 60_000
-    """Without an answer from a bucket's node: a replica that takes over needs less."""
+    """Longest time without an answer from a bucket's node; a failover needs less."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFacts:
-    """What a store does not say of itself."""
+    """Facts that are not in a store."""
 
     headrace: str
-    """The version that writes."""
+    """The version of headrace that writes the snapshot."""
     sub_hashes: int
     """Of each bucket."""
     as_of_ms: int | None = None
-    """For a model that was rebuilt: see Manifest."""
+    """For a rebuilt model: see Manifest."""
 
 
 def write_snapshot(
@@ -80,11 +80,11 @@ def write_snapshot(
     tell: Callable[[SnapshotProgress], None],
     writing: SnapshotSettings | None = None,
 ) -> Manifest | None:
-    """Write a snapshot of the store's model; return its manifest, or None if told to stop before.
+    """Write a snapshot of the store's model; return its manifest, or None if `stop` was set before.
 
-    `token`: four hex digits drawn by chance, part of its name. Raises MissingModel, MissingBucket,
-    StorageFailed, Unreachable if the model's shape cannot be read, StoreError if a bucket cannot
-    be copied for too long; then, too, there is no snapshot.
+    `token`: four random hex digits, a part of its name. Raises MissingModel, MissingBucket,
+    StorageFailed, Unreachable if the model's shape cannot be read, and StoreError if a bucket
+    cannot be copied for too long. After an error there is no snapshot either.
     """
     writing = writing or SnapshotSettings()
     shape, begun_ms = store.shape(), now_ms()
@@ -114,7 +114,7 @@ def write_snapshot(
     except _Halted:
         pass
     except BaseException:
-        with suppress(StorageFailed):  # the first failure says more
+        with suppress(StorageFailed):  # the first error says more
             shelf.abandon(name)
         raise
     shelf.abandon(name)
@@ -144,11 +144,11 @@ def _write_all(
 
 
 class _Halted(Exception):
-    """Told to stop."""
+    """The snapshot was stopped."""
 
 
 class _Copying:
-    """Copies buckets into files; from several threads."""
+    """Copies buckets into files, from several threads."""
 
     def __init__(
         self,
@@ -165,11 +165,11 @@ class _Copying:
         self._halted = threading.Event()
 
     def halt(self) -> None:
-        """Make all `write` end soon."""
+        """Make all calls of `write` end soon."""
         self._halted.set()
 
     def write(self, bucket: int) -> BucketFile:
-        """Write the file of a bucket. Raises StoreError's kinds."""
+        """Write the file of a bucket. Raises the kinds of StoreError."""
         replica, answer = self._reach(bucket)
         position = replica.position(bucket)
         rows = replica.table.everything().existing()
@@ -194,7 +194,7 @@ class _Copying:
         )
 
     def _reach(self, bucket: int) -> tuple[Replica, BucketAnswer]:
-        """Return a copy of a bucket and its marks as of the same version."""
+        """Return a copy of a bucket, and its marks as of the same version."""
         replica = Replica(self._store, self._shape, buckets=[bucket])
         goal: BucketAnswer | None = None
         moved_ms = self._now_ms()
@@ -208,7 +208,7 @@ class _Copying:
             error = next((each.error for each in changes if isinstance(each, Stale)), None)
             if error is None and replica.complete:
                 if goal is None or not changes or any(isinstance(e, Copied) for e in changes):
-                    # a goal that is not approached is of a history that is no more
+                    # a goal that comes no closer is of a history that was lost
                     [asked] = self._store.marks([bucket])
                     goal, error = (None, asked) if isinstance(asked, Unreachable) else (asked, None)
                 if goal is not None:

@@ -218,7 +218,7 @@ def test_a_restore_names_what_differs_from_the_snapshot(
 ) -> None:
     shelf = str(tmp_path / "shelf")
     of = ("--model", str(model.path), "--redis", model.valkey)
-    assert "found none" in headrace("restore", shelf, *of).err
+    assert "got none" in headrace("restore", shelf, *of).err
     headrace("snapshot", shelf, *of)
 
     def refused(spec_name: str, *more: str) -> str:

@@ -393,5 +393,5 @@ def test_an_entry_of_other_rows_is_refused() -> None:
     world.store.push(
         [Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(RowDeltas.empty(WIDTH + 1)))]
     )
-    with pytest.raises(StoreError, match="rows of 2 floats, found 3"):
+    with pytest.raises(StoreError, match="rows of 2 floats, got 3"):
         PartialReplica(world.store, world.shape).poll()

@@ -114,7 +114,7 @@ def test_a_file_is_plain_parquet_with_statistics_that_let_a_reader_skip() -> Non
 
 def test_rows_of_another_width_and_bytes_that_are_no_parquet_are_refused() -> None:
     blob = pack(numbered_rows(0, 10, width=3))
-    with pytest.raises(CorruptEntry, match=r"\[2\], found .*\[3\]"):
+    with pytest.raises(CorruptEntry, match=r"\[2\], got .*\[3\]"):
         list(unpack(blob, 2))
     with pytest.raises(CorruptEntry, match="cannot be read as Parquet"):
         list(unpack(blob[:-9], 3))
@@ -169,7 +169,7 @@ def test_no_byte_of_a_manifest_can_change_unnoticed() -> None:
 
 def test_a_manifest_of_a_later_format_or_without_a_bucket_is_refused_by_name() -> None:
     manifest = manifest_of()
-    with pytest.raises(BadManifest, match="expected format 1, found 2"):
+    with pytest.raises(BadManifest, match="expected format 1, got 2"):
         decode(encode(msgspec.structs.replace(manifest, format=2)))
     with pytest.raises(BadManifest, match="each of 2 buckets"):
         decode(encode(msgspec.structs.replace(manifest, files=manifest.files[1:])))
@@ -214,7 +214,7 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStorage:
 def test_a_shelf_that_is_not_there_is_an_empty_one(shelf: SnapshotStorage) -> None:
     assert list_snapshots(shelf) == []
     assert shelf.half_written() == []
-    with pytest.raises(NoSnapshot, match=r"of 'news' in .*down, found none"):
+    with pytest.raises(NoSnapshot, match=r"of 'news' in .*down, got none"):
         find_snapshot(shelf, "news", None)
 
 
@@ -240,7 +240,7 @@ def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(
         find_snapshot(shelf, "news", None)
     size = manifest.files[0].size_bytes
     assert refused.value.problems == (
-        f"rows-00000.parquet: expected {size} bytes, found 5",
+        f"rows-00000.parquet: expected {size} bytes, got 5",
         "rows-00001.parquet: missing",
     )
     assert checked(shelf, manifest) == list(refused.value.problems)
@@ -260,9 +260,9 @@ def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: SnapshotS
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ({"rows": 6}, "expected 6 rows, found 5"),
-        ({"checksum": "f00"}, "expected rows with the checksum f00, found "),
-        ({"sha256": "f00"}, "expected sha256 f00, found "),
+        ({"rows": 6}, "expected 6 rows, got 5"),
+        ({"checksum": "f00"}, "expected rows with the checksum f00, got "),
+        ({"sha256": "f00"}, "expected sha256 f00, got "),
     ],
 )
 def test_verify_compares_rows_with_what_the_manifest_says(
@@ -295,7 +295,7 @@ def test_verify_finds_ids_that_repeat_and_those_of_another_bucket(tmp_path: Path
     shelf.publish(manifest.name, encode(manifest))
     found = checked(shelf, manifest)
     assert found[0] == "rows-00000.parquet: expected ids in ascending order, each once"
-    assert "expected ids of bucket 0, found 10 others" in found[1]
+    assert "expected ids of bucket 0, got 10 others" in found[1]
     assert found[2].startswith("rows-00001.parquet: expected ")
 
 

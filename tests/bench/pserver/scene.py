@@ -171,7 +171,7 @@ class Bench:
             lazy.step()
         lazy._keeping = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=rows_a_fold)
         began = clock()
-        while any(len(tenure.entries) > 1 for tenure in lazy._tenures.values()):
+        while any(len(lease.entries) > 1 for lease in lazy._leases.values()):
             lazy.step()
         ended = clock()
         lazy.release()
