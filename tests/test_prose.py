@@ -34,6 +34,7 @@ CLEAN = [
     "tests/deploy",
     "tests/faults",
     "tests/simulation",
+    "pserver",
 ]
 """Files and folders without findings. Add those that you have rewritten."""
 
