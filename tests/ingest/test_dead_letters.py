@@ -133,7 +133,7 @@ WRONG_LINES = {
     ),
     "still broken": (
         b'{"topic":"t","partition":0,"offset":1,"append_ms":2,"event":{"impression_id":"a"}}',
-        "the joiner would refuse it again: expected timestamp_ms",
+        "the joiner would refuse this event again: expected timestamp_ms",
     ),
     "without an id": (
         b'{"topic":"t","partition":0,"offset":1,"append_ms":2,"event":{"timestamp_ms":1767225600000}}',
@@ -270,7 +270,7 @@ def test_a_repair_that_the_joiner_would_refuse_again_is_not_sent(topics: Topics)
     done = topics.retry(Nothing())
     assert (done.sent, done.left) == (0, 2)
     assert done.refused[0][1] == Reason.NO_TIME.value
-    assert "found elsewhere" in done.refused[1][1]
+    assert "got elsewhere" in done.refused[1][1]
     assert topics.events() == []
     assert len(topics.open()) == 2
 
