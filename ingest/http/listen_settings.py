@@ -30,7 +30,7 @@ class ListenSettings:
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
     """Metrics contain no event data."""
     drain_ms: int = 0
-    """How long to accept requests once not ready: longer than a load balancer's probe interval."""
+    """Time to accept requests once not ready: longer than a load balancer's probe interval."""
 
     @property
     def metrics_address(self) -> tuple[str, int]:
