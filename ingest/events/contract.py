@@ -109,6 +109,6 @@ LARGEST_VALUE_BYTES = 64 << 10
 """Largest part of an event that its dead letter keeps; the offset finds the rest."""
 
 LARGEST_EXAMPLE_BYTES = 1 << 20
-"""Of one event's strings and bags in an example. With the bound on messages of examples
-(`ingest.examples.splitting`) it keeps every message below what Kafka takes, whatever events hold.
+"""Largest size of one event's strings and bags in an example. With the bound on messages
+(`ingest.examples.splitting`) it keeps every message of examples below Kafka's limit.
 """

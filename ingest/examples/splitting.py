@@ -5,7 +5,7 @@ long time puts them out of order. But a message costs the same with seven exampl
 hundred, and sparse traffic puts only few examples out of order. Hence the least size.
 
 Kafka refuses a message above a size, and a joiner that made one could never go on: the same backlog
-makes the same message again. So the bytes of a message are bounded, whatever events hold.
+makes the same message again. So the bytes of a message are bounded, for any events.
 """
 
 from __future__ import annotations
