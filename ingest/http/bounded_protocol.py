@@ -167,10 +167,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > self.limits.head_bytes:
             raise _HeadTooLarge
 
-    def on_headers_complete(self) -> None:
+    def note_head_end(self) -> None:
+        """Note that a head was read. A subclass that handles a request itself calls it."""
         self._in_head, self._progressed = False, True
         self._head_bytes = self._headers = 0  # of the trailers, if any follow
         self._stop_head_timer()
+
+    def note_message_end(self) -> None:
+        """Note that a request was read. A subclass that handles a request itself calls it."""
+        self._in_message, self._progressed = False, True
+
+    def on_headers_complete(self) -> None:
+        self.note_head_end()
         if self.parser.should_upgrade():
             self._offered = True
             return
@@ -183,7 +191,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_message, self._progressed = False, True
+        self.note_message_end()
         if not self._offered:
             super().on_message_complete()
 

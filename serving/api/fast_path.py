@@ -5,10 +5,11 @@ came in the same packet. For such a request, uvicorn's task, scope and channels 
 prediction. `FastPathProtocol` holds it until the bytes at hand are read. If it is complete by then,
 the protocol drives the coroutine of `PredictionHandler.answer` itself. Otherwise uvicorn gets the
 held parts and continues as if it had received them in the first place. Bodies in several pieces,
-`Expect: 100-continue`, upgrades, HTTP/1.0 and all other routes are always uvicorn's.
+`Expect: 100-continue`, HTTP/1.0 and all other routes are always uvicorn's.
 
-Measured saving: a request of one candidate takes 256 us of processor time instead of 399 us by way
-of ASGI (lower quartile 176 instead of 271), without sockets (docs/benchmarks-diary.md, 2026-11-21).
+Measured saving: about 35 %. A request of one candidate takes 256 us of processor time instead of
+399 us by way of ASGI, and 176 instead of 271 us in a second run: the least of 40 rounds, without
+sockets (docs/benchmarks-diary.md, 2026-11-21).
 
 The price is a dependency on internals of uvicorn 0.54, which pyproject.toml therefore pins to the
 minor version. On `HttpToolsProtocol` these are the parser callbacks (`on_headers_complete`,
@@ -16,7 +17,8 @@ minor version. On `HttpToolsProtocol` these are the parser callbacks (`on_header
 `cycle`, `expect_100_continue`, `flow.write_paused`, `headers`, `logger`, `loop`, `parser`,
 `server_state.default_headers`, `transport` and `url`. `FastPathRequest` also replaces uvicorn's
 `RequestResponseCycle`, so pipelined requests wait behind it, a shutdown waits for it, and a lost
-connection marks it. `fast_path_probe` checks all of this at startup and falls back to uvicorn.
+connection marks it. `fast_path_probe` checks all of this at startup, and the server does without
+the fast path if a check fails.
 
 Both ways run the same `PredictionHandler.answer`, so they cannot decide differently. On the fast
 path no task exists: the coroutine may await futures and `asyncio.sleep(0)`, nothing else.
@@ -97,6 +99,8 @@ class FastPathProtocol(SingleWriteProtocol):
             self._held, self._body = self._asked_at(self.url), b""
         if self._held is None:
             super().on_headers_complete()
+        else:
+            self.note_head_end()
 
     def on_body(self, body: bytes) -> None:
         if self._held is None:
@@ -108,6 +112,7 @@ class FastPathProtocol(SingleWriteProtocol):
         if self._held is None:
             super().on_message_complete()
             return
+        self.note_message_end()
         (ask, name), self._held = self._held, None
         request = WholeRequest(_Headers(raw=self.headers), self._body)
         cycle = FastPathRequest(self, ask(request, name))

@@ -1,10 +1,10 @@
-"""Checks at startup that the fast path works with the installed uvicorn, else falls back to it.
+"""Checks at startup that the fast path works with the installed uvicorn, and disables it if not.
 
 `fast_path` depends on internals of uvicorn. The packaging pins the minor version, but an operator
 can override a pin. A change of internals might hang connections instead of raising an error.
 `choose_protocol` therefore answers two requests on a connection in memory, one on the fast path and
-one handed over to uvicorn. If an answer is wrong or late, the server runs on uvicorn's own protocol
-and logs a warning. A comparison of versions alone would refuse harmless updates.
+one handed over to uvicorn. If an answer is wrong or late, the server runs on `BoundedProtocol`,
+without a fast path, and logs a warning. A comparison of versions would refuse harmless updates.
 """
 
 from __future__ import annotations

@@ -288,6 +288,23 @@ def test_invalid_http_in_the_middle_of_a_request_gets_400() -> None:
     assert answers(FastPathProtocol, SERVING[0], [broken]).startswith(b"HTTP/1.1 400")
 
 
+def test_a_request_on_the_fast_path_leaves_the_bounds_of_its_connection_as_with_asgi() -> None:
+    async def ask(kind: type[SingleWriteProtocol]) -> list[object]:
+        connection = Connection(kind, SERVING[0])
+        protocol, found = connection.protocol, list[object]()
+        for _ in range(3):
+            connection.protocol.data_received(ONE)
+            await until(lambda: protocol.cycle.response_complete)
+            bounds = protocol._in_head, protocol._in_message, protocol._idle_bytes
+            found.append((*bounds, protocol._head_timer))
+        await connection.answered()
+        return found
+
+    nothing_pending = (False, False, 0, None)
+    assert asyncio.run(ask(FastPathProtocol)) == [nothing_pending] * 3
+    assert asyncio.run(ask(SingleWriteProtocol)) == [nothing_pending] * 3
+
+
 CALLBACKS = [
     *("connection_made", "connection_lost", "data_received", "shutdown", "pause_writing"),
     *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete"),
