@@ -31,7 +31,7 @@ from tests.pserver.store_world import (
 
 
 def push_of(bucket_ids: list[int], second: int, offset: int) -> Push:
-    """Of bucket 0: each row shown once at this second."""
+    """A push to bucket 0 in which each row is shown once at this second."""
     count = len(bucket_ids)
     ones, seconds = np.ones(count, np.uint32), np.full(count, second, np.uint32)
     values = np.full((count, WIDTH), 0.5, np.float32)
@@ -41,7 +41,7 @@ def push_of(bucket_ids: list[int], second: int, offset: int) -> Push:
 
 
 def deletion(world: World, ids: list[int], second: int, folds: int = 0) -> Delete:
-    """Of rows of bucket 0 not seen after this second, decided at the head."""
+    """A deletion of rows of bucket 0 not seen after this second, decided at the head."""
     head = standing(world.store, 0)
     rows = Deletions(np.array(ids, np.uint64), np.full(len(ids), second, np.uint32))
     blob = pack(EntryHeader(0, len(ids), 0, 0, [], DELETING_FORMAT), rows)
@@ -49,14 +49,14 @@ def deletion(world: World, ids: list[int], second: int, folds: int = 0) -> Delet
 
 
 def shows(replica: Replica) -> dict[int, int]:
-    """Of rows that exist."""
+    """The shows of the rows that exist."""
     rows = replica.table.everything()
     there = rows.exist()
     return dict(zip(rows.ids[there].tolist(), rows.shows[there].tolist(), strict=True))
 
 
 class DeletionLaws:
-    """To be mixed into the laws of a store."""
+    """The laws of deletions, a part of the laws of a store."""
 
     def test_a_deletion_is_an_entry_that_moves_no_mark(self, world: World) -> None:
         answered(world.store, push_of([1, 2], 50, 0))
@@ -72,7 +72,7 @@ class DeletionLaws:
         assert (entry.version, entry.previous, entry.blob) == (2, before.nonce, delete.blob)
         assert isinstance(unpack_entry(entry.blob)[1], Deletions)
 
-    def test_who_follows_and_who_copies_delete_the_same(self, world: World) -> None:
+    def test_followers_and_new_copies_delete_the_same_rows(self, world: World) -> None:
         answered(world.store, push_of([1, 2, 3], 50, 0))
         follower, _ = rows_at(world, 0)
         world.store.claim(0, "k", LONG_MS)
@@ -86,7 +86,7 @@ class DeletionLaws:
         assert shows(follower) == shows(fresh) == {2: 1, 3: 1}
         assert follower.checksum(0) == fresh.checksum(0)
 
-    def test_a_row_seen_since_stays(self, world: World) -> None:
+    def test_a_deletion_leaves_a_row_that_was_seen_since(self, world: World) -> None:
         answered(world.store, push_of([1, 2], 50, 0))
         world.store.claim(0, "k", LONG_MS)
         delete = deletion(world, [1, 2], 50)
@@ -109,14 +109,20 @@ class DeletionLaws:
         assert world.store.trim([trim_through(fold, position.version)]) == [None]
         stored = [row_id for chunk in world.store.rows(0) for row_id in chunk.rows.ids.tolist()]
         assert stored == [2]
-        answered(world.store, push_of([1], 10, 1))  # a new row, though it is older than ever
+        answered(
+            world.store, push_of([1], 10, 1)
+        )  # a new row, although its time is older than the deletion
         assert shows(rows_at(world, 0)[0]) == {1: 1, 2: 1}
 
-    def test_a_copy_of_a_row_removed_while_its_entries_are_in_the_log(self, world: World) -> None:
+    def test_a_new_copy_lacks_a_row_whose_entries_are_still_in_the_log_after_its_removal(
+        self, world: World
+    ) -> None:
         answered(world.store, push_of([1, 2], 50, 0))
         world.store.claim(0, "k", LONG_MS)
         fold = fold_all(world, 0, "k", 1)
-        world.store.trim([trim_through(fold, 1)])  # the first sight of both rows is in rows alone
+        world.store.trim(
+            [trim_through(fold, 1)]
+        )  # only the folded rows have the first sight of both rows
         answered(world.store, push_of([1], 40, 1))
         follower, _ = rows_at(world, 0)
         world.store.delete([deletion(world, [1], 50, folds=1)])

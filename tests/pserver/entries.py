@@ -1,4 +1,4 @@
-"""RowDeltas, pushes and their sums, made for tests."""
+"""Row deltas and pushes for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = "topic/0"
 
 
 def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> RowDeltas:
-    """What up to `rows` of the bucket's nine rows gained."""
+    """Random deltas of up to `rows` of the bucket's nine rows."""
     high = np.uint64(64 - (buckets.bit_length() - 1))
     numbers = sorted({dice.randrange(9) for _ in range(rows)})
     spread = [number * 0x0123456789AB for number in numbers]  # into different sub-hashes
@@ -39,7 +39,7 @@ def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> R
 
 
 def blob_of(gains: RowDeltas, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
-    """An entry with these gains, which says that it covers these offsets."""
+    """An entry with these deltas, which covers these offsets."""
     rows, width = gains.values.shape
     return pack(
         EntryHeader(width, rows, stop, stop, [SourceReached(source, start, stop, stop)]), gains
@@ -47,7 +47,7 @@ def blob_of(gains: RowDeltas, start: int = 0, stop: int = 0, source: str = SOURC
 
 
 class Pusher:
-    """Pushes to one bucket as a learner would, its offsets in order."""
+    """Pushes to one bucket as a learner does, with its offsets in order."""
 
     def __init__(self, bucket: int, buckets: int, seed: int = 0) -> None:
         self.bucket, self.buckets = bucket, buckets
@@ -55,7 +55,7 @@ class Pusher:
         self.offset = 0
 
     def next(self, rows: int = 4) -> Push:
-        """The next push, as if the one before had been applied."""
+        """The next push, as if the previous one had been applied."""
         gains = gains_of(self.bucket, self.buckets, self.dice, rows)
         start, stop = self.offset, self.offset + self.dice.randint(1, 5)
         self.offset = stop

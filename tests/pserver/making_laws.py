@@ -1,4 +1,4 @@
-"""Laws of single rows, and of filling, completing and removing a model."""
+"""Laws of single rows, and of loading, creating and removing a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folded_bucket(world: World, bucket: int) -> FoldedRows:
 
 
 class MakingLaws:
-    """To be mixed into the laws of a store."""
+    """The laws of models and buckets, a part of the laws of a store."""
 
     def test_single_rows_are_found_by_id(self, world: World) -> None:
         wanted = {}
@@ -68,7 +68,7 @@ class MakingLaws:
         assert not isinstance(answers[2], Unreachable)
         assert answers[2].rows.ids.shape == (0,)
 
-    def test_no_row_is_asked_for_and_none_is_found(self, world: World) -> None:
+    def test_a_lookup_of_no_ids_finds_no_rows(self, world: World) -> None:
         [answer] = world.store.find({3: np.zeros(0, np.uint64)})
         assert isinstance(answer, StoredRows)
         assert answer.rows.ids.shape == (0,)
@@ -100,18 +100,18 @@ class MakingLaws:
         replica.poll()
         assert replica.checksum(1) == rows_at(world, 1)[0].checksum(1)
 
-    def test_what_knew_the_lost_history_is_refused_by_the_new_one(self, world: World) -> None:
+    def test_a_keeper_of_a_lost_history_is_refused_after_a_load(self, world: World) -> None:
         rows = folded_bucket(world, 1)
         head = standing(world.store, 1)
         follower, _ = rows_at(world, 1)
         world.empty(1)
         world.store.load(1, head.version, head.marks, [])
         assert refused(world.store.fold([Fold(1, "k", 2, head.version, head.nonce, rows)]))
-        while follower.poll():  # another nonce at the same version: copied anew, empty
+        while follower.poll():  # another nonce at the same version: copied again, without rows
             pass
         assert not follower.table.everything().exist().any()
 
-    def test_a_bucket_that_is_there_is_not_filled(self, world: World) -> None:
+    def test_a_load_of_an_existing_bucket_is_refused(self, world: World) -> None:
         rows = folded_bucket(world, 1)
         before = standing(world.store, 1)
         with pytest.raises(BucketExists):
@@ -206,7 +206,7 @@ class MakingLaws:
         assert standing(world.store, 1).version == 2
         assert rows_at(world, 1)[1].ids.tolist() == []
 
-    def test_a_model_is_not_there_before_it_is_finished(self, world: World) -> None:
+    def test_a_model_is_missing_until_its_load_is_finished(self, world: World) -> None:
         world.store.drop()
         world.store.begin(world.shape)
         with pytest.raises(MissingModel):
@@ -220,13 +220,13 @@ class MakingLaws:
         world.store.finish()
         assert world.store.shape() == world.shape
 
-    def test_beginning_with_another_shape_is_refused(self, world: World) -> None:
+    def test_beginning_a_model_with_another_shape_is_refused(self, world: World) -> None:
         with pytest.raises(ModelExists):
             world.store.begin(dataclasses.replace(world.shape, fingerprint="else"))
         world.store.begin(world.shape)
         assert world.store.shape() == world.shape
 
-    def test_a_dropped_model_is_gone_and_can_be_made_anew(self, world: World) -> None:
+    def test_a_dropped_model_can_be_created_again_without_rows(self, world: World) -> None:
         folded_bucket(world, 0)
         world.store.drop()
         for call in (world.store.shape, world.store.missing):

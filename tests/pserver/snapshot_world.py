@@ -28,11 +28,11 @@ NOW_MS = 1_795_000_000_000
 
 
 class Killed(BaseException):
-    """kill -9: nothing that comes after it is done."""
+    """kill -9: the process does nothing after it."""
 
 
 class History:
-    """Pushes to every bucket, as learners would make them from one partition; all of them kept."""
+    """Pushes to every bucket, as of learners of one partition; all of them are kept."""
 
     def __init__(self, store: Store, shape: Shape, seed: int = 0) -> None:
         self.store, self.shape = store, shape
@@ -55,7 +55,7 @@ class History:
         return truth(push for pushes in self.pushed for push in pushes)
 
     def truth_before(self, manifest: Manifest) -> dict[int, Row]:
-        """Rows that have learned just what lies before the marks of a snapshot."""
+        """Rows that have learned exactly the offsets before the marks of a snapshot."""
         return truth(
             push
             for bucket, pushes in enumerate(self.pushed)
@@ -64,7 +64,7 @@ class History:
         )
 
     def supply(self, store: Store, shape: Shape) -> None:
-        """What Kafka and a learner do: give every bucket what lies beyond its marks."""
+        """Push the offsets beyond each bucket's marks, as a learner with Kafka does."""
         factor = shape.buckets // self.shape.buckets
         for bucket in range(shape.buckets):
             [standing] = store.marks([bucket])
@@ -94,7 +94,7 @@ def _part(push: Push, shape: Shape, bucket: int) -> Push:
 
 
 def rows_in(store: Store, shape: Shape) -> dict[int, Row]:
-    """All rows of a model, read like anybody reads them."""
+    """All rows of a model, read by a replica."""
     replica = Replica(store, shape)
     while not replica.complete:
         replica.poll()
@@ -118,7 +118,7 @@ def busy_keeper(store: Store, shape: Shape, seed: int) -> Keeper:
 
 
 class Lively:
-    """A store in which others push, fold and trim before every call of the one who copies it."""
+    """A store in which pushes, folds and trims happen before every call of the copying process."""
 
     def __init__(self, history: History, keeper: Keeper, dice: random.Random) -> None:
         self._history, self._keeper, self._dice = history, keeper, dice
@@ -152,7 +152,7 @@ class Lively:
 
 
 class DyingShelf(SnapshotStorage):
-    """A shelf of a process that is killed at its so-manieth act, which is not done any more."""
+    """The storage of a process that is killed at its n-th operation, before it takes effect."""
 
     def __init__(self, url: str, dies_at: int) -> None:
         super().__init__(url)
@@ -186,7 +186,7 @@ def take(
     tell: Callable[[Any], None] = lambda _: None,
     patience_ms: int = 60_000,
 ) -> Manifest | None:
-    """Take a snapshot, at a time of a clock that stands still."""
+    """Take a snapshot, with a clock that never advances."""
     return write_snapshot(
         store,
         shelf,

@@ -1,4 +1,4 @@
-"""What every store promises, as one list of laws that run on the fake and on the real ones."""
+"""The laws of every store: one list that runs on the fake and on the real ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["BUCKETS", "StoreLaws", "World"]
 class StoreLaws(MakingLaws, DeletionLaws):
     """The laws. A subclass provides the fixture `world`."""
 
-    def test_create_again_changes_nothing(self, world: World) -> None:
+    def test_creating_a_model_again_changes_nothing(self, world: World) -> None:
         answered(world.store, Pusher(1, BUCKETS).next())
         before = standing(world.store, 1)
         world.store.create(world.shape)
@@ -46,7 +46,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
     @pytest.mark.parametrize(
         "other", [{"buckets": 8}, {"width": 3}, {"fingerprint": "else"}, {"spec": "else"}]
     )
-    def test_create_with_another_shape_is_refused(
+    def test_creating_a_model_with_another_shape_is_refused(
         self, world: World, other: dict[str, Any]
     ) -> None:
         found = world.shape
@@ -73,7 +73,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert (entry.version, entry.nonce, entry.previous) == (1, push.nonce, before.nonce)
         assert entry.blob == push.blob
 
-    def test_a_retry_is_answered_as_applied_and_applied_once(self, world: World) -> None:
+    def test_a_repeated_push_is_applied_once_and_answered_alike(self, world: World) -> None:
         push = Pusher(0, BUCKETS).next()
         [first] = answered(world.store, push)
         [second] = answered(world.store, push)
@@ -81,7 +81,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert second.covers(push.spans)
         assert len(polled(world.store, 0, 0).entries) == 1
 
-    def test_a_push_from_elsewhere_changes_nothing(self, world: World) -> None:
+    def test_a_push_that_does_not_begin_at_the_marks_changes_nothing(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         answered(world.store, pusher.next())
         before = standing(world.store, 0)
@@ -92,7 +92,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
             assert answer.marks == {SOURCE: before.marks[SOURCE]}
         assert standing(world.store, 0) == before
 
-    def test_several_sources_move_all_or_none(self, world: World) -> None:
+    def test_a_push_of_several_sources_moves_all_marks_or_none(self, world: World) -> None:
         both = (OffsetSpan("a/0", 0, 3), OffsetSpan("b/1", 0, 5))
         [answer] = answered(world.store, Push(0, both, b"n1", b"x"))
         assert answer.marks == {"a/0": 3, "b/1": 5}
@@ -117,12 +117,12 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert len(standing(world.store, 0).marks) == sources
         assert polled(world.store, 0, 0).version == 2
 
-    def test_a_span_may_be_empty_beside_one_that_is_not(self, world: World) -> None:
+    def test_a_push_may_have_an_empty_span_beside_another(self, world: World) -> None:
         spans = (OffsetSpan("a/0", 0, 0), OffsetSpan("b/0", 0, 2))
         [answer] = answered(world.store, Push(3, spans, b"n", b""))
         assert answer.covers(spans)
 
-    def test_a_zombie_is_refused(self, world: World) -> None:
+    def test_a_late_push_of_a_replaced_learner_is_refused(self, world: World) -> None:
         zombie, heir = Pusher(1, BUCKETS, seed=1), Pusher(1, BUCKETS, seed=2)
         answered(world.store, zombie.next())
         heir.offset = zombie.offset
@@ -163,7 +163,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
             nonce = entry.nonce
         assert (found.version, found.nonce) == (7, nonce)
 
-    def test_poll_brings_what_is_beyond_up_to_the_limit(self, world: World) -> None:
+    def test_poll_returns_the_entries_beyond_a_version_up_to_the_limit(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         for _ in range(7):
             answered(world.store, pusher.next())
@@ -192,17 +192,19 @@ class StoreLaws(MakingLaws, DeletionLaws):
         with pytest.raises(LostLease):
             fold_all(world, 0, "one")
 
-    def test_an_ended_lease_folds_nothing_though_nobody_took_it(self, world: World) -> None:
+    def test_an_ended_lease_folds_nothing_though_no_other_keeper_took_it(
+        self, world: World
+    ) -> None:
         answered(world.store, Pusher(0, BUCKETS).next())
         assert world.store.claim(0, "one", 1)
         assert world.store.claim(1, "one", 20)
         deadline = time.monotonic() + 10
-        while not world.store.claim(1, "two", LONG_MS):  # then the shorter one has ended too
+        while not world.store.claim(1, "two", LONG_MS):  # the shorter lease has then ended, too
             assert time.monotonic() < deadline
         with pytest.raises(LostLease):
             fold_all(world, 0, "one")
 
-    def test_rows_are_what_was_folded(self, world: World) -> None:
+    def test_stored_rows_equal_the_folded_ones(self, world: World) -> None:
         assert world.store.claim(2, "k", LONG_MS)
         pusher = Pusher(2, BUCKETS)
         for _ in range(5):
@@ -246,7 +248,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         follower.poll()
         assert fresh.checksum(0) == follower.checksum(0)
 
-    def test_folds_are_taken_in_order_and_once(self, world: World) -> None:
+    def test_folds_are_accepted_in_order_and_once(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         answered(world.store, pusher.next())
         world.store.claim(0, "k", LONG_MS)
@@ -255,19 +257,19 @@ class StoreLaws(MakingLaws, DeletionLaws):
         early = fold_all(world, 0, "k", number=1)
         answered(world.store, pusher.next())
         fold_all(world, 0, "k", number=2)
-        assert refused(world.store.fold([early]))  # it lingered in the network
+        assert refused(world.store.fold([early]))  # delayed in the network
         world.store.release(0, "k")
         world.store.claim(0, "another", LONG_MS)
         fold_all(world, 0, "another", number=1)
 
-    def test_renewing_keeps_the_count_of_folds(self, world: World) -> None:
+    def test_renewing_a_lease_keeps_the_count_of_folds(self, world: World) -> None:
         answered(world.store, Pusher(0, BUCKETS).next())
         world.store.claim(0, "k", LONG_MS)
         fold_all(world, 0, "k", number=1)
         world.store.claim(0, "k", LONG_MS)
         fold_all(world, 0, "k", number=2)
 
-    def test_trim_removes_what_it_names_and_no_more(self, world: World) -> None:
+    def test_a_trim_removes_the_entries_it_names_and_no_others(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         pushes = [pusher.next() for _ in range(6)]
         answered(world.store, *pushes)
@@ -278,7 +280,9 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert [entry.version for entry in found.entries] == [5, 6]
         assert (found.version, found.trimmed) == (6, 4)
         assert standing(world.store, 0).log_bytes == sum(len(p.blob) for p in pushes[4:])
-        assert world.store.trim([trim_through(fold, 2)]) == [None]  # again, late: nothing to do
+        assert world.store.trim([trim_through(fold, 2)]) == [
+            None
+        ]  # a late repetition has no effect
         assert polled(world.store, 0, 0).trimmed == 4
         assert {chunk.trimmed for chunk in world.store.rows(0)} == {4}
         assert world.store.trim([trim_through(fold, 6)]) == [None]
@@ -320,11 +324,11 @@ class StoreLaws(MakingLaws, DeletionLaws):
         world.store.claim(0, "heir", LONG_MS)  # reads entry 2 alone: 1 is in the rows
         nonce = standing(world.store, 0).nonce
         world.revert(0, before)
-        world.store.claim(0, "heir", LONG_MS)  # renews, and has folded nothing that could be lost
+        world.store.claim(0, "heir", LONG_MS)  # renews; it has no folds that could be lost
         assert refused(world.store.trim([Trim(0, "heir", 0, 2, nonce, 2, 1)]))
         assert len(polled(world.store, 0, 0).entries) == 2
 
-    def test_a_fold_of_a_history_that_is_no_more_is_refused(self, world: World) -> None:
+    def test_a_fold_of_a_lost_history_is_refused(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         answered(world.store, pusher.next())
         world.store.claim(0, "k", LONG_MS)
@@ -352,7 +356,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert answer.covers(lost.spans)
         assert answer.version == 2
 
-    def test_rows_and_log_together_are_what_was_pushed(self, world: World) -> None:
+    def test_rows_and_log_together_equal_the_pushes(self, world: World) -> None:
         pusher = Pusher(0, BUCKETS)
         world.store.claim(0, "k", LONG_MS)
         whole = Replica(world.store, world.shape, buckets=[0])
@@ -379,7 +383,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
         assert np.array_equal(np.sort(np.concatenate([rows.ids for rows in found])), ids)
         assert unpack(polled(world.store, 0, 0).entries[0].blob)[1].values.shape[1] == WIDTH
 
-    def test_a_bucket_that_came_back_empty_stops_everybody(self, world: World) -> None:
+    def test_a_bucket_that_came_back_empty_stops_every_call(self, world: World) -> None:
         push = Pusher(1, BUCKETS).next()
         answered(world.store, push)
         world.empty(1)
@@ -396,7 +400,7 @@ class StoreLaws(MakingLaws, DeletionLaws):
             with pytest.raises(MissingBucket, match="restore"):
                 call()
 
-    def test_a_push_that_moves_no_mark_cannot_be_made(self, world: World) -> None:
+    def test_a_push_that_moves_no_mark_is_invalid(self, world: World) -> None:
         before = standing(world.store, 0)
         for spans in (
             (),

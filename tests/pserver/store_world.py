@@ -1,4 +1,4 @@
-"""A store that can be broken, and the small questions that its laws ask of it."""
+"""A store that can be broken, and short queries for its laws."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class World(Protocol):
     def shape(self) -> Shape: ...
 
     def checkpoint(self, bucket: int) -> Any:
-        """Remember a bucket as it is."""
+        """Return the present state of a bucket."""
 
     def revert(self, bucket: int, checkpoint: Any) -> None:
-        """Put it back, as a failover that lost writes."""
+        """Set a bucket back to a state, as a failover that lost writes."""
 
     def empty(self, bucket: int) -> None:
         """Lose a bucket."""

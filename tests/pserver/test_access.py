@@ -1,4 +1,4 @@
-"""Users with just the rights that headrace needs: the laws hold under them, and nothing else does.
+"""The laws of a store under users with the permissions of the roles, and nothing beyond them.
 
 The rules are those that `headrace pserver acl` prints.
 """
@@ -33,7 +33,7 @@ ROLE = {role.name: role for role in ROLES}
 
 
 def grant(server: str, role: str, model: str) -> str:
-    """Make the user that the rule of a role describes; return a URL with its name and password."""
+    """Create the user of a role's rule; return a URL with its name and password."""
     user = f"{model}-{role}"
     line = rule(ROLE[role], model, user, PASSWORD)
     with redis.Redis.from_url(server) as admin:
@@ -42,7 +42,7 @@ def grant(server: str, role: str, model: str) -> str:
 
 
 class OperatorWorld(RedisWorld):
-    """The store is used by an operator; an administrator breaks it."""
+    """An operator uses the store; an administrator breaks it."""
 
     def __init__(self, url: str, model: str, granted: str) -> None:
         self._admin = open_store(url, model)
@@ -85,7 +85,7 @@ def opened(server: str, role: str, model: str) -> RedisStore:
     return open_store(grant(server, role, model), model, settings)
 
 
-def test_every_role_can_do_its_work(valkey_node: str, shape: Shape) -> None:
+def test_every_acl_role_can_do_its_work(valkey_node: str, shape: Shape) -> None:
     learner, keeper, server, operator = (
         opened(valkey_node, role, shape.model)
         for role in ("learner", "keeper", "server", "operator")
@@ -128,7 +128,7 @@ FOREIGN = [("FLUSHALL",), ("CONFIG", "SET", "maxmemory", "1"), ("SHUTDOWN",), ("
 
 @pytest.mark.parametrize("role", list(ROLE))
 @pytest.mark.parametrize("words", FOREIGN, ids=lambda words: " ".join(words[:2]))
-def test_anything_else_is_refused_naming_setting_and_node(
+def test_a_command_beyond_the_acl_role_is_refused_with_setting_and_node(
     valkey_node: str, shape: Shape, role: str, words: tuple[str, ...]
 ) -> None:
     node = valkey_node.removeprefix("redis://")
@@ -141,7 +141,7 @@ def test_anything_else_is_refused_naming_setting_and_node(
     assert PASSWORD not in str(answer)
 
 
-def test_a_role_cannot_do_another_roles_work(valkey_node: str, shape: Shape) -> None:
+def test_an_acl_role_cannot_do_the_work_of_another(valkey_node: str, shape: Shape) -> None:
     push = Pusher(0, BUCKETS).next()
     with closing(opened(valkey_node, "server", shape.model)) as server:
         for call in (lambda: server.push([push]), lambda: server.claim(0, "k", 1000), server.drop):
@@ -155,7 +155,7 @@ def test_a_role_cannot_do_another_roles_work(valkey_node: str, shape: Shape) -> 
         assert all(isinstance(answer, BucketAnswer) for answer in learner.push([push]))
 
 
-def test_a_user_has_the_keys_of_its_own_model_alone(
+def test_an_acl_user_cannot_read_another_model(
     valkey_node: str, shape: Shape, fresh_name: Callable[[str], str]
 ) -> None:
     other = fresh_name("other")
@@ -166,7 +166,7 @@ def test_a_user_has_the_keys_of_its_own_model_alone(
         store.shape()
 
 
-def test_a_process_that_may_not_load_functions_says_so_when_it_starts(
+def test_a_process_without_permission_to_load_functions_is_refused_at_the_start(
     valkey_node: str, model: str
 ) -> None:
     url = grant(valkey_node, "server", model)

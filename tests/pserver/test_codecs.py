@@ -1,4 +1,4 @@
-"""Entries and rows survive packing bit for bit, and what is not one is refused; the row table."""
+"""Entries and rows survive encoding bit for bit, invalid bytes are refused; the row table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def some_rows(seed: int, count: int, width: int) -> FoldedRows:
-    """Any bits at all, NaN among the floats."""
+    """Rows of random bits, NaN among the floats."""
     dice = np.random.default_rng(seed)
 
     def words(dtype: str, *shape: int) -> np.ndarray:
@@ -60,7 +60,9 @@ def same(left: tuple[np.ndarray, ...], right: tuple[np.ndarray, ...]) -> bool:
 
 
 @given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, version=st.integers(0, 2**53))
-def test_rows_come_back_as_they_were(seed: int, count: int, width: int, version: int) -> None:
+def test_stored_rows_survive_encoding_bit_for_bit(
+    seed: int, count: int, width: int, version: int
+) -> None:
     rows = some_rows(seed, count, width)
     ids, blobs = pack_rows(version, rows)
     versions, found, _ = unpack_rows(ids.tolist(), blobs.tolist(), width)
@@ -70,7 +72,7 @@ def test_rows_come_back_as_they_were(seed: int, count: int, width: int, version:
     assert all(len(blob) == row_bytes(width) for blob in blobs.tolist())
 
 
-def test_bytes_that_are_not_rows_of_that_width_are_refused() -> None:
+def test_bytes_that_are_not_rows_of_the_model_width_are_refused() -> None:
     ids, blobs = pack_rows(1, some_rows(0, 3, 2))
     for bad_ids, bad_blobs, width in (
         (ids.tolist(), blobs.tolist(), 3),
@@ -82,7 +84,7 @@ def test_bytes_that_are_not_rows_of_that_width_are_refused() -> None:
 
 
 @given(seed=SEEDS, count=st.integers(0, 9))
-def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) -> None:
+def test_deletions_survive_encoding_and_are_not_read_as_deltas(seed: int, count: int) -> None:
     rows = some_rows(seed, count, 0)
     header = EntryHeader(0, count, 7, 8, [SourceReached("a/0", 1, 2, 3)], DELETING_FORMAT)
     blob = pack(header, Deletions(rows.ids, rows.last_seen))
@@ -99,7 +101,7 @@ def test_deletions_come_back_and_are_not_taken_for_gains(seed: int, count: int) 
 
 
 @given(seed=SEEDS, count=st.integers(0, 9), width=WIDTHS, sources=st.lists(st.text(), max_size=3))
-def test_an_entry_comes_back_as_it_was(
+def test_a_log_entry_survives_encoding_bit_for_bit(
     seed: int, count: int, width: int, sources: list[str]
 ) -> None:
     rows = some_rows(seed, count, width)
@@ -116,7 +118,7 @@ def test_an_entry_comes_back_as_it_was(
             unpack(wrong)
 
 
-def test_an_entry_cannot_lie_about_its_gains() -> None:
+def test_a_log_entry_whose_header_does_not_match_is_refused() -> None:
     with pytest.raises(ValueError, match="got 1 rows of 2 floats"):
         pack(EntryHeader(2, 1, 0, 0, []), RowDeltas.empty(2))
 
@@ -125,7 +127,7 @@ def test_an_entry_cannot_lie_about_its_gains() -> None:
     ids=st.lists(st.integers(0, 2**64 - 1), max_size=50),
     bits=st.tuples(st.integers(0, 8), st.integers(0, 8)),
 )
-def test_sub_hashes_are_the_bits_below_those_of_the_bucket(
+def test_the_id_bits_below_those_of_the_bucket_choose_the_sub_hash(
     ids: list[int], bits: tuple[int, int]
 ) -> None:
     buckets, sub_hashes = 1 << bits[0], 1 << bits[1]
@@ -144,7 +146,7 @@ def test_a_model_of_few_buckets_has_as_many_sub_hashes_as_one_of_many(bits: int)
     assert found == expected.get(1 << bits, found)
 
 
-def test_a_table_adds_like_a_dictionary() -> None:
+def test_a_row_table_adds_deltas_like_a_dictionary() -> None:
     dice = random.Random(5)
     table = RowTable(1)
     truth: dict[int, tuple[int, int, int, int, np.float32]] = {}

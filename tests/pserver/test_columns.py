@@ -1,4 +1,4 @@
-"""A table grows: what moves, what stays, and who reads on meanwhile."""
+"""Growing tables: rows that stay in place, and readers that go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _gains(first: int, count: int) -> RowDeltas:
 
 
 def _grown(rows: int) -> tuple[RowTable, list[int], npt.NDArray[np.float32]]:
-    """Return a table of so many rows, at which of these its rows moved, and their values."""
+    """Return a table of this many rows, the sizes at which its rows moved, and their values."""
     table, moved, values = RowTable(3), [], []
     for first in range(0, rows, 100):
         before = table.columns.ids
@@ -36,7 +36,7 @@ def _grown(rows: int) -> tuple[RowTable, list[int], npt.NDArray[np.float32]]:
     return table, moved, np.concatenate(values)
 
 
-def test_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
+def test_table_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
     rows = 10 * FEW
     table, moved, values = _grown(rows)
     assert moved == [1000]
@@ -47,7 +47,7 @@ def test_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
     assert (table.find(_gains(rows, 50).ids) < 0).all()
 
 
-def test_who_reads_the_old_index_reads_on_while_rows_are_added_under_a_new_one() -> None:
+def test_an_old_index_of_a_table_stays_readable_while_rows_are_added_to_a_new_one() -> None:
     table = RowTable(3)
     known = _gains(0, 2 * FEW)
     table.add(known)
@@ -58,7 +58,7 @@ def test_who_reads_the_old_index_reads_on_while_rows_are_added_under_a_new_one()
     assert [find(old.slots, old.ids, row_id) for row_id in known.ids] == list(range(2 * FEW))
 
 
-def test_what_is_kept_beside_rows_goes_where_they_go_and_is_zeros_in_new_ones() -> None:
+def test_columns_beside_a_table_move_with_their_rows_and_are_zeros_in_new_ones() -> None:
     kinds = {"mark": (np.uint32,), "more": (np.float32, (3,))}
     table = RowTable(3, beside=kinds)
     marked = np.zeros(0, np.int64)
@@ -81,7 +81,7 @@ def test_what_is_kept_beside_rows_goes_where_they_go_and_is_zeros_in_new_ones() 
     assert not table.beside["mark"][table.find_or_add(_gains(0, 3).ids)[1:]].any()
 
 
-def test_memory_of_others_has_nothing_beside() -> None:
+def test_a_table_in_shared_memory_has_no_columns_beside() -> None:
     kinds = {"mark": (np.uint32,)}
     with pytest.raises(ValueError, match="mark"):
         RowTable(3, memory=own_memory, beside=kinds)
@@ -92,7 +92,7 @@ def test_memory_of_others_has_nothing_beside() -> None:
 @pytest.mark.parametrize(
     ("floats", "size"), [(0, 64), (1, 64), (2, 64), (3, 72), (5, 88), (6, 128), (34, 320)]
 )
-def test_rows_with_something_beside_begin_with_a_line_unless_that_took_a_third_more(
+def test_table_rows_begin_with_a_cache_line_unless_that_takes_a_third_more(
     floats: int, size: int
 ) -> None:
     pending = {"counters": (np.uint32, (4,)), "gained": (np.float32, (floats,))}
@@ -101,7 +101,7 @@ def test_rows_with_something_beside_begin_with_a_line_unless_that_took_a_third_m
     assert table.columns.ids.ctypes.data % 64 == 0
 
 
-def test_where_the_system_promises_no_more_than_it_has_there_is_no_room_ahead(
+def test_a_table_has_no_headroom_without_memory_overcommit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stingy(size: int) -> npt.NDArray[np.uint8]:
@@ -117,7 +117,7 @@ def test_where_the_system_promises_no_more_than_it_has_there_is_no_room_ahead(
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 1 << 20, (3 << 20) + 5])
-def test_own_memory_is_zeros_at_the_beginning_of_a_line(size: int) -> None:
+def test_own_memory_is_zeros_at_the_beginning_of_a_cache_line(size: int) -> None:
     memory = own_memory(size)
     assert memory.shape == (size,)
     assert memory.ctypes.data % 64 == 0
@@ -126,6 +126,6 @@ def test_own_memory_is_zeros_at_the_beginning_of_a_line(size: int) -> None:
     assert memory.all()
 
 
-def test_memory_that_there_is_not_is_an_error_that_says_how_much() -> None:
+def test_memory_that_the_system_lacks_is_an_error_with_its_size() -> None:
     with pytest.raises(MemoryError, match=f"expected {1 << 60} bytes"):
         own_memory(1 << 60)

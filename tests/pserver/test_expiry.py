@@ -1,4 +1,4 @@
-"""A model that may not grow: rows too old or too many go, everywhere, and their memory too."""
+"""Expiry: rows too old or too many leave store and replicas, and so does their memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMES = st.lists(st.integers(0, 60), max_size=40)
 
 
 @given(times=TIMES, after_s=st.integers(0, 50), most_rows=st.integers(0, 30))
-def test_the_oldest_go_until_none_is_too_old_and_few_enough_are_left(
+def test_expiry_deletes_the_oldest_rows_until_age_and_cap_are_kept(
     times: list[int], after_s: int, most_rows: int
 ) -> None:
     last_seen = np.array(times, np.uint32)
@@ -46,7 +46,7 @@ def test_the_oldest_go_until_none_is_too_old_and_few_enough_are_left(
         assert len(left) == most_rows - most_rows // 16
 
 
-def test_each_bucket_has_its_own_present_and_share() -> None:
+def test_expiry_has_a_present_and_a_share_of_the_cap_for_each_bucket() -> None:
     shape = Shape("m", 2, WIDTH, "f", "s")
     high = np.uint64(1 << 63)
     ids = np.array([5, 1, 3, high | 9, high | 2, high | 4], np.uint64)
@@ -60,7 +60,7 @@ def test_each_bucket_has_its_own_present_and_share() -> None:
     assert not list(expired_rows(rows, shape, Expiry(most_rows=6, after_s=60)))
 
 
-def test_no_more_go_at_once_than_an_entry_takes() -> None:
+def test_expiry_deletes_at_most_one_entry_of_rows_at_a_time() -> None:
     count = ROWS_AN_ENTRY + 10
     ids, zeros = np.arange(1, count + 1, dtype=np.uint64), np.zeros(count, np.uint64)
     times = np.arange(1, count + 1, dtype=np.uint32)
@@ -70,7 +70,7 @@ def test_no_more_go_at_once_than_an_entry_takes() -> None:
 
 
 class Town:
-    """A store in memory with a stream of rows that are seen once, and one that always is."""
+    """A store in memory with a stream of rows seen once, and one row that is always seen."""
 
     def __init__(self, expiry: Expiry, seed: int = 0) -> None:
         self.now_ms, self.second, self.next_id = 0, 1000, 1
@@ -110,7 +110,7 @@ class Town:
         assert not isinstance(answer, Unreachable)
 
     def live(self, rounds: int, new: int) -> None:
-        """FoldedRows come by `new` a second; row 1 is seen in each."""
+        """`new` rows come in each second; row 1 is seen in each."""
         for _ in range(rounds):
             ids = [self.next_id + 1 + i for i in range(new)]
             self.next_id += new
@@ -148,22 +148,22 @@ def test_a_stream_of_new_rows_does_not_make_the_model_grow(expiry: Expiry, most:
         server.poll()
         server.compact()
         assert len(existing(server)) <= most
-        assert len(town.stored()) <= most + 100  # what the log still holds is not yet folded
+        assert len(town.stored()) <= most + 100  # entries in the log are not yet folded
     assert town.metrics.deleted_rows._value.get() > 2000
     assert 1 in existing(server)
     row = server.table.take(server.table.find(np.array([1], np.uint64)))
     assert row.shows.tolist() == [300], "a row seen all the time lost nothing"
-    town.keeper.step()  # reads what it appended last
+    town.keeper.step()  # reads its own last entry
     server.poll()
     assert server.checksum(0) == town.fresh().checksum(0) == town.keeper.replica.checksum(0)
     for table in (server.table, town.keeper.replica.table):
         assert len(table) < most + 1500, "the memory of removed rows was not given back"
 
 
-def test_what_a_keeper_deleted_its_heir_removes_from_the_store() -> None:
+def test_rows_deleted_by_a_dead_keeper_are_removed_by_the_next_one() -> None:
     town = Town(Expiry(after_s=20, interval_ms=500))
     town.live(60, new=10)
-    town.keeper = town.new_keeper()  # the other one dies, its lease has to end
+    town.keeper = town.new_keeper()  # the other keeper dies, and its lease has to end
     town.now_ms += 20_000
     town.live(60, new=10)
     assert town.stored() - existing(town.fresh()) == set()
@@ -179,7 +179,7 @@ def test_a_model_without_limits_deletes_nothing() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-def test_a_table_made_compact_finds_the_same_rows(seed: int) -> None:
+def test_a_compacted_table_finds_the_same_rows(seed: int) -> None:
     dice = np.random.default_rng(seed)
     table = RowTable(1)
     ids = np.unique(dice.integers(1, 5000, 2000).astype(np.uint64))

@@ -1,4 +1,4 @@
-"""Real servers that die, stall, move, forget and run full: what a store answers then."""
+"""The store's answers when real servers die, stall, move slots, lose functions and run full."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEADLINE_S = 30
 
 @pytest.fixture(scope="module")
 def cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
-    """A cluster of this module's own, since it is broken in many ways here."""
+    """A cluster of this module's own, because the tests break it in many ways."""
     cluster = ValkeyCluster(stack_directory / "faults", primaries=2, remove=stack_directory)
     try:
         cluster.launch()
@@ -59,7 +59,7 @@ def store(cluster: ValkeyCluster, shape: Shape) -> Iterator[RedisStore]:
 
 
 def by_node(store: RedisStore, node: ValkeyNode) -> tuple[list[int], list[int]]:
-    """Buckets on this node, and on others; some of both."""
+    """The buckets on this node, and those on others; at least one each."""
     here = [bucket for bucket in range(BUCKETS) if store.node_of(bucket) == node.address]
     there = [bucket for bucket in range(BUCKETS) if bucket not in here]
     assert here
@@ -104,7 +104,7 @@ def test_a_node_that_does_not_answer_leaves_the_others_buckets_alone(
         replica.poll()
     pushes = [pusher.next() for pusher in pushers]
     with fault(cluster, 0):
-        for _ in range(3):  # waited for once, then turned down at once
+        for _ in range(3):  # waits once, then fails at once
             answers = store.push(pushes)
             assert all(type(answers[bucket]) is Unreachable for bucket in here)
             assert all(isinstance(answers[bucket], BucketAnswer) for bucket in there)
@@ -191,7 +191,7 @@ def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
     assert answer.version == 2
 
 
-def test_a_wrong_map_of_slots_is_corrected_by_the_nodes(
+def test_a_wrong_map_of_slots_is_corrected_by_redirections(
     cluster: ValkeyCluster, store: RedisStore
 ) -> None:
     slots = store.nodes._slots
@@ -208,7 +208,7 @@ def test_a_wrong_map_of_slots_is_corrected_by_the_nodes(
     by_node(store, cluster.nodes[0])
 
 
-def test_a_bucket_can_be_made_while_its_slot_moves_and_used_when_it_has(
+def test_a_bucket_can_be_created_while_its_slot_moves_and_used_afterwards(
     cluster: ValkeyCluster, fresh_name: Callable[[str], str]
 ) -> None:
     model = fresh_name("moving")
@@ -241,10 +241,10 @@ def test_a_bucket_can_be_made_while_its_slot_moves_and_used_when_it_has(
         store.close()
 
 
-def test_half_a_slot_is_unreachable_and_not_half_done(
+def test_a_push_to_a_half_moved_slot_is_unreachable_and_changes_nothing(
     cluster: ValkeyCluster, store: RedisStore, shape: Shape
 ) -> None:
-    """TRYAGAIN: while one of a bucket's keys has moved and the other has not."""
+    """TRYAGAIN: one of a bucket's keys has moved, and the other has not."""
     bucket = by_node(store, cluster.nodes[0])[0][0]
     old, new = cluster.nodes
     pusher = Pusher(bucket, BUCKETS)
@@ -272,12 +272,12 @@ def test_half_a_slot_is_unreachable_and_not_half_done(
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-def test_a_wrong_address_is_named_with_the_setting(scheme: str) -> None:
+def test_a_wrong_redis_address_is_named_with_its_setting(scheme: str) -> None:
     with pytest.raises(Unreachable, match=r"--redis / HEADRACE_REDIS.*127\.0\.0\.1:1\b"):
         open_store(f"{scheme}://user:secret@127.0.0.1:1", "m")
 
 
-def test_a_cluster_is_not_one_server_and_one_server_is_no_cluster(
+def test_a_redis_url_of_the_wrong_kind_names_the_right_scheme(
     valkey: str, valkey_node: str
 ) -> None:
     with pytest.raises(StoreError, match=r"expected redis\+cluster://"):
@@ -286,7 +286,7 @@ def test_a_cluster_is_not_one_server_and_one_server_is_no_cluster(
         open_store(valkey_node.replace("redis://", "redis+cluster://"), "m")
 
 
-def test_a_password_is_used_and_never_shown(valkey_node: str, shape: Shape) -> None:
+def test_a_redis_password_is_used_and_never_shown(valkey_node: str, shape: Shape) -> None:
     url = valkey_node.replace("redis://", "redis://loser:hunter2@")
     with pytest.raises(AccessRefused) as refusal:
         open_store(url, shape.model)
@@ -317,7 +317,7 @@ def test_a_password_is_used_and_never_shown(valkey_node: str, shape: Shape) -> N
         ("rediss+cluster://u:p@[::1]:7,b", (("::1", 7), ("b", 6379)), True),
     ],
 )
-def test_a_url_says_where_the_store_is(
+def test_a_redis_url_is_parsed_into_hosts_and_scheme(
     url: str, hosts: tuple[tuple[str, int], ...], cluster: bool
 ) -> None:
     address = parse_address(url)
@@ -329,12 +329,12 @@ def test_a_url_says_where_the_store_is(
     "url",
     ["http://h", "h:1", "redis://", "redis://h:x", "redis://a,b", "redis+cluster://a/1", ""],
 )
-def test_a_url_of_another_kind_is_refused(url: str) -> None:
+def test_a_url_that_is_not_of_redis_is_refused_with_its_setting(url: str) -> None:
     with pytest.raises(StoreError, match="--redis / HEADRACE_REDIS: expected"):
         parse_address(url)
 
 
-def test_every_error_of_the_client_has_a_meaning() -> None:
+def test_every_error_of_the_redis_client_is_translated() -> None:
     def below(kind: type[Exception]) -> Iterator[type[Exception]]:
         yield kind
         for each in kind.__subclasses__():
@@ -343,7 +343,7 @@ def test_every_error_of_the_client_has_a_meaning() -> None:
     passing = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterDownError)
     final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
     for kind in below(exceptions.RedisError):
-        # without __init__, which may want what only a server can say
+        # without __init__, which may need a server's reply
         error: Exception = Exception.__new__(kind, "said something")
         meaning = translated(error, "node:1")
         assert "node:1" in str(meaning), kind

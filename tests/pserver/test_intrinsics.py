@@ -1,4 +1,4 @@
-"""Canaries of the intrinsics, which reach into numba: one for each, with what to look at."""
+"""Canaries of the intrinsics, which reach into numba; each names the file to look at."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
 
 
 def interleaved() -> dict[str, npt.NDArray[Any]]:
-    """Columns of a table, in which the floats of one row are contiguous and the rows are not."""
+    """Columns of a table: the floats of a row are contiguous, and the rows are not."""
     columns = lay_out(ROWS, COLUMNS)
     columns["shows"][:] = np.arange(ROWS) * 10
     columns["seen"][:] = np.arange(ROWS) + 100

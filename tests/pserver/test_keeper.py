@@ -1,4 +1,4 @@
-"""Keepers fold and trim, and can be killed, doubled or deceived at any moment without loss."""
+"""Keepers fold and trim without loss, though killed, doubled or deceived at any moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EAGER = FoldPolicy(keep_ms=0, keep_bytes=0, rows_a_fold=2, lease_ms=1000)
 
 
 class World:
-    """A store in memory, a clock, and what was pushed."""
+    """A store in memory, a clock, and the pushes so far."""
 
     def __init__(self, seed: int = 0) -> None:
         self.now_ms = 0
@@ -68,7 +68,7 @@ class World:
         return [entry.version for entry in polled.entries]
 
     def check(self) -> None:
-        """Rows and log together are what was pushed."""
+        """Rows and log together equal the pushes."""
         replica = Replica(self.store, SHAPE)
         replica.poll()
         for bucket in range(BUCKETS):
@@ -83,7 +83,7 @@ def test_a_keeper_folds_everything_and_keeps_only_the_last_entry() -> None:
     world.check()
 
 
-def test_entries_stay_as_long_as_followers_may_need_them() -> None:
+def test_log_entries_stay_as_long_as_followers_may_need_them() -> None:
     world = World()
     keeper = world.claimed(FoldPolicy(keep_ms=800, lease_ms=1000))
     pushed_ms = []
@@ -117,7 +117,7 @@ def held(*ages_ms: int, size_bytes: int = 10) -> list[PendingEntry]:
         ((500, 400), 80, 0, 1),
     ],
 )
-def test_what_is_due(
+def test_entries_to_fold_are_the_old_or_excess_ones_and_never_the_last(
     ages_ms: tuple[int, ...], keep_ms: int, keep_bytes: int, expected: int
 ) -> None:
     entries = held(*ages_ms)
@@ -157,7 +157,7 @@ class Killed(Exception):
 
 
 class Deadly:
-    """A store that kills its caller at one call, before or after the call's effect."""
+    """A store that kills its caller at one call, before or after the call takes effect."""
 
     def __init__(self, store: MemoryStore, call: int, *, after: bool) -> None:
         self._store, self._left, self._after = store, call, after
@@ -208,7 +208,7 @@ def test_a_keeper_killed_at_any_call_loses_nothing(after: bool) -> None:
 
 
 class Lossy:
-    """A store whose replies to folds and trims get lost, as the dice say."""
+    """A store that loses replies to folds and trims at random."""
 
     def __init__(self, store: MemoryStore, dice: random.Random) -> None:
         self._store, self._dice = store, dice
@@ -231,7 +231,7 @@ class Lossy:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lost_replies_lose_nothing(seed: int) -> None:
+def test_lost_replies_to_a_keeper_lose_nothing(seed: int) -> None:
     world = World(seed)
     keeper = world.keeper(Lossy(world.store, world.dice))
     for _ in range(100):
@@ -247,7 +247,7 @@ def test_two_keepers_that_both_think_they_hold_a_bucket_lose_nothing() -> None:
     stalled = world.claimed(FoldPolicy(keep_ms=50, lease_ms=1000), name="stalled")
     world.push(5)
     stalled.step()
-    world.now_ms += 2000  # it is stopped here for longer than its lease
+    world.now_ms += 2000  # stopped here for longer than its lease
     heir = world.claimed(name="heir")
     world.push(5)
     for _ in range(5):
@@ -265,7 +265,7 @@ def test_a_keeper_whose_store_went_back_starts_afresh() -> None:
     keeper = world.claimed()
     world.push(4)
     checkpoint = world.store.checkpoint(0)
-    keeper.step()  # folds and trims what the store then forgets
+    keeper.step()  # the store then loses these folds and trims
     assert world.log_versions(0) == [4]
     world.store.revert(0, checkpoint)
     assert world.log_versions(0) == [1, 2, 3, 4]
@@ -298,7 +298,7 @@ def test_a_keeper_counts_the_rows_of_a_rewritten_history_as_unwritten() -> None:
     keeper = world.claimed(FoldPolicy(keep_ms=1000, lease_ms=100_000))
     checkpoint = world.store.checkpoint(0)
     world.push(4)
-    keeper.step()  # follows, and remembers what these touch
+    keeper.step()  # follows, and remembers the rows of these entries
     world.store.revert(0, checkpoint)
     world.pushers[0] = Pusher(0, BUCKETS, seed=77)
     world.pushed[0] = []
@@ -341,7 +341,7 @@ def test_keepers_that_start_together_share_the_buckets() -> None:
     assert both[1].held == list(range(64))
 
 
-def test_a_lost_lease_is_counted_and_the_bucket_let_go() -> None:
+def test_a_lost_lease_is_counted_and_its_bucket_released() -> None:
     world = World()
     metrics = KeeperMetrics("m")
     keeper = world.claimed()

@@ -1,4 +1,4 @@
-"""A keeper as a process, on a real cluster, while pushes go on."""
+"""A keeper process on a real cluster, while pushes go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEADLINE_S = 60
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
-def test_logs_stay_short_and_nothing_is_lost(
+def test_a_keeper_process_keeps_logs_short_and_loses_nothing(
     valkey: str, fresh_name: Callable[[str], str], keepers: int
 ) -> None:
     shape = Shape(fresh_name("keeping"), BUCKETS, WIDTH, "fingerprint", "spec")

@@ -1,5 +1,4 @@
-"""FoldedRows that were looked up are a full replica's rows, whatever happens to the store
-meanwhile."""
+"""Looked-up rows equal those of a full replica, through every event in the life of a store."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def world(request: pytest.FixtureRequest, fresh_name: Callable[[str], str]) -> I
 
 
 def all_ids() -> npt.NDArray[np.uint64]:
-    """Every id that a Pusher ever names, and one of each bucket that none does."""
+    """Every id that a Pusher uses, and one of each bucket that none uses."""
     numbers = [number * 0x0123456789AB for number in range(9)] + [5]
     return np.array([n | b << 62 for b in range(BUCKETS) for n in numbers], np.uint64)
 
@@ -85,7 +84,7 @@ def replicated(world: World, bucket: int) -> Replica:
 
 
 def expected(world: World) -> dict[int, Row]:
-    """All rows of the model, of a replica that begins now."""
+    """All rows of the model, from a new replica."""
     rows: dict[int, Row] = {}
     for bucket in range(BUCKETS):
         rows |= rows_of(replicated(world, bucket), bucket)
@@ -93,7 +92,7 @@ def expected(world: World) -> dict[int, Row]:
 
 
 class Watched:
-    """A store that lets something happen right before and after the calls that a lookup makes."""
+    """A store that runs a callback right before and after the calls of a lookup."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -122,7 +121,7 @@ class Watched:
 
 
 class History:
-    """Everything that can happen to a model, in any order, and what its rows were in between."""
+    """Every event in the life of a model, in random order, and its rows after each."""
 
     def __init__(self, world: World, seed: int, lease_ms: int) -> None:
         self.world, self.dice, self.lease_ms = world, random.Random(seed), lease_ms
@@ -153,14 +152,14 @@ class History:
         )
 
     def note(self, bucket: int) -> None:
-        """Remember what a bucket's rows are at its head."""
+        """Record a bucket's rows at its head."""
         head = standing(self.world.store, bucket)
         if (bucket, head.version, head.nonce) not in self.states:
             rows = rows_of(replicated(self.world, bucket), bucket)
             self.states[bucket, head.version, head.nonce] = rows
 
     def happen(self) -> None:
-        """One thing happens."""
+        """One random event."""
         bucket = self.dice.randrange(BUCKETS)
         kinds = [self.push, self.push, self.push, self.keep, self.keep, self.keep_anew]
         self.dice.choice([*kinds, self.remember, self.revert, self.load])(bucket)
@@ -188,11 +187,11 @@ class History:
             checkpoint, offset = self.remembered[bucket]
             self.world.revert(bucket, checkpoint)
             self.pushers[bucket].offset = offset
-            self.keeper = self.new_keeper()  # how they live through it is not the matter here
+            self.keeper = self.new_keeper()  # keepers are not tested here
             self.note(bucket)
 
     def load(self, bucket: int) -> None:
-        """The bucket is lost, and filled with what it was, at another version."""
+        """The bucket is lost, and loaded with its rows at another version."""
         if self.dice.random() < 0.7:
             return
         rows = replicated(self.world, bucket).table.everything()
@@ -203,7 +202,7 @@ class History:
         self.note(bucket)
 
     def check(self, lookup: PartialReplica, ids: npt.NDArray[np.uint64], limit: int) -> None:
-        """What is looked up is as of one version of each bucket, not older than it was before."""
+        """Rows are of one version of each bucket, and not older than before."""
         buckets = world_buckets(lookup, ids)
         found = lookup.rows(ids, limit)
         assert not found.failed
@@ -217,7 +216,7 @@ class History:
             assert row_at(found.rows, index) == state.get(row_id, nothing)
 
     def run(self, steps: int) -> None:
-        """Look rows up, with things happening before, after and in the middle."""
+        """Look rows up, with events before, after and in the middle."""
         every = all_ids()
         long_lived = PartialReplica(self.watched, self.world.shape)  # type: ignore[arg-type]
         for _ in range(steps):
@@ -242,13 +241,17 @@ def world_buckets(lookup: PartialReplica, ids: npt.NDArray[np.uint64]) -> list[i
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_any_history_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "_SMALLEST", 4)  # so that the arena moves all the time
+def test_looked_up_rows_equal_a_replica_through_any_history_in_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "_SMALLEST", 4)  # the arena then moves all the time
     History(MemoryWorld(), seed, lease_ms=1000).run(STEPS)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_history_on_real_servers(world: World, seed: int) -> None:
+def test_looked_up_rows_equal_a_replica_through_any_history_on_real_servers(
+    world: World, seed: int
+) -> None:
     History(world, seed, lease_ms=100).run(25)
 
 
@@ -258,7 +261,7 @@ def filled(world: World, bucket: int, pushes: int = 6) -> Pusher:
     return pusher
 
 
-def test_rows_are_as_a_replica_has_them_without_a_poll_before(world: World) -> None:
+def test_looked_up_rows_equal_a_replica_without_a_poll_before(world: World) -> None:
     for bucket in (1, 3):
         filled(world, bucket)
     world.store.claim(1, "k", LONG_MS)
@@ -271,13 +274,13 @@ def test_rows_are_as_a_replica_has_them_without_a_poll_before(world: World) -> N
     assert lookup.complete
 
 
-def test_no_row_is_asked_for_and_none_is_found(world: World) -> None:
+def test_a_lookup_of_no_ids_finds_no_rows(world: World) -> None:
     found = PartialReplica(world.store, world.shape).rows(np.zeros(0, np.uint64))
     assert found.rows.values.shape == (0, WIDTH)
     assert found.present.shape == found.versions.shape == (0,)
 
 
-def test_rows_by_the_thousand_of_one_bucket(world: World) -> None:
+def test_thousands_of_rows_of_one_bucket_are_looked_up(world: World) -> None:
     dice = np.random.default_rng(3)
     ids = np.unique(dice.integers(0, 1 << 62, 3500).astype(np.uint64))
     count = ids.shape[0]
@@ -287,7 +290,7 @@ def test_rows_by_the_thousand_of_one_bucket(world: World) -> None:
     world.store.claim(0, "k", LONG_MS)
     fold_all(world, 0, "k")
     answered(world.store, Push(0, (OffsetSpan(SOURCE, 1, 2),), b"again", blob))
-    world.empty(2)  # nobody asks for it
+    world.empty(2)  # no test asks for it
     order = dice.permutation(count)
     found = PartialReplica(world.store, world.shape).rows(ids[order])
     assert found.present.all()
@@ -296,7 +299,7 @@ def test_rows_by_the_thousand_of_one_bucket(world: World) -> None:
     assert found.rows.values.tobytes() == (values + values)[order].tobytes()
 
 
-def test_a_bucket_that_does_not_answer_is_a_value_and_others_are_there() -> None:
+def test_a_lookup_returns_other_rows_when_a_bucket_does_not_answer() -> None:
     world = MemoryWorld()
     for bucket in range(BUCKETS):
         filled(world, bucket)
@@ -318,7 +321,7 @@ def test_a_bucket_that_does_not_answer_is_a_value_and_others_are_there() -> None
     assert by_id(lookup.rows(all_ids())) == expected(world)
 
 
-def test_a_bucket_that_came_back_empty_stops_everybody(world: World) -> None:
+def test_a_bucket_that_came_back_empty_stops_every_call(world: World) -> None:
     lookup = PartialReplica(world.store, world.shape)
     lookup.poll()
     world.empty(1)
@@ -340,7 +343,7 @@ def test_a_failover_that_loses_folds_and_a_trim_but_no_entry_is_noticed(world: W
     assert lookup.poll() == [HistoryReset(0)]
 
 
-def test_the_tail_is_what_the_logs_still_hold() -> None:
+def test_the_tail_of_a_partial_replica_holds_the_untrimmed_entries() -> None:
     world = MemoryWorld()
     pusher = Pusher(0, BUCKETS)
     lookup = PartialReplica(world.store, world.shape)
@@ -361,8 +364,8 @@ def test_the_tail_is_what_the_logs_still_hold() -> None:
     assert by_id(lookup.rows(all_ids())) == expected(world)
 
 
-def test_rows_that_were_looked_up_before_are_brought_up_to_date(world: World) -> None:
-    """What a cache of hot rows does: the store is not asked for them again."""
+def test_rows_looked_up_before_are_brought_up_to_date(world: World) -> None:
+    """As in a cache of hot rows, which does not ask the store for them again."""
     pusher = filled(world, 0, 3)
     lookup = PartialReplica(world.store, world.shape)
     cached = lookup.rows(all_ids())
@@ -388,7 +391,7 @@ def test_rows_that_were_looked_up_before_are_brought_up_to_date(world: World) ->
     assert np.array_equal(known, lookup.shape.bucket_of(all_ids()) != 0)
 
 
-def test_an_entry_of_other_rows_is_refused() -> None:
+def test_a_log_entry_of_another_row_width_is_refused() -> None:
     world = MemoryWorld()
     world.store.push(
         [Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(RowDeltas.empty(WIDTH + 1)))]

@@ -24,7 +24,7 @@ SOURCE = Path(redis_backend.__path__[0], "functions.lua").read_text()
 
 
 class LuaMutant(NamedTuple):
-    """A check, what replaces it, and the law that fails without it."""
+    """A check, its replacement, and the law that fails without it."""
 
     name: str
     check: str
@@ -32,7 +32,7 @@ class LuaMutant(NamedTuple):
     law: str
     arguments: tuple[Any, ...] = ()
     occurrence: int = 0
-    """Which of several equal pieces of text is replaced."""
+    """Index of the replaced text among equal ones."""
     slow: bool = False
     """Whether the law waits for seconds before it fails."""
 
@@ -46,20 +46,20 @@ class LuaMutant(NamedTuple):
 TRUE, FALSE = "true", "false"
 MUTANTS = [
     LuaMutant("missing bucket pushed", "if not found[1] then", "if false then",
-              "test_a_bucket_that_came_back_empty_stops_everybody", occurrence=0),
+              "test_a_bucket_that_came_back_empty_stops_every_call", occurrence=0),
     LuaMutant("missing bucket claimed", "if not found[1] then", "if false then",
-              "test_a_bucket_that_came_back_empty_stops_everybody", occurrence=1),
+              "test_a_bucket_that_came_back_empty_stops_every_call", occurrence=1),
     LuaMutant("missing bucket folded", "if not found[1] then", "if false then",
-              "test_a_bucket_that_came_back_empty_stops_everybody", occurrence=2),
+              "test_a_bucket_that_came_back_empty_stops_every_call", occurrence=2),
     LuaMutant("bucket created twice", "if redis.call('HEXISTS', keys[1], 'version') == 1 then",
               "if false then", "test_creating_a_model_keeps_the_buckets_that_exist"),
     LuaMutant("bucket created over a load",
               "if redis.call('HEXISTS', keys[1], 'loading') == 1 then", "if false then",
               "test_creating_a_model_never_takes_the_rows_of_an_unfinished_load"),
     LuaMutant("push at any mark", "found[place] == args[i + 1]", TRUE,
-              "test_a_push_from_elsewhere_changes_nothing"),
+              "test_a_push_that_does_not_begin_at_the_marks_changes_nothing"),
     LuaMutant("push at the last mark alone", "applies and found[place]", "found[place]",
-              "test_several_sources_move_all_or_none"),
+              "test_a_push_of_several_sources_moves_all_marks_or_none"),
     LuaMutant("changes in one call", "in_parts('HSET', marks, changes, 1, #changes + 1)",
               "redis.call('HSET', marks, unpack(changes))",
               "test_a_push_of_thousands_of_sources_leaves_a_usable_bucket", (4_500,)),
@@ -73,18 +73,19 @@ MUTANTS = [
     LuaMutant("lease that never ends for others", "and now < tonumber(found[3])", "",
               "test_a_lease_ends_by_itself", slow=True),
     LuaMutant("folds counted on across leases", "'keeper', args[1], 'folds', '0'",
-              "'keeper', args[1]", "test_folds_are_taken_in_order_and_once"),
+              "'keeper', args[1]", "test_folds_are_accepted_in_order_and_once"),
     LuaMutant("folds counted anew at a renewal", "'lease_ms', text(now",
-              "'folds', '0', 'lease_ms', text(now", "test_renewing_keeps_the_count_of_folds"),
+              "'folds', '0', 'lease_ms', text(now",
+              "test_renewing_a_lease_keeps_the_count_of_folds"),
     LuaMutant("lease released by any keeper",
               "if redis.call('HGET', keys[1], 'keeper') == args[1] then", "if true then",
               "test_only_one_keeper_holds_a_bucket"),
     LuaMutant("fold of another keeper", "if found[3] ~= keeper then", "if false then",
               "test_a_fold_needs_the_lease"),
     LuaMutant("fold after the lease", "if now_ms() >= tonumber(found[4]) then", "if false then",
-              "test_an_ended_lease_folds_nothing_though_nobody_took_it"),
+              "test_an_ended_lease_folds_nothing_though_no_other_keeper_took_it"),
     LuaMutant("fold of any number", "if found[5] ~= folds then", "if false then",
-              "test_folds_are_taken_in_order_and_once"),
+              "test_folds_are_accepted_in_order_and_once"),
     LuaMutant("fold of another history", "if not entry or entry[2][2] ~= nonce then",
               "if not entry then", "test_a_fold_needs_the_entry_it_names"),
     LuaMutant("fold of a version to come", "if not entry or entry[2][2] ~= nonce then",
@@ -105,11 +106,11 @@ MUTANTS = [
     LuaMutant("trim that goes back", "  if entry then\n    redis.call('XTRIM'",
               "  if true then\n    redis.call('HSET', marks, 'trimmed', through)\n"
               "    redis.call('XTRIM'",
-              "test_trim_removes_what_it_names_and_no_more"),
+              "test_a_trim_removes_the_entries_it_names_and_no_others"),
     LuaMutant("trimmed bytes not counted", ", 'trimmed_bytes', entry[2][8])", ")",
-              "test_trim_removes_what_it_names_and_no_more"),
+              "test_a_trim_removes_the_entries_it_names_and_no_others"),
     LuaMutant("load over a bucket", "if redis.call('HEXISTS', keys[2], 'version') == 1 then",
-              "if false then", "test_a_bucket_that_is_there_is_not_filled"),
+              "if false then", "test_a_load_of_an_existing_bucket_is_refused"),
     LuaMutant("load over leftovers", "redis.call('UNLINK', unpack(keys))\n  redis.call('HSET'",
               "redis.call('HSET'",
               "test_an_interrupted_load_leaves_the_bucket_missing_and_nothing_behind"),

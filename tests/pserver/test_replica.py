@@ -1,4 +1,4 @@
-"""A replica is what was pushed, whatever happens to the store under it."""
+"""A replica equals the pushes, through every fault of the store."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def pushed(store: MemoryStore, count: int, bucket: int = 0) -> list[Push]:
 
 
 class Watched(MemoryStore):
-    """Does something, once, right before or after the rows of a bucket are read."""
+    """Runs a callback once, right before or after the rows of a bucket are read."""
 
     def __init__(self, before: Any, after: Any) -> None:
         dice = random.Random(0)
@@ -164,7 +164,7 @@ class Watched(MemoryStore):
 
 
 def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
-    """As a keeper that starts now and ends now."""
+    """Fold and trim as a keeper that starts now and ends at once."""
     store.claim(bucket, "k", 1000)
     replica = Replica(store, SHAPE, buckets=[bucket])
     replica.poll()
@@ -180,7 +180,7 @@ def fold_and_trim(store: MemoryStore, bucket: int, through: int | None) -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("through", [None, 3, 6])
 @pytest.mark.parametrize("limit", [1, 64])
-def test_a_copy_is_right_though_the_bucket_is_folded_and_trimmed_under_it(
+def test_a_copy_is_exact_though_its_bucket_is_folded_and_trimmed_meanwhile(
     moment: str, through: int | None, limit: int
 ) -> None:
     all_pushes: list[Push] = []
@@ -203,7 +203,7 @@ def test_a_copy_is_right_though_the_bucket_is_folded_and_trimmed_under_it(
     assert rows_of(replica, 0) == truth(all_pushes)
 
 
-def test_a_copy_begins_anew_if_folds_and_a_trim_were_lost_under_it() -> None:
+def test_a_copy_begins_anew_if_folds_and_a_trim_are_lost_meanwhile() -> None:
     store = Watched(lambda: None, lambda: None)
     pushes = pushed(store, 5)
     checkpoint = store.checkpoint(0)
@@ -212,8 +212,8 @@ def test_a_copy_begins_anew_if_folds_and_a_trim_were_lost_under_it() -> None:
     assert rows_of(following(store), 0) == truth(pushes)
 
 
-def test_rows_of_a_history_that_is_no_more_are_read_again() -> None:
-    """Folded beyond the log that was read, then a failover, then other entries in their place."""
+def test_a_copy_reads_rows_of_a_lost_history_again() -> None:
+    """Folded beyond the log that was read; then a failover, and other entries in their place."""
     store = Watched(lambda: None, lambda: None)
     pushes = pushed(store, 3)
     checkpoint = store.checkpoint(0)
@@ -223,7 +223,7 @@ def test_rows_of_a_history_that_is_no_more_are_read_again() -> None:
     def fold_what_will_be_lost() -> None:
         store.push([lost.next(), lost.next()])
         fold_and_trim(store, 0, None)
-        store.after = fail_over  # when the rows were read that are wanted here
+        store.after = fail_over  # when the rows of this test were read
 
     def fail_over() -> None:
         store.revert(0, checkpoint)
@@ -236,7 +236,7 @@ def test_rows_of_a_history_that_is_no_more_are_read_again() -> None:
     assert rows_of(replica, 0) == truth(pushes)
 
 
-def test_a_copy_begins_anew_if_the_log_went_back_to_what_was_read_of_it() -> None:
+def test_a_copy_begins_anew_if_the_log_goes_back_to_the_entries_read() -> None:
     store = new_store()
     pushes = pushed(store, 1)
     checkpoint = store.checkpoint(0)
@@ -288,7 +288,7 @@ def test_old_rows_stay_visible_until_the_new_copy_is_complete() -> None:
     assert rows_of(replica, 0) == rows_of(following(store), 0) != before
 
 
-def test_changes_say_what_was_added() -> None:
+def test_changes_of_a_replica_contain_the_added_deltas() -> None:
     store = new_store()
     replica = following(store)
     pushes = pushed(store, 3)
@@ -324,7 +324,7 @@ def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
 
 
 class Silent:
-    """A store of which some buckets do not answer."""
+    """A store in which some buckets do not answer."""
 
     def __init__(self, store: MemoryStore, silent: set[int]) -> None:
         self._store, self.silent = store, silent
@@ -340,7 +340,7 @@ class Silent:
         return getattr(self._store, name)
 
 
-def test_a_bucket_that_does_not_answer_holds_up_no_other() -> None:
+def test_a_bucket_that_does_not_answer_delays_no_other() -> None:
     store = new_store()
     silent = Silent(store, {1})
     replica = Replica(silent, SHAPE)  # type: ignore[arg-type]
@@ -385,7 +385,7 @@ def test_a_checksum_ignores_the_order_of_rows_and_rows_that_gained_nothing() -> 
 @pytest.mark.parametrize("kept", [0, 1, 3])
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 6])
 def test_a_history_that_was_rewritten_is_copied_again(kept: int, after: int) -> None:
-    """The replica stands at version 4; the store goes back to `kept` and gets `after` others."""
+    """The replica is at version 4; the store goes back to `kept` and gets `after` other entries."""
     store = new_store()
     pushes = pushed(store, kept)
     checkpoint = store.checkpoint(0)
@@ -443,7 +443,7 @@ class Delayed:
 
 
 @pytest.mark.parametrize("through", [1, 3, 5])
-def test_a_log_trimmed_while_it_is_read_is_not_taken_for_the_whole(through: int) -> None:
+def test_a_log_trimmed_while_it_is_read_is_not_taken_as_complete(through: int) -> None:
     store = new_store()
     pushes = pushed(store, 5)
     delayed = Delayed(store)

@@ -1,4 +1,4 @@
-"""Links that are slower than a round of commands is large."""
+"""Links that cannot carry a round of commands within the timeout."""
 
 from __future__ import annotations
 

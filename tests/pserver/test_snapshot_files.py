@@ -1,4 +1,4 @@
-"""What a snapshot is made of: rows as Parquet, a sealed manifest, folders that come and go."""
+"""The files of a snapshot: rows as Parquet, a sealed manifest, and folders that come and go."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def joined(chunks: Sequence[FoldedRows], width: int) -> FoldedRows:
 
 @settings(max_examples=50, deadline=None)
 @given(some_rows())
-def test_rows_come_back_bit_for_bit_in_the_order_of_ids_less_those_that_do_not_exist(
+def test_a_snapshot_file_returns_existing_rows_bit_for_bit_in_the_order_of_ids(
     rows: FoldedRows,
 ) -> None:
     width = rows.values.shape[1]
@@ -89,7 +89,7 @@ def test_rows_come_back_bit_for_bit_in_the_order_of_ids_less_those_that_do_not_e
 
 
 def numbered_rows(first: int, count: int, width: int = 2, high: int = 0) -> FoldedRows:
-    """FoldedRows of bucket `high` of two."""
+    """Rows of bucket `high` of two."""
     ids = np.arange(first, first + count, dtype=np.uint64) + np.uint64(high) * TOP_ID
     return FoldedRows(
         ids,
@@ -101,7 +101,7 @@ def numbered_rows(first: int, count: int, width: int = 2, high: int = 0) -> Fold
     )
 
 
-def test_a_file_is_plain_parquet_with_statistics_that_let_a_reader_skip() -> None:
+def test_a_snapshot_file_is_plain_parquet_with_statistics_for_skipping() -> None:
     blob = pack(numbered_rows(0, 150_000))
     file = pq.ParquetFile(pa.BufferReader(blob))
     assert file.schema_arrow.names == ["id", "shows", "clicks", "first_seen", "last_seen", "values"]
@@ -112,7 +112,7 @@ def test_a_file_is_plain_parquet_with_statistics_that_let_a_reader_skip() -> Non
     assert file.read(columns=["shows"])["shows"].to_numpy().sum() == 450_000
 
 
-def test_rows_of_another_width_and_bytes_that_are_no_parquet_are_refused() -> None:
+def test_a_snapshot_file_of_another_width_or_format_is_refused() -> None:
     blob = pack(numbered_rows(0, 10, width=3))
     with pytest.raises(CorruptEntry, match=r"\[2\], got .*\[3\]"):
         list(unpack(blob, 2))
@@ -145,7 +145,7 @@ def manifest_of(
     )
 
 
-def test_a_manifest_comes_back_and_tells_of_all_its_files() -> None:
+def test_a_manifest_survives_encoding_with_all_its_files() -> None:
     manifest = manifest_of()
     assert decode(encode(manifest)) == manifest
     assert manifest.rows == 10
@@ -177,18 +177,18 @@ def test_a_manifest_of_a_later_format_or_without_a_bucket_is_refused_by_name() -
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 4_000_000_000_000), min_size=2, max_size=10))
-def test_names_sort_by_time_and_tell_their_model(times: list[int]) -> None:
+def test_snapshot_names_sort_by_time_and_contain_their_model(times: list[int]) -> None:
     names = {at_ms: name_of("my-model_2", at_ms, "00ff") for at_ms in times}
     assert [names[at_ms] for at_ms in sorted(names)] == sorted(names.values())
     assert {manifests.model_of(name) for name in names.values()} == {"my-model_2"}
     assert manifests.model_of("lost+found") is None
 
 
-# ---------------------------------------------------------------- on the shelf
+# ---------------------------------------------------------------- in the storage
 
 
 def put(shelf: SnapshotStorage, model: str = "news", at_ms: int = NOW_MS, **bad: Any) -> Manifest:
-    """Put a snapshot on the shelf; `bad` replaces what its manifest says of bucket 1."""
+    """Put a snapshot into the storage; `bad` replaces fields of bucket 1 in its manifest."""
     files = [bucket_file(0), bucket_file(1)]
     told = [files[0][0], msgspec.structs.replace(files[1][0], **bad)]
     manifest = manifest_of(model, at_ms, told)
@@ -205,20 +205,20 @@ def checked(shelf: SnapshotStorage, manifest: Manifest) -> list[str]:
 
 @pytest.fixture(params=["folder", "objects"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStorage:
-    """A folder, and what has no renaming; neither of them is there yet."""
+    """A folder, and a storage without renaming; neither exists yet."""
     if request.param == "folder":
         return SnapshotStorage(str(tmp_path / "deep" / "down"))
     return SnapshotStorage(f"memory://{tmp_path.name}-{random.randrange(1 << 60)}/down")
 
 
-def test_a_shelf_that_is_not_there_is_an_empty_one(shelf: SnapshotStorage) -> None:
+def test_a_missing_snapshot_folder_is_an_empty_one(shelf: SnapshotStorage) -> None:
     assert list_snapshots(shelf) == []
     assert shelf.half_written() == []
     with pytest.raises(NoSnapshot, match=r"of 'news' in .*down, got none"):
         find_snapshot(shelf, "news", None)
 
 
-def test_the_newest_of_the_model_is_found_or_the_one_that_is_named(shelf: SnapshotStorage) -> None:
+def test_the_newest_snapshot_of_a_model_is_found_or_a_named_one(shelf: SnapshotStorage) -> None:
     first, second = put(shelf), put(shelf, at_ms=NOW_MS + 1)
     other = put(shelf, "sport", NOW_MS + 2)
     assert [each.manifest for each in list_snapshots(shelf)] == [first, second, other]
@@ -228,7 +228,7 @@ def test_the_newest_of_the_model_is_found_or_the_one_that_is_named(shelf: Snapsh
         find_snapshot(shelf, "news", "../escaped")
 
 
-def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(
+def test_a_damaged_newest_snapshot_is_an_error_and_no_older_one_replaces_it(
     shelf: SnapshotStorage,
 ) -> None:
     put(shelf)
@@ -249,7 +249,7 @@ def test_a_damaged_newest_one_is_named_and_no_older_one_taken_instead(
         find_snapshot(shelf, "news", None)
 
 
-def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: SnapshotStorage) -> None:
+def test_a_manifest_in_the_folder_of_another_snapshot_is_refused(shelf: SnapshotStorage) -> None:
     manifest = put(shelf)
     other = put(shelf, at_ms=NOW_MS + 1)
     shelf._files.pipe_file(f"{shelf._root}/{other.name}/manifest.json", encode(manifest))
@@ -265,14 +265,14 @@ def test_a_manifest_in_anothers_folder_is_not_taken_for_its_own(shelf: SnapshotS
         ({"sha256": "f00"}, "expected sha256 f00, got "),
     ],
 )
-def test_verify_compares_rows_with_what_the_manifest_says(
+def test_verify_compares_rows_with_the_manifest(
     shelf: SnapshotStorage, told: dict[str, Any], problem: str
 ) -> None:
     [found] = checked(shelf, put(shelf, **told))
     assert found.startswith(f"rows-00001.parquet: {problem}")
 
 
-def test_verify_finds_ids_that_repeat_and_those_of_another_bucket(tmp_path: Path) -> None:
+def test_verify_finds_repeated_ids_and_ids_of_another_bucket(tmp_path: Path) -> None:
     shelf = SnapshotStorage(str(tmp_path))
     rows = numbered_rows(0, 5, high=1)
     twice = joined([rows, rows], 2)
@@ -307,7 +307,7 @@ def seen(at_ms: int, model: str = "news", *problems: str) -> ListedSnapshot:
     return ListedSnapshot(manifest.name, model, None if problems else manifest, problems)
 
 
-def test_what_is_beyond_the_number_and_older_than_the_age_goes_the_newest_never() -> None:
+def test_pruning_removes_snapshots_beyond_number_and_age_but_never_the_newest() -> None:
     days = [seen(NOW_MS - n * DAY_MS) for n in range(5, 0, -1)]
 
     def goes(listed: list[ListedSnapshot], keep: int | None, older_days: float | None) -> list[int]:
@@ -329,7 +329,7 @@ def test_what_is_beyond_the_number_and_older_than_the_age_goes_the_newest_never(
     assert len(goes(both, 2, None)) == 3 + 1
 
 
-def test_prune_removes_what_it_names_and_what_dead_writers_left_a_day_ago(
+def test_pruning_removes_the_listed_snapshots_and_old_leftovers_of_dead_writers(
     shelf: SnapshotStorage,
 ) -> None:
     snapshots = [put(shelf, at_ms=NOW_MS + n) for n in range(3)]
@@ -348,7 +348,7 @@ def test_prune_removes_what_it_names_and_what_dead_writers_left_a_day_ago(
     assert checked(shelf, snapshots[2]) == []
 
 
-def test_a_removal_that_was_killed_leaves_no_snapshot_but_something_to_prune(
+def test_a_killed_removal_of_a_snapshot_leaves_only_leftovers_to_prune(
     shelf: SnapshotStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = put(shelf)
@@ -361,7 +361,7 @@ def test_a_removal_that_was_killed_leaves_no_snapshot_but_something_to_prune(
     assert shelf.half_written() == []
 
 
-def test_other_folders_and_files_are_left_alone(tmp_path: Path) -> None:
+def test_pruning_leaves_folders_and_files_of_other_programs_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / ".partial-mine").mkdir()
     (tmp_path / "notes.txt").write_text("not a snapshot")
@@ -375,7 +375,7 @@ def test_other_folders_and_files_are_left_alone(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- refusals
 
 
-def test_an_address_that_nobody_knows_or_may_not_be_written_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_or_read_only_snapshot_storage_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match=r"opening gopher://x.*gopher"):
         SnapshotStorage("gopher://x")
     file = tmp_path / "file"
@@ -384,7 +384,7 @@ def test_an_address_that_nobody_knows_or_may_not_be_written_is_refused(tmp_path:
         SnapshotStorage(str(file / "below")).begin(name_of("news", NOW_MS, "0a1b"))
 
 
-def test_what_reads_s3_is_named_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_for_s3_snapshots_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
     def without(*_: Any, **__: Any) -> Any:

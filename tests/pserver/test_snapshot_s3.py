@@ -1,4 +1,4 @@
-"""Snapshots in object storage: moto's server in this process speaks S3, and no cloud is asked."""
+"""Snapshots in object storage: a local moto server speaks S3, and no cloud is used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHAPE = Shape("s3", BUCKETS, WIDTH, "fingerprint", "the spec")
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The URL of a folder in a bucket of a server that is gone when the module ends."""
+    """The URL of a folder in a bucket of a server that ends with the module."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -86,7 +86,7 @@ def test_a_snapshot_in_object_storage_is_written_listed_verified_and_restored(
     assert rows_in(target, SHAPE) == history.truth()
 
 
-def test_a_writer_killed_at_any_object_leaves_no_snapshot_and_is_pruned_when_old(
+def test_a_snapshot_writer_killed_at_any_object_leaves_only_objects_to_prune(
     s3: str, history: History
 ) -> None:
     url = f"{s3}/killed"
@@ -119,7 +119,7 @@ def test_pruning_keeps_the_newest_and_removes_all_objects_of_the_others(
     assert all(manifests[2].name in path for path in left)
 
 
-def test_a_changed_object_is_named(s3: str, history: History) -> None:
+def test_a_changed_object_of_a_snapshot_is_named(s3: str, history: History) -> None:
     shelf = SnapshotStorage(f"{s3}/changed")
     manifest = taken(history.store, shelf)
     path = f"{shelf._root}/{manifest.name}/{manifest.files[2].file}"
@@ -132,7 +132,7 @@ def test_a_changed_object_is_named(s3: str, history: History) -> None:
         restore(new_store(), shelf, manifest, SHAPE, stop=threading.Event(), tell=lambda _: None)
 
 
-def test_a_bucket_of_storage_that_is_not_there_is_named(s3: str, history: History) -> None:
+def test_a_missing_storage_bucket_of_snapshots_is_named(s3: str, history: History) -> None:
     with pytest.raises(StorageFailed, match=r"writing nowhere/x/.*rows-0000\d\.parquet: "):
         take(history.store, SnapshotStorage("s3://nowhere/x"))
     assert list_snapshots(SnapshotStorage("s3://nowhere/x")) == []

@@ -1,4 +1,4 @@
-"""Snapshots of live models, and what becomes of them: exact rows, whoever is killed when."""
+"""Snapshots of live models, and restores from them: exact rows, through kills at any moment."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """Makes stores of one kind, and breaks them."""
+    """Creates stores of one kind, and breaks them."""
 
     def __init__(self, url: str | None, fresh_name: Callable[[str], str]) -> None:
         self._url, self._fresh_name = url, fresh_name
@@ -74,7 +74,7 @@ class Stores:
         return store
 
     def lose(self, store: Any, shape: Shape, buckets: list[int], *, with_shape: bool) -> Any:
-        """A shard comes back empty; return the store as who starts now sees it."""
+        """A shard comes back empty; return the store as a new process sees it."""
         if self._url is None:
             for bucket in buckets:
                 store.empty(bucket)
@@ -119,7 +119,7 @@ def put_back(
     )
 
 
-def test_a_snapshot_taken_while_others_push_fold_and_trim_and_kafka_give_exact_rows(
+def test_a_snapshot_taken_during_pushes_folds_and_trims_plus_kafka_gives_exact_rows(
     stores: Stores, shelf: SnapshotStorage
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -162,7 +162,7 @@ def test_many_lively_snapshots_in_memory_are_exact(
         assert rows_in(target, shape) == history.truth(), f"seed {seed}"
 
 
-def test_checksums_are_those_that_a_replica_has_at_the_same_version(
+def test_checksums_of_a_snapshot_equal_those_of_a_replica_at_its_version(
     stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
@@ -201,7 +201,7 @@ def test_a_shard_that_came_back_empty_gets_its_buckets_and_the_others_are_untouc
     assert put_back(store, shelf, manifest, shape).buckets == ()
 
 
-def test_the_shape_that_was_lost_with_its_shard_comes_back(
+def test_a_restore_brings_back_a_shape_that_was_lost_with_its_shard(
     stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()
@@ -219,7 +219,7 @@ def test_the_shape_that_was_lost_with_its_shard_comes_back(
 
 
 @pytest.mark.parametrize("factor", [1, 4])
-def test_under_another_name_with_a_multiple_of_the_buckets_learning_goes_on_exactly(
+def test_a_restore_into_another_name_and_more_buckets_continues_exactly(
     stores: Stores, shelf: SnapshotStorage, factor: int
 ) -> None:
     shape = stores.shape()
@@ -238,7 +238,7 @@ def test_under_another_name_with_a_multiple_of_the_buckets_learning_goes_on_exac
     assert store.shape() == shape
 
 
-def test_a_writer_killed_at_any_file_leaves_nothing_that_can_be_seen(
+def test_a_snapshot_writer_killed_at_any_file_leaves_no_visible_snapshot(
     memory: Stores, tmp_path: Path
 ) -> None:
     shape = memory.shape()
@@ -260,7 +260,7 @@ def test_a_writer_killed_at_any_file_leaves_nothing_that_can_be_seen(
     assert [each.name for each in list_snapshots(SnapshotStorage(str(tmp_path)))] == [before.name]
 
 
-def test_a_writer_told_to_stop_or_that_fails_removes_what_it_wrote(
+def test_a_stopped_or_failed_snapshot_writer_removes_its_files(
     memory: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = memory.shape()
@@ -278,7 +278,7 @@ def test_a_writer_told_to_stop_or_that_fails_removes_what_it_wrote(
 
 
 class Deaf:
-    """A store one of whose nodes does not answer, for so many calls."""
+    """A store with a node that does not answer, for some calls."""
 
     def __init__(self, store: Any, calls: float) -> None:
         self._store, self.calls = store, calls
@@ -293,7 +293,7 @@ class Deaf:
         return getattr(self._store, name)
 
 
-def test_a_node_that_does_not_answer_is_waited_for_but_not_for_ever(
+def test_a_snapshot_waits_for_a_node_that_does_not_answer_but_not_for_ever(
     memory: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = memory.shape()
@@ -305,7 +305,7 @@ def test_a_node_that_does_not_answer_is_waited_for_but_not_for_ever(
 
 
 class Fickle:
-    """A store of one bucket, copied as it was early; once its marks are read it goes back."""
+    """A store of one bucket that goes back once its marks are read."""
 
     def __init__(self, early: MemoryStore, store: MemoryStore, revert: Callable[[], None]) -> None:
         self._early, self._store, self._revert = early, store, revert
@@ -323,7 +323,7 @@ class Fickle:
 
 
 @pytest.mark.parametrize("pushes_after", [0, 1, 2, 5])
-def test_a_bucket_that_goes_back_while_it_is_copied_is_written_as_it_is_then(
+def test_a_bucket_that_goes_back_during_a_snapshot_is_written_in_its_new_state(
     memory: Stores, shelf: SnapshotStorage, pushes_after: int
 ) -> None:
     shape = memory.shape("fickle", 1)
@@ -350,7 +350,7 @@ def test_a_bucket_that_goes_back_while_it_is_copied_is_written_as_it_is_then(
 
 
 class Mortal:
-    """A store whose user is killed at the so-manieth call, or within the rows of a load."""
+    """A store whose caller is killed at the n-th call, or within the rows of a load."""
 
     def __init__(self, store: Any, dies_at: int) -> None:
         self._store, self._left = store, dies_at
@@ -413,7 +413,7 @@ def test_a_restore_killed_anywhere_and_run_again_gives_exact_rows(
         assert rows_in(target, copy) == history.truth(), first_death
 
 
-def test_a_restore_told_to_stop_leaves_the_rest_to_the_next(
+def test_a_stopped_restore_is_completed_by_the_next_one(
     memory: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = memory.shape("many", 16)
@@ -430,7 +430,7 @@ def test_a_restore_told_to_stop_leaves_the_rest_to_the_next(
     assert rows_in(target, shape) == history.truth()
 
 
-def test_a_byte_that_changed_is_found_and_the_file_named_before_anything_is_written(
+def test_a_changed_byte_of_a_snapshot_is_found_before_a_restore_writes_anything(
     memory: Stores, tmp_path: Path
 ) -> None:
     shape = memory.shape()
@@ -468,7 +468,7 @@ def test_a_snapshot_fits_only_its_multiples_and_its_own_width(
         put_back(memory.new(shape), shelf, manifest, replace(shape, width=3))
 
 
-def test_a_store_with_another_shape_and_a_bucket_filled_by_somebody_else_are_refused(
+def test_a_restore_into_another_shape_or_a_bucket_being_filled_is_refused(
     stores: Stores, shelf: SnapshotStorage
 ) -> None:
     shape = stores.shape()

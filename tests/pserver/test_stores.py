@@ -1,4 +1,4 @@
-"""The laws of a store, on the one in memory, on one server, and on a cluster."""
+"""The laws of a store, on the store in memory, on one server, and on a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 class MemoryWorld:
     def __init__(self) -> None:
-        ticks = itertools.count()  # each look at the clock takes a millisecond
+        ticks = itertools.count()  # each read of the clock takes a millisecond
         dice = random.Random(0)
         self.store = MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
         self.shape = Shape("laws", BUCKETS, WIDTH, "fingerprint", "the spec")
@@ -77,7 +77,7 @@ class TestMemoryStore(StoreLaws):
 
 
 class RedisLaws(StoreLaws):
-    """The laws, and those of calls that arrive late, which the store in memory does not have."""
+    """The laws, and those of late calls, which the store in memory cannot have."""
 
     def test_a_late_copy_of_the_call_that_ends_a_load_is_refused(self, world: RedisWorld) -> None:
         world.empty(1)
@@ -110,7 +110,7 @@ class TestCluster(RedisLaws):
 
 @pytest.mark.parametrize("rows", [5, 300])
 @pytest.mark.parametrize("sub_hashes", [1, 256, 4096])
-def test_a_shape_that_is_lost_is_made_again_as_its_buckets_lie(
+def test_a_lost_shape_is_created_again_with_the_sub_hashes_of_its_buckets(
     valkey_node: str, fresh_name: Callable[[str], str], sub_hashes: int, rows: int
 ) -> None:
     shape = Shape(fresh_name("survivors"), 4, WIDTH, "fingerprint", "spec")
@@ -146,7 +146,7 @@ def _some(shape: Shape) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, 2048), (8, 8)])
-def test_a_model_keeps_its_number_of_sub_hashes_whoever_opens_it(
+def test_a_model_keeps_its_number_of_sub_hashes_for_every_process(
     valkey_node: str, fresh_name: Callable[[str], str], chosen: int | None, expected: int
 ) -> None:
     shape = Shape(fresh_name("sub-hashes"), 8, WIDTH, "fingerprint", "spec")

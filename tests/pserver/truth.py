@@ -1,4 +1,4 @@
-"""What a bucket's rows must be, computed the slow and obvious way."""
+"""The expected rows of a bucket, computed in the slow and obvious way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[int, int, int, int, bytes]
 
 
 def truth(pushes: Iterable[Push]) -> dict[int, Row]:
-    """Rows by id after these pushes, in this order; rows that gained nothing left out."""
+    """Rows by id after these pushes, in this order, without rows that never changed."""
     rows: dict[int, Row] = {}
     for push in pushes:
         _, gains = unpack(push.blob)
@@ -36,7 +36,7 @@ def truth(pushes: Iterable[Push]) -> dict[int, Row]:
 
 
 def rows_of(replica: Replica, bucket: int) -> dict[int, Row]:
-    """A replica's rows of a bucket by id; those that are as if they never existed left out."""
+    """A replica's rows of a bucket by id, without rows that equal absent ones."""
     rows = replica.table.take(replica.places(bucket))
     found = {}
     for i, row_id in enumerate(rows.ids.tolist()):
