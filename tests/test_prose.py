@@ -35,6 +35,7 @@ CLEAN = [
     "tests/faults",
     "tests/simulation",
     "pserver",
+    "tests/pserver",
 ]
 """Files and folders without findings. Add those that you have rewritten."""
 
