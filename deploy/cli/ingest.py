@@ -158,6 +158,14 @@ def join(
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = ANY_HOST,
+    join_again: Annotated[
+        bool,
+        typer.Option(
+            "--join-again",
+            help="Join from the first event if Kafka has forgotten the joiner's offsets and its "
+            "examples carry no position. Makes those examples twice.",
+        ),
+    ] = False,
 ) -> None:
     """Join impressions and clicks into labelled examples, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -168,7 +176,12 @@ def join(
     spec = load_spec(model)
     with stopped_by_signals() as stop:
         run_joiner(
-            JoinerSettings(instance=instance, metrics_port=metrics_port, metrics_host=metrics_host),
+            JoinerSettings(
+                instance=instance,
+                metrics_port=metrics_port,
+                metrics_host=metrics_host,
+                join_again=join_again,
+            ),
             kafka_settings(kafka, kafka_client),
             spec.name,
             spec.fields,

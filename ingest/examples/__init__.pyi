@@ -1,6 +1,7 @@
 from .batch import Examples as Examples
 from .batch import Kind as Kind
 from .batch import UnreadableExamples as UnreadableExamples
+from .batch import checkpoint_of as checkpoint_of
 from .batch import concatenate as concatenate
 from .batch import pack as pack
 from .batch import unpack as unpack

@@ -86,8 +86,11 @@ class Examples:
         )
 
 
-def pack(examples: Examples) -> bytes:
-    """Return a batch as an Arrow IPC stream of one record batch."""
+def pack(examples: Examples, checkpoint: str = "") -> bytes:
+    """Return a batch as an Arrow IPC stream of one record batch.
+
+    `checkpoint`: the position of the joiner with this batch, for `checkpoint_of`.
+    """
     features, count = examples.features, len(examples)
     bags = (features.bag_offsets.shape[0] - 1) // count if count else 0
     items = pa.ListArray.from_arrays(features.bag_offsets, features.bag_ids)
@@ -113,12 +116,27 @@ def pack(examples: Examples) -> bytes:
             "fingerprint": examples.fingerprint,
             "watermark_ms": str(examples.watermark_ms),
             "negative_rate": str(examples.negative_rate),
+            **({"checkpoint": checkpoint} if checkpoint else {}),
         }
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(batch.replace_schema_metadata(schema.metadata))
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def checkpoint_of(blob: bytes) -> str:
+    """Return the position of the joiner that came with a batch; empty if it came without one.
+
+    Raises UnreadableExamples.
+    """
+    try:
+        metadata = pa.ipc.open_stream(blob).schema.metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableExamples(
+            f"expected a batch of examples, got {len(blob)} other bytes: {error}"
+        ) from error
+    return str(metadata.get(b"checkpoint", b"").decode())
 
 
 def unpack(blob: bytes, fields: FieldSet) -> Examples:

@@ -64,6 +64,9 @@ class JoinerSettings:
     """0: serve no metrics."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
     """Metrics contain no event data."""
+    join_again: bool = False
+    """Whether to join from the first event where Kafka has forgotten the committed offsets and the
+    examples carry no position either: an older headrace wrote them. They are then made twice."""
     topics: EventTopics = field(default_factory=EventTopics)
     pace: JoinerPacing = field(default_factory=JoinerPacing)
 
@@ -101,6 +104,7 @@ def run_joiner(
         rest=stop.wait,
         restoring=retry_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,
+        join_again=settings.join_again,
     )
     frame = running_process(
         "joiner",

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Histogram
 
-from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
-from headrace.ingest.examples import Cut
-from headrace.ingest.joiner.committed_state import load_checkpoint
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
+from headrace.ingest.examples import Cut, checkpoint_of
+from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import BlockReader, Outgoing, Transactions
+    from headrace.ingest.kafka import BlockReader, Committed, Outgoing, Transactions
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,10 @@ class Joiner:
         rest: Callable[[float], object],
         restoring: Retrying,
         give_up_s: float,
+        join_again: bool = False,
     ) -> None:
+        """`join_again`: begin at the first event where examples exist without a position."""
+        self._join_again = join_again
         self._reader, self._transactions = reader, transactions
         self.fields, self._pace = fields, pace
         self._now_ms, self._restoring = now_ms, restoring
@@ -211,16 +214,39 @@ class Joiner:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             shown = sources[EventSide.IMPRESSIONS]
             part = JoinerPartition(self.fields, sources, (topic_ids[0], topic_ids[1]))
-            where = f"{shown.topic}/{number}"
-            saved = None
-            if shown in found:
-                saved = load_checkpoint(found[shown].metadata, self.fields.fingerprint, where)
+            saved = self._saved(shown, found.get(shown))
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
             self.partitions[number] = part
         self._reader.resume(starts)  # a partition that begins has no paused source
         self._reader.start(starts)
         self.figures.restores += len(numbers)
+
+    def _saved(self, shown: Source, committed: Committed | None) -> SavedCheckpoint | None:
+        """Return the last checkpoint of a partition; None if nothing was joined yet.
+
+        Kafka forgets the offsets of a group that was empty for `offsets.retention.minutes`, or that
+        an operator deleted. Then the checkpoint is the one that the last batch of examples carries.
+        Dead letters written after that batch are written again. Raises BadCheckpoint.
+        """
+        where, fingerprint = f"{shown.topic}/{shown.partition}", self.fields.fingerprint
+        if committed is not None:
+            return load_checkpoint(committed.metadata, fingerprint, where)
+        examples = Source(self._examples, shown.partition)
+        last = self._transactions.last(examples)
+        if last is None or self._join_again:
+            return None
+        checkpoint = checkpoint_of(last)
+        where = f"{examples.topic}/{examples.partition}"
+        if not checkpoint:
+            raise BadCheckpoint(
+                f"{where}: expected the position of the joiner in its committed offsets or with "
+                "the last examples, got neither: Kafka has forgotten the offsets, and an older "
+                "headrace wrote the examples. Joining again from the first event would make the "
+                "same examples twice. To do that: `headrace ingest join --join-again`, once"
+            )
+        log.warning("no committed offsets: going on after the last examples of %s", where)
+        return load_checkpoint(checkpoint, fingerprint, where)
 
     # ---------------------------------------------------------------- 3. advance
 

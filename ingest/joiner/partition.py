@@ -128,17 +128,23 @@ class JoinerPartition:
     # ---------------------------------------------------------------- writing
 
     def messages(self, examples: Source, dead_letters: Source, rule: Cut) -> Iterator[Outgoing]:
-        """Yield the messages to write: batches of examples, then dead letters."""
+        """Yield the messages to write: batches of examples, then dead letters.
+
+        The last batch carries the checkpoint, so that the position travels with the output: Kafka
+        may forget committed offsets, and then the next joiner begins there.
+        """
         if self._examples:
-            for batch in cut(concatenate(self._examples), rule):
+            *before, last = cut(concatenate(self._examples), rule)
+            for batch in before:
                 yield Outgoing(examples, pack_examples(batch))
+            yield Outgoing(examples, pack_examples(last, self._saved().to_json()))
         for record, reason in self.dead:
             yield Outgoing(dead_letters, pack_dead_letter(record, reason))
 
     def offsets(self) -> dict[Source, Committed]:
         """Return the offsets to commit for both sources, with the checkpoint of the core."""
-        checkpoint = self.core.checkpoint()
-        saved = SavedCheckpoint(self._fields.fingerprint, self._topic_ids, checkpoint)
+        saved = self._saved()
+        checkpoint = saved.checkpoint
         shown, clicked = self.sources[EventSide.IMPRESSIONS], self.sources[EventSide.CLICKS]
         return {
             shown: Committed(
@@ -146,6 +152,9 @@ class JoinerPartition:
             ),
             clicked: Committed(self._offset(EventSide.CLICKS, checkpoint.clicked.position), ""),
         }
+
+    def _saved(self) -> SavedCheckpoint:
+        return SavedCheckpoint(self._fields.fingerprint, self._topic_ids, self.core.checkpoint())
 
     def committed(self) -> tuple[JoinerCounters, dict[Reason, int]]:
         """Note that all output is committed; return the counts since the last commit."""

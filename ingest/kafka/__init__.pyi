@@ -25,6 +25,7 @@ from .protocols import Writer as Writer
 from .retry import AbortBackoff as AbortBackoff
 from .retry import retry_for as retry_for
 from .retry import retry_until as retry_until
+from .settings import TRANSACTION_TIMEOUT_MS as TRANSACTION_TIMEOUT_MS
 from .settings import KafkaSettings as KafkaSettings
 from .topics import AS_THE_BROKER_SAYS as AS_THE_BROKER_SAYS
 from .topics import LARGEST_MESSAGE_BYTES as LARGEST_MESSAGE_BYTES
@@ -38,7 +39,6 @@ from .topics import joiner_group as joiner_group
 from .topics import partition_counts as partition_counts
 from .topics import scores_topic as scores_topic
 from .topics import topics_for as topics_for
-from .transactions import TRANSACTION_TIMEOUT_MS as TRANSACTION_TIMEOUT_MS
 from .transactions import Committed as Committed
 from .transactions import KafkaTransactions as KafkaTransactions
 from .transactions import Outgoing as Outgoing

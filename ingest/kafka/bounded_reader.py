@@ -31,8 +31,8 @@ from headrace.ingest.kafka.protocols import (
     Source,
 )
 from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.topics import check_co_partitioned
-from headrace.ingest.kafka.transactions import TRANSACTION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _ABORT_INTERVAL_S = 10.0
 """Kafka's default of transaction.abort.timed.out.transaction.cleanup.interval.ms."""
+
+_FEW_RECORDS = 16
+"""Offsets that the search for the last record reads first."""
 
 LONGEST_TRANSACTION_S = TRANSACTION_TIMEOUT_MS / 1000 + _ABORT_INTERVAL_S
 """The time in which Kafka aborts the transaction of a headrace process that died in it."""
@@ -163,23 +166,60 @@ def read_until(settings: KafkaSettings, topic: str, ends: Mapping[Source, int]) 
     """
     with closing(KafkaReader(settings, None, [topic])) as reader:
         firsts = {source: reader.held(source)[0] for source in _gained(reader)}
-        reading = {source for source, end in ends.items() if firsts[source] < end}
-        reader.start({source: firsts[source] for source in reading})
-        heard_s = time.monotonic()
-        while reading:
-            heard = False
-            for event in reader.poll(0.5):
-                if not isinstance(event, Record | AtEnd) or event.source not in reading:
-                    continue
-                heard = True
-                if event.offset >= ends[event.source]:
-                    reading.discard(event.source)
-                elif isinstance(event, Record):
-                    yield event
-            if heard:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > patience_s(settings):
-                raise still_open(settings, {source: ends[source] for source in reading})
+        yield from _read(settings, reader, firsts, ends)
+
+
+def _read_between(
+    settings: KafkaSettings, begins: Mapping[Source, int], ends: Mapping[Source, int]
+) -> Iterator[Record]:
+    [topic] = {source.topic for source in begins}
+    with closing(KafkaReader(settings, None, [topic])) as reader:
+        reader.pause(source for source in _gained(reader) if source not in begins)
+        yield from _read(settings, reader, begins, ends)
+
+
+def _read(
+    settings: KafkaSettings,
+    reader: KafkaReader,
+    begins: Mapping[Source, int],
+    ends: Mapping[Source, int],
+) -> Iterator[Record]:
+    reading = {source for source, end in ends.items() if begins[source] < end}
+    reader.start({source: begins[source] for source in reading})
+    heard_s = time.monotonic()
+    while reading:
+        heard = False
+        for event in reader.poll(0.5):
+            if not isinstance(event, Record | AtEnd) or event.source not in reading:
+                continue
+            heard = True
+            if event.offset >= ends[event.source]:
+                reading.discard(event.source)
+            elif isinstance(event, Record):
+                yield event
+        if heard:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > patience_s(settings):
+            raise still_open(settings, {source: ends[source] for source in reading})
+
+
+def last_record(settings: KafkaSettings, source: Source) -> Record | None:
+    """Return the last committed record of a partition; None if there is none.
+
+    Reads back from the end in growing steps, since markers of transactions have offsets too. Raises
+    KafkaUnreachable, also if a transaction stays open.
+    """
+    with closing(KafkaReader(settings, None, [source.topic], read_committed=False)) as reader:
+        _gained(reader)
+        first, end = reader.held(source)
+    step = _FEW_RECORDS
+    while first < end:
+        begin = max(first, end - step)
+        found = list(_read_between(settings, {source: begin}, {source: end}))
+        if found or begin == first:
+            return found[-1] if found else None
+        step *= 16
+    return None
 
 
 def patience_s(settings: KafkaSettings) -> float:

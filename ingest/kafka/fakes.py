@@ -186,6 +186,11 @@ class ListTransactions:
         """Return the committed offset of each source."""
         return {source: self.offsets[source] for source in sources if source in self.offsets}
 
+    def last(self, target: Source) -> bytes | None:
+        """Return the value of the last message written to a partition."""
+        of_target = (each.value for each in reversed(self.written) if each.target == target)
+        return next(of_target, None)
+
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Store everything, or raise the next of `failures`."""
         if self.failures:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TRANSACTION_TIMEOUT_MS = 10_000
+"""Time that a joiner that died in a transaction holds up the readers of examples."""
+
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:

@@ -27,8 +27,10 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
+from headrace.ingest.kafka.bounded_reader import last_record
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
-
-TRANSACTION_TIMEOUT_MS = 10_000
-"""Time that a joiner that died in a transaction holds up the readers of examples."""
 
 
 class Outgoing(NamedTuple):
@@ -81,6 +80,12 @@ class Transactions(Protocol):
         Raises KafkaUnreachable.
         """
 
+    def last(self, target: Source) -> bytes | None:
+        """Return the value of the last message written to a partition; None if it is empty.
+
+        Raises KafkaUnreachable.
+        """
+
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise.
 
@@ -109,6 +114,11 @@ class KafkaTransactions:
         """Return the position of each source; a source never committed is missing."""
         found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
+
+    def last(self, target: Source) -> bytes | None:
+        """Return the value of the last message written to a partition; None if it is empty."""
+        record = last_record(self._settings, target)
+        return None if record is None else record.value
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise."""

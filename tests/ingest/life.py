@@ -33,6 +33,7 @@ class Life:
         policy: str = "immediate",
         largest_poll: int = 1_000,
         pace: JoinerPacing = EAGER,
+        join_again: bool = False,
     ) -> None:
         self.clock_ms = 1_000
         self.rests: list[float] = []
@@ -49,6 +50,7 @@ class Life:
             rest=self.rests.append,
             restoring=retry_for(0.0),
             give_up_s=60.0,
+            join_again=join_again,
         )
 
     def run(self) -> None:

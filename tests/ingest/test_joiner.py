@@ -12,6 +12,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.errors import Fenced, KafkaUnreachable, TopicMismatch
@@ -19,7 +21,7 @@ from headrace.ingest.joiner.committed_state import read_state
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics
+from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, joiner_group
 from headrace.ingest.replay.replayer import replay
 from tests.ingest.events_of import Happened, fields_of, happen
 from tests.ingest.joined import DEADLINE_S, WEEK, Joined
@@ -133,6 +135,34 @@ def test_a_second_joiner_with_the_same_instance_fences_the_first(
         first.join(DEADLINE_S)
         assert not first.is_alive()
     assert [type(error) for error in outcome] == [Fenced]
+
+
+def test_a_joiner_whose_offsets_kafka_has_forgotten_makes_no_example_twice(
+    joined: Joined,
+) -> None:
+    happened = happen(seed=14, count=200, partitions=PARTITIONS)
+    joined.send(happened)
+    with joined.process() as process:
+        joined.wait(lambda: joined.state.read().lag == 0, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+    assert sorted(joined.examples()) == sorted(happened.examples)
+    admin = AdminClient({"bootstrap.servers": joined.settings.bootstrap})
+
+    def deleted() -> bool:
+        [answer] = admin.delete_consumer_groups([joiner_group(joined.name)]).values()
+        try:
+            answer.result()
+        except KafkaException as error:
+            # Kafka keeps a static member until its session times out
+            assert error.args[0].code() == KafkaError.NON_EMPTY_GROUP
+            return False
+        return True
+
+    joined.wait(deleted)
+    with joined.process() as process:
+        joined.wait(lambda: joined.state.read().lag == 0, process)
+    assert sorted(joined.examples()) == sorted(happened.examples)
 
 
 def test_a_joiner_does_not_start_on_topics_with_different_partition_counts(

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
+from headrace.ingest.examples.batch import pack, unpack
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import Source
-from headrace.ingest.kafka.transactions import Committed
+from headrace.ingest.kafka.transactions import Committed, Outgoing
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.life import EXAMPLES, PARTITIONS, Life
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.ingest.kafka.protocols import Record
-    from headrace.ingest.kafka.transactions import Outgoing
 
 
 def saved(transactions: ListTransactions, partition: int) -> SavedCheckpoint:
@@ -48,8 +48,13 @@ def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_exam
     assert sum(life.joiner.figures.dead_letters.values()) == happened.dead
 
 
-def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
-    """Join the events with kills, aborts and rebalances at random times."""
+def interrupted(
+    happened: Happened, seed: int, policy: str, *, forgets: bool = False
+) -> ListTransactions:
+    """Join the events with kills, aborts and rebalances at random times.
+
+    `forgets`: whether Kafka loses the committed offsets now and then.
+    """
     dice = random.Random(seed)
     records = happened.records(TOPICS, PARTITIONS)
     transactions = ForgetfulTransactions(dice)
@@ -75,6 +80,8 @@ def interrupted(happened: Happened, seed: int, policy: str) -> ListTransactions:
                 assert deaths + losses + aborts > 2, f"seed {seed}: hardly anything happened"
                 return transactions
         deaths += 1
+        if forgets and dice.random() < 0.5:
+            transactions.offsets.clear()
     raise AssertionError(f"seed {seed}: it never ended")
 
 
@@ -108,6 +115,34 @@ def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, polic
     assert total.impressions == 300
     assert (total.late_clicks, total.duplicates) == (happened.late, happened.duplicates)
     assert total.dead_letters == happened.dead
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("seed", range(5))
+def test_offsets_that_kafka_forgets_do_not_change_the_examples(seed: int, policy: str) -> None:
+    happened = happen(seed, count=300, partitions=PARTITIONS)
+    transactions = interrupted(happened, seed, policy, forgets=True)
+    found = examples_in(transactions.written, EXAMPLES, fields_of(policy))
+    expected = happened.examples if policy == "immediate" else happened.closed
+    assert sorted(found) == sorted(expected), f"seed {seed}"
+
+
+def test_examples_without_any_position_are_not_made_twice_in_silence() -> None:
+    happened = happen(seed=3, count=100, partitions=PARTITIONS)
+    records, transactions = happened.records(TOPICS, PARTITIONS), ListTransactions()
+    Life(records, transactions).run()
+    made = len(examples_in(transactions.written, EXAMPLES, fields_of()))
+    transactions.offsets.clear()
+    transactions.written = [  # as an older headrace wrote them
+        Outgoing(each.target, pack(unpack(each.value, fields_of())), each.key)
+        if each.target.topic == EXAMPLES
+        else each
+        for each in transactions.written
+    ]
+    with pytest.raises(BadCheckpoint, match=f"{EXAMPLES}/.*got neither.*--join-again"):
+        Life(records, transactions).run()
+    Life(records, transactions, join_again=True).run()
+    assert len(examples_in(transactions.written, EXAMPLES, fields_of())) == 2 * made
 
 
 def test_a_dead_letter_has_the_reason_the_origin_and_the_event() -> None:

@@ -158,6 +158,6 @@ def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
         batching.write(b"late")
         transport.close()
         await asyncio.sleep(0)
-        return transport.told
+        return transport.writes
 
     assert asyncio.run(answer()) == ["closed"]

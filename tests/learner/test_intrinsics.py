@@ -123,7 +123,7 @@ def test_raise_four_adds_two_numbers_and_raises_two() -> None:
 
 
 def _broken(file: str, intrinsic: str) -> str:
-    import llvmlite
+    import llvmlite  # type: ignore[import-untyped]
     import numba
 
     return (
