@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 import pytest
+from msgspec import structs
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.examples.batch import Examples, Kind
@@ -220,7 +221,7 @@ def test_a_batch_that_would_break_the_model_leaves_no_trace_in_it(
 def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -> None:
     pytest.importorskip("torch", reason="deep models are an extra")
     spec, batches = _stream("immediate", JOINT)
-    structure = replace(spec.structure, mini_batch=40)
+    structure = structs.replace(spec.structure, mini_batch=40)
     stage = Stage(replace(spec, structure=structure), _spoiled(batches, "1e30"))
     rows = stage.run()
     (letter,) = stage.letters()
@@ -243,7 +244,7 @@ def test_small_mini_batches_that_would_ruin_each_other_are_all_quarantined(how: 
     """By their gradients: the scores of the first are as good as any."""
     pytest.importorskip("torch", reason="deep models are an extra")
     spec, batches = _stream("immediate", JOINT)
-    spec = replace(spec, structure=replace(spec.structure, mini_batch=16))
+    spec = replace(spec, structure=structs.replace(spec.structure, mini_batch=16))
     expected = Stage(spec, [*batches[:BAD], *batches[BAD + 1 :]]).run()
     stage = Stage(spec, _spoiled(batches, how))
     _assert_as_if_never_come(stage.run(), expected)

@@ -34,11 +34,11 @@ BOTH = 'history = "recent"\ntarget = "item"\n'
         ('history = "recent"', "history = 3", 4, "history naming a bag field of the event", "3"),
         ('"recent"', '"recnt"', 4, 'did you mean "recent"?', '"recnt"'),
         ('"recent"', '"item"', 4, "history naming a bag field of the event", '"item"'),
-        ('"bag"', '"id"', 4, "a bag field of the event, of which the spec has none", '"recent"'),
+        ('"bag"', '"id"', 4, "a bag field of the event, but the spec has none", '"recent"'),
         ('target = "item"', "", 1, "target naming a single-valued field", "nothing"),
         ('target = "item"', 'target = ""', 5, "a single-valued field, one of item", '""'),
         ('target = "item"', 'target = "recent"', 5, "a single-valued field", '"recent"'),
-        ('"id"', '"bag"', 5, "a single-valued field, of which the spec has none", '"item"'),
+        ('"id"', '"bag"', 5, "a single-valued field, but the spec has none", '"item"'),
     ],
 )
 def test_din_has_a_bag_for_its_history_and_a_single_field_for_its_target(
@@ -62,7 +62,7 @@ def test_a_module_may_have_neither(written: str) -> None:
 @pytest.mark.parametrize("written", ["", 'history = ""\n'])
 def test_a_target_that_nothing_is_compared_with_is_refused(written: str) -> None:
     line = 5 + len(written.splitlines())
-    expected = rf"m\.toml:{line}: expected no target, since there is no history, .*, found .item.$"
+    expected = rf"m\.toml:{line}: expected no target without a history, .*, found .item.$"
     with pytest.raises(SpecError, match=expected):
         parse_spec(MODULE.replace('history = "recent"\n', written), "m.toml")
 
