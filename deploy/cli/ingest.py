@@ -22,6 +22,7 @@ from headrace.deploy.cli.options import (
     Partitions,
     Port,
     Speed,
+    valid_specs,
 )
 from headrace.ingest.events import EventKind
 
@@ -247,6 +248,7 @@ def sink(
             envvar="HEADRACE_MODEL",
             metavar="FILE",
             help="Model spec (TOML). If set, the examples of the model are archived as well.",
+            callback=valid_specs,
         ),
     ] = None,
     most_age_s: Annotated[

@@ -13,6 +13,20 @@ KAFKA = "localhost:9092"
 REDIS = "redis://localhost:6379"
 ANY_HOST = "0.0.0.0"  # noqa: S104  (a metrics scraper runs on another machine)
 
+
+def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
+    """Return the files of model specs. Raises SpecError for an invalid one.
+
+    As the callback of an option it runs before the command imports what it starts. A refusal then
+    takes a fraction of a second.
+    """
+    from headrace.learner.spec import load_spec
+
+    for path in [files] if isinstance(files, Path) else files or []:
+        load_spec(path)
+    return files
+
+
 ModelFile = Annotated[
     Path,
     Option(
@@ -21,6 +35,7 @@ ModelFile = Annotated[
         metavar="FILE",
         help="Model spec (TOML).",
         show_default=False,
+        callback=valid_specs,
     ),
 ]
 KafkaAddress = Annotated[

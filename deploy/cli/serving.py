@@ -19,6 +19,7 @@ from headrace.deploy.cli.options import (
     Port,
     RedisUrl,
     StatusKafka,
+    valid_specs,
 )
 from headrace.deploy.cli.serving_score import score
 from headrace.deploy.errors import BadOption
@@ -41,6 +42,7 @@ ModelFiles = Annotated[
         metavar="FILE",
         help="Model spec (TOML). Repeat to serve several models.",
         show_default=False,
+        callback=valid_specs,
     ),
 ]
 SnapshotPlaces = Annotated[

@@ -16,6 +16,7 @@ from headrace.deploy.cli.options import (
     MetricsHost,
     MetricsPort,
     RedisUrl,
+    valid_specs,
 )
 from headrace.deploy.errors import BadOption
 
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 ScoredModel = Annotated[
     Path | None,
-    typer.Option("--model", envvar="HEADRACE_MODEL", metavar="FILE", help="Model spec (TOML)."),
+    typer.Option(
+        "--model",
+        envvar="HEADRACE_MODEL",
+        metavar="FILE",
+        help="Model spec (TOML).",
+        callback=valid_specs,
+    ),
 ]
 ScoredSnapshot = Annotated[
     str | None,

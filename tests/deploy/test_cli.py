@@ -205,7 +205,15 @@ def test_help_imports_no_heavy_package(command: str) -> None:
 
 
 def test_a_refused_option_imports_no_heavy_package() -> None:
-    assert HEAVY & modules_of("run", "--model", DEMO, "--data", ".", "--speed", "fast") == set()
+    imported = modules_of("run", "--model", DEMO, "--data", ".", "--speed", "fast")
+    assert HEAVY & imported == {"numpy"}  # the spec was read first
+
+
+def test_a_refused_spec_imports_no_heavy_package(tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("[modle]\n")
+    for command in ("learner run", "ingest join", "serving run", "pserver init"):
+        imported = modules_of(*command.split(), "--model", str(tmp_path / "broken.toml"))
+        assert HEAVY & imported <= {"numpy"}
 
 
 def test_the_version_is_that_of_the_package() -> None:
