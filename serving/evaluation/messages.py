@@ -112,7 +112,7 @@ def unpack(blob: bytes) -> EvaluationRows:
     try:
         rows = _unpack.decode(blob)
     except msgspec.DecodeError as error:
-        raise UnreadableRows(f"rows of evaluation: expected MessagePack, found {error}") from error
+        raise UnreadableRows(f"rows of evaluation: expected MessagePack, got: {error}") from error
     if rows.format != FORMAT:
         raise UnreadableRows(
             f"rows of evaluation: expected format {FORMAT}, got {rows.format}: "
