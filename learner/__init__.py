@@ -1,10 +1,9 @@
-"""Examples in, gains out: models learned online, each example applied to each bucket once.
+"""Examples in, gains out: models learned online, each example applied to each bucket exactly once.
 
-Read in this order: `spec` (the whole model spec), `inputs` (what an example is to a model),
-`statistics` (rows' counters as inputs), `ftrl` and `logistic` (the mathematics, compiled), `models`
-(what a model is, and the others), `optimizers` (steps that add), `loop` (the order of effects) with
-`intake` (batches in), `cursors` (what still counts where), `pending` (gains not yet pushed) and
-`pushes` (those under way), `progressive` (how good the scores were), `process` (the command).
+Read in this order: `spec` (the model spec), `inputs` (the inputs of an example), `kernels` (steps
+on rows), `models` (what learns), `loop` (the order of effects, from Kafka to pushes),
+`calibration` and `validation` (the quality of scores), `recovery` (restore and rebuild), `process`
+(the command).
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""What stops a learner, beside what the parameter server and Kafka have to say."""
+"""The errors that stop a learner, besides those of the parameter server and of Kafka."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class LearnerError(Exception):
-    """A learner cannot go on; the message says what an operator can do."""
+    """A learner cannot continue; the message says what an operator can do."""
 
 
 class MarkOutsideTopic(LearnerError):
-    """The store's marks and the topic do not fit: examples are gone, or never were there."""
+    """The store's marks are outside the topic: examples are gone, or never existed."""
 
     def __init__(self, source: Source, name: str, mark: int, first: int, end: int) -> None:
         lacking = (
@@ -31,7 +31,7 @@ class MarkOutsideTopic(LearnerError):
 
 
 class TopicMadeAgain(LearnerError):
-    """Another topic of that name than was learned from so far: nobody knows how the two fit."""
+    """The topic was recreated: only its operator can say how it relates to the old one."""
 
     def __init__(
         self, topic: str, before: str, now: str, learned: Mapping[str, tuple[int, int]]
@@ -53,7 +53,7 @@ class TopicMadeAgain(LearnerError):
 
 
 class WrongExamples(LearnerError):
-    """A topic of examples holds what this model cannot learn: other fields, or no examples."""
+    """The topic of examples holds other fields, or no examples."""
 
     def __init__(self, topic: str, why: Exception) -> None:
         super().__init__(
@@ -63,51 +63,50 @@ class WrongExamples(LearnerError):
 
 
 class UnfitModule(LearnerError):
-    """The module that a spec names cannot be trained and served."""
+    """The torch module that a spec names cannot be trained and served."""
 
     def __init__(self, name: str, expected: str, found: str) -> None:
-        super().__init__(f'[model] module = "{name}": expected {expected}, found {found}')
+        super().__init__(f'[model] module = "{name}": expected {expected}, got {found}')
 
 
 class MissingTorch(LearnerError):
-    """A deep model, and no torch to run it."""
+    """A deep model needs torch, which is not installed."""
 
     def __init__(self, architecture: str) -> None:
         super().__init__(
-            f'[model] architecture = "{architecture}": expected torch to be installed, found that '
-            "it is not: pip install 'headrace[deep]'"
+            f'[model] architecture = "{architecture}": expected torch, which is not '
+            "installed: pip install 'headrace[deep]'"
         )
 
 
 class GroupBroken(LearnerError):
-    """Learners that step together are no longer all there, or no longer at one state."""
+    """A group of learners that step together lost a member, or its common state."""
 
     def __init__(self, rank: int, size: int, why: str) -> None:
         super().__init__(
-            f"learner {rank} of a group of {size} that step together: expected all of them, and "
-            f"what each pushed to be applied, found: {why}. All of them have to be started again "
-            "(torchrun does that); what was not pushed is read from Kafka again"
+            f"learner {rank} of a group of {size} that step together: expected all members, and "
+            f"every push applied, got: {why}. Start all of them again (torchrun does that); what "
+            "was not pushed is read from Kafka again"
         )
 
 
 class NoGroup(LearnerError):
-    """A spec asks for learners that step together, and nobody said who they are."""
+    """A spec asks for learners that step together, and this one got no rank."""
 
 
 class NoUncertainty(ValueError):
-    """A model was asked how little it knows, and its optimizer does not keep count."""
+    """Uncertainty was asked of a model whose optimizer keeps no count of what it saw."""
 
     def __init__(self, model: str, optimizer: str) -> None:
         super().__init__(
             f'model "{model}": expected weights stepped by "ftrl", "adagrad" or "coin", whose '
-            f'rows tell how much was seen of an input; found "{optimizer}", so there is no '
-            "uncertainty"
+            f'rows count what was seen of an input, got "{optimizer}": it has no uncertainty'
         )
 
 
 class NotPulled(LearnerError):
-    """Rows that a batch needs could not be had: it is let go of, and read again."""
+    """Rows that a batch needs could not be pulled: the batch is dropped and read again."""
 
 
 class RecoveryRefused(LearnerError):
-    """A restore or rebuild cannot produce what was asked for."""
+    """A restore or rebuild cannot produce the requested model."""

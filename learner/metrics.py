@@ -1,7 +1,7 @@
-"""What a learner tells Prometheus: its figures, and how far the events it learned lie back.
+"""Prometheus metrics of a learner: its totals, and the age of the events it learned.
 
-The loop keeps plain totals (`loop.Figures`); this collector reads them when Prometheus asks, so
-that nothing of it is on the hot path.
+The loop keeps plain totals (`LearnerTotals`, `PushTotals`). This collector reads them when
+Prometheus asks, so the hot path has no metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LearnerCollector(Collector):
-    """Figures of one learner, labelled with its model."""
+    """The metrics of one learner, labelled with its model."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LearnerCollector(Collector):
         return family
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand now."""
+        """Yield the present metrics."""
         figures, tally = self._learner.figures, self._learner.tally
         progress = self._learner.progress
         yield self._counter(

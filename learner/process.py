@@ -1,8 +1,4 @@
-"""A learner as a process: the loop with its clients, clock and thread.
-
-Pushes travel in a thread of their own (`ThreadExchange`), so that the store works on one round
-while the next is learned; numba's kernels and sockets both release the interpreter's lock.
-"""
+"""Runs a learner as a process: the loop with its clients, clocks and metrics."""
 
 from __future__ import annotations
 
@@ -57,33 +53,33 @@ _FINISH_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
-    """What may differ between two learners of the same model."""
+    """Settings that may differ between two learners of the same model."""
 
     instance: str = ""
-    """Name that stays over restarts: the group then gives the partitions back at once."""
+    """Name that survives restarts: the group then returns the partitions at once."""
     metrics_port: int = 0
+    """Port of /metrics; 0 serves none."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
-    """0: no metrics are served."""
     pace: LearnerPacing = field(default_factory=LearnerPacing)
     limits: GuardLimits | None = field(default_factory=GuardLimits)
-    """Beyond which a batch is held back; None: whatever comes is learned."""
+    """Limits beyond which a batch is quarantined; None learns every batch."""
     accept_topic: str = ""
-    """Identity of a topic of examples made again that goes on where the one before it ended. Said
-    once, by the operator: nothing in the two topics can prove it."""
+    """Id of a recreated topic of examples that continues where the old one ended. The operator
+    says so, once: nothing in the two topics can prove it."""
     examples_of: str = ""
-    """Name of the model whose examples are read; its own, if empty. For a copy of a model, which
-    goes on from the same marks: its fields and label must be the same."""
+    """Name of the model whose examples are read; empty for its own. For a copy of a model, which
+    continues from the same marks: its fields and label must be the same."""
     most_rows: int | None = None
-    """Held in memory, the others pulled when a batch needs them; None: all are held."""
+    """Rows held in memory, the others pulled when a batch needs them; None holds all."""
     place: GroupConfig | None = None
-    """Among the learners that step together, where the spec asks for that."""
+    """Place among the learners that step together, if the spec asks for that."""
 
 
 def _check_place(settings: LearnerSettings, spec: ModelSpec) -> None:
     if spec.structure.synchronous and settings.place is None:
         raise NoGroup(
-            f'model "{spec.name}" has [model] synchronous = true: expected a rank and how many '
-            "learners there are (--rank, --world-size, as torchrun tells them), found none"
+            f'model "{spec.name}" has [model] synchronous = true: expected a rank and the '
+            "number of learners (--rank, --world-size, which torchrun sets), got neither"
         )
 
 
@@ -107,7 +103,7 @@ def _guard(limits: GuardLimits | None, spec: ModelSpec) -> BatchGuard | NoGuard:
 def _complete_replica(
     store: Store, shape: Shape, stop: threading.Event, model: Model, most_rows: int | None
 ) -> Replica | CachedReplica:
-    """Return a replica that is complete, or as it is when told to stop."""
+    """Return a complete replica, or an incomplete one if `stop` is set before."""
     replica: Replica | CachedReplica
     if most_rows is None:
         replica = Replica(store, shape)
@@ -129,10 +125,10 @@ def run_learner(
     spec: ModelSpec,
     stop: threading.Event,
 ) -> None:
-    """Learn until `stop` is set; then push what is pending and leave.
+    """Learn until `stop` is set; then push what is pending and return.
 
     `connect` opens the model's store, once for reading and once for pushing. Raises the errors of
-    ingest.errors, pserver.errors and learner.errors, all of which an operator has to look at.
+    ingest.errors, pserver.errors and learner.errors, all of which need an operator.
     """
     _check_place(settings, spec)
     store, push_store = connect(), connect()
@@ -172,7 +168,7 @@ def run_learner(
             while not stop.is_set():
                 learner.step(0.02)
             if not learner.finish(steady_ms() + _FINISH_MS):
-                log.warning("stopped with pushes unanswered: their examples will be read again")
+                log.warning("stopped with unanswered pushes: their examples will be read again")
     except UnreadableExamples as error:
         raise WrongExamples(topic, error) from error
     finally:

@@ -28,7 +28,6 @@ CLEAN = [
     "tests/ingest",
     "tests/serving",
     "deploy/cli/spec.py",
-    "learner/spec",
     "deploy",
     "tests/conftest.py",
     "tests/deploy",
@@ -36,6 +35,8 @@ CLEAN = [
     "tests/simulation",
     "pserver",
     "tests/pserver",
+    "learner",
+    "tests/learner",
 ]
 """Files and folders without findings. Add those that you have rewritten."""
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Calibration after a model, learned online: `platt` has two numbers, `isotonic` many."""
 
 import lazy_loader
 

@@ -1,23 +1,22 @@
-"""IsotonicScaling calibration, learned online: what is promised at each log-odds, made to rise.
+"""Isotonic calibration, learned online: one correction for each of many log-odds, made monotone.
 
     [calibration]
     kind = "isotonic"
 
-A model may promise too little where it promises little and too much in the middle; two numbers
+A model may predict too little at low probabilities and too much in the middle; two numbers
 (`learner.calibration.platt`) cannot mend both. Here there is a knot at every half of a unit of
-log-odds from -8 to 4, and each has one number v: beside the knot at z the answer has log-odds z +
-v, between two knots what lies on the line between them, and beyond the last ones v stays as it is
-there. An example steps the two knots around it, each by its share, as Platt's numbers are stepped:
-along the gradient of the cross entropy, with a constant rate, so that recent outcomes count. Delay,
-weights, rows, pushes and several learners are as there; each knot is a row.
+log-odds from -8 to 4, each with one number v. At the knot z the answer has log-odds z + v. Between
+two knots v is interpolated, beyond the last ones it is constant. An example steps the two knots
+around it, each by its share, as Platt's numbers are stepped: along the gradient of the cross
+entropy, with a constant rate, so that recent outcomes count. Delay, weights, rows, pushes and
+several learners are handled as there; each knot is a row.
 
-What knots learn is not monotone, by chance. So answers are made from the nearest that is: knots
-that fall are pooled, weighed by the impressions they met (pool adjacent violators: Barlow et al.,
+The learned values are not monotone, by chance. So answers are made from the nearest monotone ones:
+knots that fall are pooled, weighted by their impressions (pool adjacent violators: Barlow et al.,
 "Statistical inference under order restrictions", 1972; for probabilities: Zadrozny and Elkan,
-KDD 2002). IsotonicKnots go on learning for themselves, from what they would have answered unpooled.
-And as isotonic regression makes ties, which costs ranking, what is asked of the line is that it
-rise with at least a twentieth of the model's own slope. So the layer changes no ranking of a
-moment.
+KDD 2002). Each knot goes on learning from the answer it would have given unpooled. Isotonic
+regression makes ties, which cost ranking. So the line must rise with at least a twentieth of the
+model's own slope, and the layer changes no ranking at any moment.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _LEAST_SLOPE = 0.05
 
 
 def _ids() -> npt.NDArray[np.uint64]:
-    """Return an id for each knot, in buckets far from each other. Formats stay: so does this."""
+    """Return an id for each knot, in buckets far from each other. Stored rows depend on these."""
     hashes = np.arange(1, _KNOTS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return (hashes & ~np.uint64(1023)) | np.uint64(CALIBRATION_NUMBER)
 
@@ -98,7 +97,7 @@ def _position(z):  # type: ignore[no-untyped-def]
 
 @inlined_ieee_division
 def _pool(columns, knots):  # type: ignore[no-untyped-def]
-    """Write what is answered at each knot to `rising`."""
+    """Write the log-odds of the answer at each knot to `rising`."""
     rising, sizes, members, pools = knots.rising, knots.sizes, knots.members, 0
     for k in range(_KNOTS):
         place = knots.places[k]
@@ -114,7 +113,7 @@ def _pool(columns, knots):  # type: ignore[no-untyped-def]
             sizes[one] = size
             members[one] += members[other]
             pools -= 1
-    # from the last one on: a pool never lies behind the knots that are its members
+    # from the last one on: a pool never has a higher index than the knots in it
     k = _KNOTS
     for j in range(pools - 1, -1, -1):
         level = rising[j]
@@ -136,7 +135,7 @@ def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
         knots.places[k] = find(columns.slots, columns.ids, knots.ids[k])
     _pool(columns, knots)
     for i in range(scores.shape[0]):
-        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+        if not math.isnan(scores[i]):  # NaN must reach the caller: the model is broken
             scores[i] = _answer(knots.rising, log_odds(scores[i]))
 
 
@@ -146,7 +145,7 @@ def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # ty
     places = knots.places
     for i in range(scores.shape[0]):
         if math.isnan(scores[i]):
-            continue  # the guard finds it, and a row must not
+            continue  # the guard must find NaN, and no row may learn it
         z = log_odds(scores[i])
         _pool(columns, knots)
         scores[i] = _answer(knots.rising, z)

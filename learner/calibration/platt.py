@@ -1,7 +1,7 @@
-"""The layer after a model that keeps its probabilities true: Platt's two numbers, learned online.
+"""Platt calibration, learned online: two numbers that keep a model's probabilities true.
 
-What a model learned of the past may promise too much or too little today: the rate of clicks moved,
-or the model is too sure of itself, as those with many parameters are in one pass. With
+A model that learned the past may predict too much or too little today: the rate of clicks moved, or
+the model is overconfident, as models with many parameters are in one pass. With
 
     [calibration]
     kind = "platt"
@@ -9,35 +9,33 @@ or the model is too sure of itself, as those with many parameters are in one pas
 the answer is sigmoid((1 + a) z + b), z being the log-odds of the model (Platt, "Probabilistic
 outputs for support vector machines", 1999). a and b follow the gradient of the cross entropy,
 example by example, each after it was scored (online: Gupta and Ramdas, "Online Platt scaling with
-calibeating", ICML 2023). Their rate is constant, so outcomes are forgotten as new ones come: it is
-recent outcomes that count, the last 1 / (alpha p (1 - p)) examples or so. The model itself learns
-as if there were no layer: no gradient passes through.
+calibeating", ICML 2023). Their rate is constant, so recent outcomes count: the last
+1 / (alpha p (1 - p)) examples or so. The model itself learns as if there were no layer: no gradient
+passes through.
 
-a and b are a row each, of a reserved field number. So they are pushed, folded, marked and served
-exactly as all that is learned, several learners add to them, and the forward pass that scores in
-the learner is the one that answers in the server. The step is plain SGD, which only adds.
+a and b are a row each, with a reserved field number. So they are pushed, folded, marked and served
+like all other rows, several learners add to them, and learner and server run the same forward pass.
+The step is plain SGD, which only adds.
 
 An example of weight w steps as w copies of it would, by the first terms of what that comes to
 (Karampatziakis and Langford, "Online importance weight aware updates", UAI 2011): each copy finds p
-a little nearer to its outcome. How much the step is cut so depends on w and p alone. A cut that is
-reckoned by the outcome, or grows with w whatever p is, bends the rate of a stream whose negatives
-are down-sampled: they are heavy and clicks are not, and cut by themselves they pull too little.
-*Limits:* no example moves an answer by more than 4 of log-odds; of a stream where alpha w (1 + z z)
-comes near to that, alpha has to be smaller. And w copies in a row are noise of w: weights that vary
-by hundreds among clicks want a smaller alpha, too.
+a little nearer to its outcome. The cut of the step depends on w and p alone. A cut that depends on
+the outcome, or that grows with w at any p, biases a stream whose negatives are down-sampled: only
+these are heavy, and cut alone they pull too little. *Limits:* no example moves an answer by more
+than 4 of log-odds; if alpha w (1 + z z) comes near that, alpha has to be smaller. And w copies in a
+row are noise of w: weights that vary by hundreds among clicks need a smaller alpha, too.
 
 Under `immediate` an impression is a negative when it is shown and its click comes on top, so the
 loss is the positive-unlabelled one (Ktena et al., RecSys 2019): the slope of a show is p, of a
 click -1. A click is learned at the log-odds that its impression was *shown* with, which are
-remembered for a window. By the time it comes the model has learned of the very impression as a
-negative, and says less: taken for what was promised, that flattened every model. With both, a and b
-come to rest where promises and clicks agree. After a restart clicks take the log-odds as they stand
-then.
+remembered for a window. By the time the click arrives, the model has learned the same impression as
+a negative and predicts less; learning with that lower value flattened every model. With both, a and
+b settle where predictions and clicks agree. After a restart, clicks take the log-odds of that time.
 
-Order is kept: with 1 + a > 0 the layer changes no ranking, so no AUC of a moment.
+Order is kept: with 1 + a > 0 the layer changes no ranking at any moment.
 
 `kind = "isotonic"` has a number for each of many log-odds instead of two for all: see
-`learner.calibration.isotonic`. All but the shape of the answer is as here.
+`learner.calibration.isotonic`. Only the shape of the answer differs.
 """
 
 from __future__ import annotations
@@ -64,11 +62,11 @@ if TYPE_CHECKING:
 
 _SHOWN, _CLICKED, _CLOSED = int(Kind.SHOWN), int(Kind.CLICKED), int(Kind.CLOSED)
 _STEPS = 2000.0
-"""In one of log-odds, where they are remembered as whole numbers."""
+"""Steps in one unit of log-odds, which are remembered as whole numbers."""
 _FARTHEST = 15.0
-"""Log-odds are cut here before they are scaled: beyond it single precision knows no odds."""
+"""Log-odds are clipped here before scaling: single precision has no odds beyond it."""
 _LONGEST = 4.0
-"""One example moves an answer by so much of log-odds at the most."""
+"""The most that one example moves an answer, in log-odds."""
 _SLOPE = (0x6C62272E07BB0142 & ~1023) | CALIBRATION_NUMBER
 _OFFSET = (0xE220A8397B1DCDAF & ~1023) | CALIBRATION_NUMBER
 
@@ -87,7 +85,7 @@ class PlattScaling:
     """Calibrates what a model scored. One thread learns; any number may apply."""
 
     ids = np.array([_SLOPE, _OFFSET], np.uint64)
-    """Of its rows."""
+    """The ids of its rows."""
 
     def __init__(self, calibration: Calibration, window_ms: int) -> None:
         self._alpha, self._window_ms = calibration.alpha, window_ms
@@ -100,7 +98,7 @@ class PlattScaling:
     def apply(self, view: RowTable, scores: npt.NDArray[np.float64]) -> None:
         """Put the calibrated probabilities in the place of the model's own. Adds no row.
 
-        What is not a number stays so.
+        NaN stays NaN.
         """
         apply, _ = self._kernels()
         apply(view.columns, self._layer(), scores)
@@ -157,7 +155,7 @@ def _apply(columns, scale, scores):  # type: ignore[no-untyped-def]
     for k in range(2):
         scale.places[k] = find(columns.slots, columns.ids, scale.ids[k])
     for i in range(scores.shape[0]):
-        if not math.isnan(scores[i]):  # who asks has to see that the model is broken
+        if not math.isnan(scores[i]):  # NaN must reach the caller: the model is broken
             scores[i] = _calibrated(columns, scale.places, log_odds(scores[i]))
 
 
@@ -180,7 +178,7 @@ def predicted_at(remembered, labelled, i, promised, z):  # type: ignore[no-untyp
 
 @inlined
 def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
-    """Return the slope of the loss by the log-odds: of `immediate` the positive-unlabelled one.
+    """Return the slope of the loss by the log-odds; under `immediate` it is positive-unlabelled.
 
     Compiled.
     """
@@ -228,7 +226,7 @@ def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # ty
     find_layer(columns, active, scale)
     for i in range(scores.shape[0]):
         if math.isnan(scores[i]):
-            continue  # the guard finds it, and a row must not
+            continue  # the guard must find NaN, and no row may learn it
         z = log_odds(scores[i])
         p = _calibrated(columns, scale.places, z)
         scores[i] = p

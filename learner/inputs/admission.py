@@ -1,7 +1,7 @@
-"""Which ids get a row of their own: those seen often enough, or those that win a draw.
+"""Admission: gives a row to ids that were seen often enough, or that win a draw.
 
-Most ids of a click log are seen once or twice and never again; their rows are the larger inlined of
-a model and learn nothing. McMahan et al. ("Ad Click Prediction: a View from the Trenches", KDD
+Most ids of a click log are seen once or twice and never again; their rows are the larger part of a
+model and learn nothing. McMahan et al. ("Ad Click Prediction: a View from the Trenches", KDD
 2013, section 4.1) name two remedies, and both are here:
 
 *count*, their Bloom filter inclusion: an id gets its row at its n-th sighting. Sightings of ids
@@ -19,15 +19,15 @@ too high, in both generations together, and no sighting is forgotten before
     m ln(1 / (1 - fill)) / k,   fill = (false_rate / 2)^(1 / k)
 
 more distinct ids were counted (and none is kept longer than twice that). A position holds a counter
-of each generation, a byte each and side by side, for they are always wanted together: with k = 4
-and a false rate of 1 %, 26 bytes an id that is remembered, 2.6 million ids in 64 MiB.
+of each generation, a byte each and side by side, because they are always read together: with k = 4
+and a false rate of 1 %, 26 bytes for each remembered id, 2.6 million ids in 64 MiB.
 
 *probability*, their Poisson inclusion: each time an id without a row is seen, it gets one with
 probability p. The draw is a hash of the impression and the id, so an example that is read again
 decides the same.
 
-A filter is a learner's own: it is empty after a restart, and of several learners each counts what
-it sees itself. So an id may get its row some sightings later, never earlier. Impressions are
+Each learner has its own filter, which is empty after a restart and counts only what this learner
+sees. So an id may get its row some sightings later, never earlier. Impressions are
 sightings, clicks are not. An example that is read again counts again in the buckets that lacked it.
 """
 
@@ -66,7 +66,7 @@ class CountingFilter(NamedTuple):
 
 
 class AdmissionGate(NamedTuple):
-    """How ids are admitted, as kernels take it."""
+    """The rule of admission, as kernels take it."""
 
     on: bool
     guarded: npt.NDArray[np.bool_]  # (1024,) by number: fields whose ids have to earn their row
@@ -81,7 +81,7 @@ class AdmissionGate(NamedTuple):
 
 
 class AdmissionCounts(NamedTuple):
-    """What one learner's gate decided so far."""
+    """Decisions of one learner's gate so far."""
 
     admitted: int
     """Rows made."""
@@ -90,7 +90,7 @@ class AdmissionCounts(NamedTuple):
 
 
 def empty_filter(counters: int, hashes: int, false_rate: float) -> CountingFilter:
-    """Return a filter of nothing, with so many counters a generation."""
+    """Return an empty filter with this many counters a generation."""
     limit = max(1, math.floor(_fill(hashes, false_rate) * counters))
     return CountingFilter(np.zeros((counters, 2), np.uint8), np.zeros(3, np.int64), hashes, limit)
 
@@ -110,7 +110,7 @@ def counters_of(admission: Admission) -> int:
 
 
 def described(admission: Admission) -> str:
-    """Return, for a log, what this admission means and costs a learner."""
+    """Return a line for the log: the rule of this admission, and its memory."""
     of = ", ".join(admission.fields)
     if admission.kind != COUNT:
         return f"ids of {of} get a row with probability {admission.probability:g} a sighting"
@@ -189,7 +189,7 @@ def sighted(sketch, row_id):  # type: ignore[no-untyped-def]
 
 @inlined
 def fetch_counters(gate, row_id):  # type: ignore[no-untyped-def]
-    """Ask for what `admits` will look at. Compiled."""
+    """Prefetch what `admits` will read. Compiled."""
     if gate.sightings > 0:
         counters, hashed = gate.filter.counters, mix(row_id ^ _SEED)
         for i in range(gate.filter.hashes):

@@ -1,15 +1,15 @@
-"""What the inputs of an example are, and where their rows lie: parts of every model's kernels.
+"""The inputs of an example and the places of their rows. Parts of every model's kernels.
 
 The inputs are the intercept, an id for each single-valued field, a weight times a number for each
 plain number, an id for each item of each bag, and the statistics of rows. All of them are rows,
 found by id.
 
-The rows of a block of examples are found before the first of them is learned (`finding`): places
-do not move. Statistics alone wait for their example, since they depend on what the one before it
-counted.
+The rows of a block of examples are found before the first of them is learned, since places do not
+move. Only statistics wait for their example, because they depend on the counters that the example
+before it raised.
 
-What numba is to make fast is written so that it can: every attribute of a named tuple that a loop
-uses is named before it, for taking it inside would count a reference each time, atomically.
+Loops are written for numba: every attribute of a named tuple that a loop uses is named before it.
+Taking it inside the loop would count a reference each time, atomically.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class FeatureColumns(NamedTuple):
 
 
 class LabelledColumns(NamedTuple):
-    """What a batch of examples says beside its features."""
+    """The columns of a batch of examples other than its features."""
 
     kinds: npt.NDArray[np.uint8]  # (n,)
     labels: npt.NDArray[np.uint8]  # (n,)
     event_ms: npt.NDArray[np.int64]  # (n,)
     shown_ms: npt.NDArray[np.int64]  # (n,)
-    impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if nobody asks for them
+    impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if not needed
     weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
 
 
@@ -80,7 +80,7 @@ class InputScratch(NamedTuple):
     """Working memory of one call: the inputs of a block of examples."""
 
     ids: npt.NDArray[np.uint64]  # (block, inputs) of the rows that are the inputs
-    places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 where there is none
+    places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 if missing
     live: npt.NDArray[np.bool_]  # (block, inputs) False where the example already counted
     x: npt.NDArray[np.float32]  # (block, inputs) value of the input, 1 for an id
     strangers: npt.NDArray[np.int64]  # (inputs,) which inputs of the example at hand have no row
@@ -140,7 +140,7 @@ def list_statistics(program, field_ids, scratch, row, count):  # type: ignore[no
 def find_common(columns, active, shift, features, scratch):  # type: ignore[no-untyped-def]
     """Find the rows that are inputs of every example, for the whole of a batch.
 
-    Nobody has to be admitted to these, and they stay where they are as long as a kernel runs.
+    These rows need no admission, and do not move while a kernel runs.
     """
     ids, places, live = scratch.ids, scratch.places, scratch.live
     for k in range(1 + features.number_ids.shape[0]):
@@ -204,8 +204,8 @@ def find_block(columns, active, shift, gate, features, begin, end, scratch):  # 
 
 @inlined
 def begin_at(first):  # type: ignore[no-untyped-def]
-    """Return with which example to begin, 0 if nobody said."""
-    # None is a type: the kernel for who holds all rows is compiled without what follows from this
+    """Return the example to begin with: `first`, or 0 if it is None."""
+    # None is a type: for learners that hold all rows the kernel is compiled without this branch
     if first is None:
         return 0
     return first
@@ -240,9 +240,8 @@ def find_example(  # type: ignore[no-untyped-def]
     """Find what is left of example i, whose block was found: strangers first, then statistics.
 
     Return how many inputs it has, and how many of them have no row of their own: then it is
-    predicted from the rows at `scratch.reads`, else from those at its places. For who said where
-    in the batch it was to begin (`first`), perhaps -1 inputs: the row of a statistic has to be got
-    before, and nothing was done that is not done again alike.
+    predicted from the rows at `scratch.reads`, else from those at its places. With `first` it may
+    return -1 inputs: the row of a statistic must be fetched first, and the call can be repeated.
     """
     count, strangers = scratch.counts[row], 0
     if gate.on:
@@ -307,7 +306,7 @@ def weight_of(labelled, i):  # type: ignore[no-untyped-def]
 def counts_of(labelled, i):  # type: ignore[no-untyped-def]
     """Return what example i adds to the counters of its rows: shows, clicks, the second it was.
 
-    Whatever it weighs: counters count what happened.
+    The weight of the example does not matter: counters count events.
     """
     kind = labelled.kinds[i]
     shows = 0 if kind == _CLICKED else 1

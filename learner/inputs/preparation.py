@@ -1,9 +1,9 @@
-"""What every model of rows prepares before its kernels run: statistics' memory, gate, arrays.
+"""Prepares the arguments of kernels: inputs, memory of statistics, admission gate, working arrays.
 
-A model has one `InputPreparation`. It knows the inputs that the spec declares, keeps what is
+A model has one `InputPreparation`. It knows the inputs that the spec declares, and keeps what is
 remembered of impressions (learner.inputs.statistics) and of ids without a row
-(learner.inputs.admission), and gives kernels their arguments in one type each, so that they are
-compiled once whoever calls.
+(learner.inputs.admission). It passes kernels arguments of one type each, so that they are compiled
+once for all callers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class RowPuller(Protocol):
-    """Gets rows that a batch turns out to need while it is learned."""
+    """Fetches rows that a batch turns out to need while it is learned."""
 
     @property
     def gaining(self) -> PendingColumns:
         """The columns of what is pending, which may be new arrays after every pull."""
 
     def pull_statistics(self, ids: npt.NDArray[np.uint64], examples: Examples, begin: int) -> None:
-        """Get these rows, of the statistics of example `begin`, and what the next may need.
+        """Fetch these rows, of the statistics of example `begin`, and those that the next may need.
 
         Raises NotPulled.
         """
@@ -48,14 +48,14 @@ class InputPreparation:
     """The inputs of a spec, as kernels take them. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
-        """Only a spec with admission has to know how many `buckets` its store has.
+        """`buckets`: of the store; required if the spec has an admission.
 
-        Raises ValueError if it is not told.
+        Raises ValueError if it is missing then.
         """
         if spec.admission is not None and not buckets:
             raise ValueError(
-                f'model "{spec.name}": expected the number of its buckets, since it has an '
-                "admission: rare rows lie in the buckets of the ids they stand for; found 0"
+                f'model "{spec.name}": expected the number of its buckets, because rare '
+                "rows are in the buckets of the ids they replace (the spec has an admission), got 0"
             )
         self.program = spec.program
         self.window_ms = spec.fields.label.window_ms
@@ -70,12 +70,12 @@ class InputPreparation:
         self._calibrates = spec.calibration is not None
         self._own = threading.local()
         self.pulling: RowPuller | None = None
-        """Of a learner that does not hold all rows: gets those of statistics, while it learns."""
+        """Fetches the rows of statistics while a learner that holds only some rows learns."""
         self.gate = gate_of(spec.admission, spec.fields, buckets)
 
     @property
     def admissions(self) -> AdmissionCounts:
-        """What was decided of ids without a row so far."""
+        """Counts of admission decisions so far."""
         return AdmissionCounts(*self.gate.tally.tolist())
 
     @property
@@ -112,7 +112,7 @@ class InputPreparation:
         )
 
     def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        """Drop the memory of impressions: their clicks are learned with the rows of that time."""
         self.memory = empty_memory(self._levels)
 
     def features(self, encoded: Encoded) -> FeatureColumns:
@@ -170,5 +170,5 @@ class InputPreparation:
         if active.shape[0] != self._buckets:
             raise ValueError(f"expected {self._buckets} buckets, found {active.shape[0]}")
         if self._admission.kind == COUNT and not self.gate.filter.counters.shape[0]:
-            # who only predicts never needs the memory
+            # a model that only predicts never needs the memory
             self.gate = counting(self.gate, self._admission)

@@ -1,20 +1,19 @@
-"""Where an id without a row is learned and read: the rare row of its field, in its own bucket.
+"""Rare rows: one row for all ids of a field and bucket that have no row of their own.
 
-What is not admitted is not thrown away. All such ids of a field that fall into one bucket share a
+An id that is not admitted still learns. All such ids of a field that fall into one bucket share a
 row, which has an id like any other:
 
     the bucket's bits of the id | a constant | the number of the field
 
-It lies in the bucket that the id's own row would lie in. So it makes no difference to exactly once
-which of the two an example counts in: the same mark of the same bucket says whether it did, and the
-shows of a field's rows, rare ones included, sum to the number of impressions. (With the model in
-twice the buckets, of the two that were one, one goes on with the rare rows and one begins anew.)
+It is in the bucket of the id's own row. So exactly once does not depend on which of the two an
+example counts in: the same mark of the same bucket covers both, and the shows of a field's rows,
+rare ones included, sum to the number of impressions. (If a model gets twice the buckets, one half
+of each bucket keeps its rare rows, and the other half starts without.)
 
 An id has a row if its row was ever seen and was not deleted since. Servers and learners ask the
-same question, of the same column, and a row that a learner makes room for, or was told of by an
-entry that removed it, does not count: what is scored before learning is what a server would have
-answered. This holds for the example that makes a row as well: it is predicted from the rare row,
-and learned in its own.
+same question of the same column. A row that a learner only made room for, or that an entry removed,
+does not count: the score before learning is the one that a server would have answered. This holds
+also for the example that makes a row: it is predicted from the rare row, and learned in its own.
 
 A click belongs to its impression. If the row was made after that was shown, the impression counted
 in the rare row, and there its click counts. And a click never makes a row.
@@ -37,7 +36,7 @@ _ZERO = np.float32(0.0)
 
 @inlined
 def fetch_admission(columns, gate, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Ask for what tells whether inputs have a row, and for the counters of those without one."""
+    """Prefetch the fields that say whether inputs have a row, and the counters of those without."""
     guarded, last_seen = gate.guarded, columns.last_seen
     ids, places = scratch.ids[row], scratch.places[row]
     for k in range(count):

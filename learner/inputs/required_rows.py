@@ -1,8 +1,9 @@
-"""Which rows a forward pass reads: for who does not hold all rows, and has to get them first.
+"""The rows that a forward pass reads, for callers that must fetch rows first.
 
-In two steps, since the ids of statistics depend on the counters of other rows: what the features
-name (with the rare rows that may stand for them), and, when those are here, what their levels name.
-The rest is read by every example alike: the intercept, the weights of plain numbers, layers.
+It takes two steps, because the ids of statistics depend on the counters of other rows: first the
+rows that the features name (with the rare rows that may replace them), then, when these are here,
+the rows that their levels name. Every example also reads the intercept, the weights of plain
+numbers, and the layers.
 """
 
 from __future__ import annotations
@@ -46,30 +47,30 @@ def _list_rare(guarded, high, ids, rare):  # type: ignore[no-untyped-def]
 
 
 class RequiredRows:
-    """Which rows the forward pass of a model reads."""
+    """The rows that the forward pass of a model reads."""
 
     def __init__(self, inputs: InputPreparation, layers: Ids) -> None:
-        """layers: (n,) ids of what is read of whatever example, beside the inputs' own."""
+        """layers: (n,) ids of the rows that every example reads, besides those of the inputs."""
         self._inputs = inputs
         self.always: Ids = np.unique(
             np.concatenate([np.array([INTERCEPT], np.uint64), inputs.number_ids, layers])
         )
-        """(n,) What is read of whatever example."""
+        """(n,) ids of the rows that every example reads."""
 
     @property
     def statistics(self) -> bool:
-        """Whether there are any whose ids depend on other rows."""
+        """Whether the model has statistics, whose ids depend on other rows."""
         return self._inputs.statistics > 0
 
     @property
     def rare(self) -> bool:
-        """Whether rare rows may stand for what features name."""
+        """Whether rare rows may replace rows that features name."""
         return self._inputs.gate.on
 
     def pull_with(self, pulling: RowPuller) -> None:
-        """From now on, learn only what statistics' rows are here of, and get them if they are not.
+        """Fetch missing rows of statistics with `pulling` from now on, before they are learned.
 
-        To be called before anything is learned.
+        Call it before anything is learned.
         """
         self._inputs.pulling = pulling
 

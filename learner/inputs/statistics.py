@@ -1,4 +1,4 @@
-"""Statistics of rows as inputs of a model: how often shown, clicked, at what rate, how old.
+"""Statistics of rows as inputs of a model: shows, clicks, click rate, age.
 
 A statistic reads the counters of the row that a single-valued field names, cuts the value into
 logarithmic buckets (its *level*), and the level, alone or crossed with others and with fields,
@@ -6,7 +6,7 @@ names a row whose weight is learned like any other.
 
 The levels of an impression are taken once, when it is first seen, before its own show counts; its
 click, minutes later, is learned with the same levels, which is why they are remembered
-(`StatisticMemory`). Taken anew at the click they would tell that there is a click. After a restart
+(`StatisticMemory`). Levels taken at the click would reveal the click. After a restart
 the memory is empty, and a click's levels are taken from the rows less the impression's own show.
 
 Such a level may differ from the one that the show was learned with, and so may the row. Therefore
@@ -45,11 +45,11 @@ _SEED = np.uint64(0x9E3779B97F4A7C15)
 
 @inlined
 def take_levels(program, columns, places, live, own_show, own_click, shown_s, levels):  # type: ignore[no-untyped-def]
-    """Write the levels of one impression, as its rows stand, to `levels`. Compiled.
+    """Write the levels of one impression, from its present rows, to `levels`. Compiled.
 
-    places: of the rows of its single-valued fields, -1 where there is none. live: False where the
-    example already counted in that row. What of the rows is the impression's own is left out:
-    `own_show` of 1 if it was already counted everywhere, `own_click` of 1 if it was clicked.
+    places: of the rows of its single-valued fields, -1 if missing. live: False where the
+    example already counted in that row. The impression's own counts are left out: `own_show` of 1
+    if it was already counted everywhere, `own_click` of 1 if it was clicked.
     """
     zero = np.int64(0)
     for i in range(program.kinds.shape[0]):

@@ -2,7 +2,8 @@
 
 A row holds z and n. The weight is computed from them when it is needed (McMahan et al., "Ad Click
 Prediction: a View from the Trenches", KDD 2013, Algorithm 1), so two learners that step the same
-row at once merely add: nobody's step is overwritten, only computed from a slightly older weight.
+row at once only add: neither overwrites the other's step, which is computed from a slightly older
+weight.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ZERO = np.float32(0.0)
 
 
 class FtrlConstants(NamedTuple):
-    """What the kernels need of the optimizer, in the rows' own precision."""
+    """The optimizer's constants, as kernels take them, in the precision of rows."""
 
     inverse_alpha: np.float32
     beta: np.float32

@@ -1,7 +1,7 @@
-"""What an embedding begins with: a function of the row's id, the same everywhere, never stored.
+"""The initial value of an embedding: a function of the row's id, the same everywhere, never stored.
 
-A row holds what was gained; its value is this plus that. So a row that does not exist and one that
-gained nothing are the same thing, and a push carries only gains.
+A row holds what was gained; its value is the initial value plus that. So a missing row and one that
+gained nothing are the same, and a push carries only gains.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ONE = np.float32(1.0)
 
 @inlined
 def origin(row_id, seed):  # type: ignore[no-untyped-def]
-    """Return what all coordinates of a row begin from. Compiled."""
+    """Return the state from which all initial coordinates of a row are drawn. Compiled."""
     return mix(row_id ^ (seed * _GOLDEN))
 
 
 @inlined
 def initial(begun, at, bound):  # type: ignore[no-untyped-def]
-    """Return what coordinates of a row begin with, uniform in [-bound, bound). Compiled.
+    """Return the initial value of coordinates of a row, uniform in [-bound, bound). Compiled.
 
     begun: the row's `origin`. at: which coordinates (learner.intrinsics.simd).
     """

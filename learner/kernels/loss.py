@@ -1,4 +1,4 @@
-"""From a sum to a probability, and the slope of the loss under both label policies, compiled."""
+"""Probabilities from sums of weights, and the slope of the loss for each label policy. Compiled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.ingest.runtime import inlined, inlined_ieee_division
 
 _CLICKED, _CLOSED = int(Kind.CLICKED), int(Kind.CLOSED)
 _MOST_WEIGHED = 0.8
-"""Of a negative that may turn out positive: see `gradient_of`."""
+"""The largest p that weighs a negative which may turn out positive: see `gradient_of`."""
 
 
 _FARTHEST = 35.0
-"""Sums are cut here: the probability is never 0 or 1, and its logarithm is finite."""
+"""Sums are clipped here: the probability is never 0 or 1, and its logarithm is finite."""
 
 
 @inlined_ieee_division
@@ -37,9 +37,9 @@ def gradient_of(kind, label, p):  # type: ignore[no-untyped-def]
     so that a click moves the sum by -(1 + p)(1 - p), a show by (1 - p)(1 + p) p: zero in
     expectation exactly where p is the rate of clicks.
 
-    Near p = 1 a show weighs nothing, and a model that a burst of clicks took there would stay,
-    whatever it is shown. So the p of the weights ends at `_MOST_WEIGHED`: nothing changes where
-    the rate of clicks is lower, and above it the model promises a little less than the rate.
+    Near p = 1 a show weighs nothing, and a model that a burst of clicks took there would never
+    return. So the p of the weights is capped at `_MOST_WEIGHED`: nothing changes where the rate of
+    clicks is lower, and above it the model predicts a little less than the rate.
     """
     if kind == _CLOSED:
         return p - label

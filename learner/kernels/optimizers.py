@@ -1,7 +1,7 @@
 """Optimizers whose steps only add, for the coordinates of a row, compiled.
 
-A row holds, one group of parameters after the other, what each optimizer needs of them: a group of
-d coordinates lies in its components, d floats each.
+A row holds the state of each group of parameters, one group after the other. The state of a group
+of d coordinates has the components below, d floats each.
 
     sgd       w
     adagrad   w, n      Duchi, Hazan and Singer, "Adaptive Subgradient Methods", JMLR 2011
@@ -10,24 +10,23 @@ d coordinates lies in its components, d floats each.
     coin      z, g, r   Orabona and Tommasi, "Training Deep Networks without Learning Rates Through
               Coin Betting", NIPS 2017, Algorithm 2 (its betting fraction is linear, that of
               Algorithm 1 a sigmoid), with a bound on gradients that is given and not the largest
-              seen: a maximum is no sum
+              seen: a maximum is not a sum
 
-A step computes what each of these gains from one gradient and adds it, in the view and in what is
-pending alike; so additions of several learners commute and nobody's step is overwritten. For all
-but Adam that is all there is to say. Adam's means are no sums: m becomes
-beta1 m + (1 - beta1) g. It gains (1 - beta1)(g - m), which is the same for one learner. Of k
-learners that step one row from the same state, each takes its share of m off: 1 - k (1 - beta1) is
-left of it instead of beta1^k, equal to first order; v, which could then pass zero, is read as zero
-below it. t counts the row's own steps, so a row that no example names keeps its means as they were
-("lazy Adam"). The price is 2 d + 1 floats beside w where Adagrad has d, in every row and push.
+A step computes what each of these gains from one gradient and adds it, to the view and to what is
+pending. Additions of several learners commute, and no step is overwritten. Adam alone needs more.
+Its means are not sums: m becomes beta1 m + (1 - beta1) g. It gains (1 - beta1)(g - m), which is the
+same for one learner. When k learners step one row from the same state, each removes its share of m:
+1 - k (1 - beta1) of it remains instead of beta1^k, equal to first order. v could then fall below
+zero, and is read as zero there. t counts the row's own steps, so a row that no example names keeps
+its means ("lazy Adam"). The price is 2 d + 1 floats beside w, where Adagrad has d, in every row and
+push.
 
 Weight decay is lazy, and exact: what a row gained shrinks by exp(-decay) in a day of event time,
 and what it missed since it was last seen is caught up when it is read or stepped. Since
 exp(-a) exp(-b) = exp(-(a + b)), the moments at which it was read make no difference, and rows that
-no example names cost nothing. An embedding decays to what it was initialized with, not to zero.
-Several learners that step a row before they hear of each other each catch up what it missed: time
-of which none had told the others is then taken off more than once.
-FTRL has l1 and l2 instead.
+no example names cost nothing. An embedding decays to its initial value, not to zero. Learners that
+step one row before they fold each other's pushes each catch up what it missed: that time is then
+taken off more than once. FTRL has l1 and l2 instead.
 
 A coordinate of coin bets on the sign of its next gradient: z sums the gradients taken away, g their
 sizes, r what its bets have brought, and w = (alpha + r) z / (beta (beta + g)). It has no learning
@@ -61,7 +60,7 @@ class ParameterGroup(NamedTuple):
 
     kind: int
     offset: int
-    """Where in a row its components begin."""
+    """The first float of its components in a row."""
     coordinates: int
     alpha: np.float32
     inverse_alpha: np.float32

@@ -1,13 +1,13 @@
-"""What the learner's rows gained and the parameter server has not yet acknowledged.
+"""The gains of a learner's rows that the parameter server has not yet acknowledged.
 
-The learner's view of a row is what its replica holds plus what is in flight plus what is pending.
-The pending inlined lies in the view's rows, beside what is seen, so that a kernel which learns adds
-to both in one walk, and in a list of the places touched, so that a push costs what it carries and
-not what the table holds.
+The learner's view of a row is what its replica holds, plus what is in flight, plus what is pending.
+The pending part is stored in the view's rows, beside the values seen, so that a kernel adds to both
+in one walk. A list of the places touched makes a push cost what it carries, not what the table
+holds.
 
-The view is kept by adding; float additions in another order round otherwise. So whenever the
-replica folds a row, `refresh` recomputes the view's row from the three parts: the view can never
-drift from what the parameter server holds.
+The view is kept by adding, and float additions in another order round differently. So whenever the
+replica folds a row, `refresh` recomputes the view's row from the three parts: the view cannot drift
+from what the parameter server holds.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ _COUNTERS: Kinds = {
     "last_seen": (np.uint32,),
 }
 _PREFIX = "pending "
-"""Of the names of what lies beside a view's rows: some are those of the rows' own."""
+"""Prefix of the names of pending columns: some equal the names of the rows' own columns."""
 
 
 class PendingColumns(NamedTuple):
-    """PendingGains gains, at the same places as the view's rows; all zeros of a row that has
-    none."""
+    """Pending gains, at the same places as the view's rows; a row without any has zeros."""
 
     order: npt.NDArray[np.int64]  # (room or more,) places touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
@@ -56,16 +55,16 @@ class PendingColumns(NamedTuple):
 
 
 def view_of(width: int) -> RowTable:
-    """Return a view without a row, that has room in its rows for what is pending of them."""
+    """Return an empty view whose rows have room for their pending gains."""
     beside = _COUNTERS | {"values": (np.float32, (width,))}
     return RowTable(width, beside={_PREFIX + name: kind for name, kind in beside.items()})
 
 
 @inlined
 def since(second):  # type: ignore[no-untyped-def]
-    """Return the seconds from this one until `NEVER`: never 0, which says that nothing is pending.
+    """Return the seconds from this one until `NEVER`: never 0, which means that nothing is pending.
 
-    And the earlier of two has the greater.
+    The earlier of two seconds has the larger result.
     """
     return max(_NEVER - np.uint32(second), _ONE)
 
@@ -176,8 +175,7 @@ class PendingGains:
     def reserve(self) -> PendingColumns:
         """Have room for the rows that the view has room for; return the columns as they are now.
 
-        Whoever makes the view grow has to ask again: what was returned before may lie where the
-        rows were.
+        Call it again after the view has grown: the columns returned before may be the old ones.
         """
         order, count = self.gaining.order, len(self)
         if self._view.room > order.shape[0]:
@@ -193,13 +191,13 @@ class PendingGains:
         return PendingColumns(order=order, count=count, **columns)
 
     def largest(self) -> float:
-        """Return the largest float that any row gained, whatever its sign; NaN if any is none."""
+        """Return the largest float that any row gained, sign aside; NaN if any is NaN."""
         gaining = self.reserve()
         bits = _largest(gaining.order, len(self), gaining.values.view(np.uint32))
         return float(np.uint32(bits).view(np.float32))
 
     def compact(self, keep: npt.NDArray[np.bool_] | None = None) -> Places:
-        """Drop the view's rows that are as if they had never existed and have nothing pending.
+        """Drop the view's rows that equal missing ones and have nothing pending.
 
         `keep` and what is returned are RowTable.compact's.
         """
@@ -210,7 +208,7 @@ class PendingGains:
         return moved
 
     def touched(self) -> npt.NDArray[np.bool_]:
-        """Return of which of the view's rows something is pending; shape (len(view),)."""
+        """Return which of the view's rows have something pending; shape (len(view),)."""
         return self.reserve().since[: len(self._view)] > 0
 
     def take(self, buckets: Sequence[int]) -> dict[int, RowDeltas]:

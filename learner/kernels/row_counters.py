@@ -1,4 +1,4 @@
-"""Counting one example in one of its rows, compiled."""
+"""Counts one example in one of its rows. Compiled."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.pserver.rows import counters_at
 
 @inlined
 def count_row(columns, gaining, place, shows, clicks, second):  # type: ignore[no-untyped-def]
-    """Count an example in the row at `place`, in the view and in what is pending alike.
+    """Count an example in the row at `place`, in the view and in what is pending.
 
     shows, clicks: that it adds. second: of its event time.
     """
     add_two(columns.shows, place, np.uint64(shows), np.uint64(clicks))
     row = counters_at(columns.shows, place)
     row.last_seen = max(row.last_seen, second)
-    if second < row.first_seen:  # rare, so that to look costs less than to write what is there
+    if second < row.first_seen:  # rare, so a comparison costs less than an unconditional write
         row.first_seen = second
     more = np.uint32(shows), np.uint32(clicks), since(second), np.uint32(second)
     if not raise_four(gaining.shows, place, *more):

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The bits of row ids: a mixing function, and the id of the rare row that replaces an id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TO_PRIME_B = np.uint64(0xC4CEB9FE1A85EC53)
 
 @inlined
 def mix(bits):  # type: ignore[no-untyped-def]
-    """Return 64 bits in which every bit of the input tells (fmix64 of MurmurHash3). Compiled."""
+    """Return 64 bits that each depend on all bits given (MurmurHash3 fmix64). Compiled."""
     bits ^= bits >> np.uint64(33)
     bits *= _TO_PRIME_A
     bits ^= bits >> np.uint64(33)
@@ -26,7 +26,7 @@ NUMBER_BITS = np.uint64(1023)
 
 
 _PATTERN = np.uint64(0x5A17C0DE5A17C0DE)
-"""An arbitrary constant; 54 bits of hash meet it as rarely as each other."""
+"""An arbitrary constant: a hash of 54 bits equals it as rarely as it equals another hash."""
 
 
 @kernel

@@ -1,8 +1,7 @@
-"""Finding the rows of a block of inputs: parts of every model's kernels.
+"""Finds the rows of a block of inputs. Parts of every model's kernels.
 
-Finding a row is a walk through memory that no cache holds. So it is done in stages that overlap the
-walks: ask for the slots of the whole block, then for the rows they name, then look, and ask for
-what else the rows have.
+Finding a row walks through memory that no cache holds. Stages overlap these walks: prefetch the
+slots of the whole block, then the rows they name, then look, and prefetch the rest of the rows.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def bucket_at(row_id, shift):  # type: ignore[no-untyped-def]
 
 @inlined
 def fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for the ids of examples [begin, end), of those that there are."""
+    """Prefetch the ids of examples [begin, end), as far as there are any."""
     ids = features.ids
     for i in range(begin, min(end, ids.shape[0])):
         for k in range(0, ids.shape[1], _IDS_A_LINE):
@@ -43,7 +42,7 @@ def fetch_next(features, begin, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for where the index will be looked up, and note where that is."""
+    """Prefetch the slots of the index that will be read, and note which."""
     slots, ids, places = columns.slots, scratch.ids[row], scratch.places[row]
     for i in range(begin, end):
         k = np.uint64(i)  # unsigned: never from the end
@@ -54,7 +53,7 @@ def fetch_slots(columns, scratch, row, begin, end):  # type: ignore[no-untyped-d
 
 @inlined
 def fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for the rows that the index names, which nearly always are the ones wanted."""
+    """Prefetch the rows that the index names, which are nearly always the ones wanted."""
     slots, row_ids, places = columns.slots, columns.ids, scratch.places[row]
     for i in range(begin, end):
         k = np.uint64(i)
@@ -65,7 +64,7 @@ def fetch_ids(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def
 
 @inlined
 def find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Find the rows of inputs [begin, end), asked for before; return how many are to be added."""
+    """Find the rows of inputs [begin, end), prefetched before; return how many are missing."""
     slots, row_ids = columns.slots, columns.ids
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
     missing = 0
@@ -82,21 +81,21 @@ def find_fetched(columns, active, shift, scratch, row, begin, end):  # type: ign
 
 @inlined
 def _floats_a_row(columns):  # type: ignore[no-untyped-def]
-    """Return how long a row is, in floats, all of it: with what is pending."""
+    """Return the length of a row in floats, its pending part included."""
     return columns.values.strides[0] // 4
 
 
 @inlined
 def longer_than_a_line(columns):  # type: ignore[no-untyped-def]
-    """Return whether there is more to a row than the line that it begins with."""
+    """Return whether a row is longer than its first cache line."""
     return _floats_a_row(columns) > FLOATS_A_LINE
 
 
 @inlined
 def fetch_rest(columns, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Ask for what the step of an example will change beyond the line that a row begins with.
+    """Prefetch what the step of an example will change beyond the first cache line of a row.
 
-    Where rows do not all begin with a line, one line of some rows is not asked for.
+    If rows are not aligned to lines, one line of some rows is not prefetched.
     """
     places, values, floats = scratch.places[row], columns.values, _floats_a_row(columns)
     last = floats - FLOATS_BEFORE - 1
@@ -108,7 +107,7 @@ def fetch_rest(columns, scratch, row, begin, end):  # type: ignore[no-untyped-de
 
 @inlined
 def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Find the rows of inputs [begin, end); return how many are to be added."""
+    """Find the rows of inputs [begin, end); return how many are missing."""
     slots, row_ids = columns.slots, columns.ids
     ids, places, live = scratch.ids[row], scratch.places[row], scratch.live[row]
     missing = 0
@@ -122,7 +121,7 @@ def find_rows(columns, active, shift, scratch, row, begin, end):  # type: ignore
 
 @inlined
 def add_rows(columns, guarded, scratch, row, begin, end):  # type: ignore[no-untyped-def]
-    """Add the rows of inputs [begin, end) that are to be added."""
+    """Add the missing rows of inputs [begin, end)."""
     # apart from `find_rows`, quick as long as nothing in its loop is handed the whole table
     for k in range(begin, end):
         row_id = scratch.ids[row, k]

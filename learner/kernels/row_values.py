@@ -1,4 +1,4 @@
-"""What a row is worth to a model: the value of its weight and of the vector beside it, compiled."""
+"""The value of a row to a model: its weight, and the vector beside it. Compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ZERO = np.float32(0.0)
 
 
 class RowParameters(NamedTuple):
-    """Where in a row weight and vector lie, and what vectors begin with."""
+    """The places of weight and vector in a row, and the range of initial vectors."""
 
     weights: ParameterGroup
     vectors: ParameterGroup
@@ -45,7 +45,7 @@ def parameters_of(spec: ModelSpec) -> RowParameters:
 
 @inlined
 def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
-    """Return the id of the row that is read for an input: of a stranger the rare one. Compiled."""
+    """Return the id of the row that is read for an input: the rare row if it has none. Compiled."""
     if place >= 0:
         return columns.ids[place]
     if gate.on and gate.guarded[row_id & _NUMBER]:
@@ -55,7 +55,7 @@ def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
 
 @inlined
 def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-untyped-def]
-    """Return coordinates of the vector of a row: what they began with, and what they gained.
+    """Return coordinates of the vector of a row: their initial value plus their gains.
 
     row: (width,), if it is `there`. begun: its origin. shrink: what decay left of what it gained.
     at: which coordinates (learner.intrinsics.simd). Compiled.
@@ -84,7 +84,7 @@ def read_vector(values, parameters, place, row_id, shrink, vector):  # type: ign
 
 @inlined
 def read_weight(values, parameters, place, shrink):  # type: ignore[no-untyped-def]
-    """Return the weight of a row, 0 if there is none. Compiled."""
+    """Return the weight of a row, 0 if it is missing. Compiled."""
     if place < 0:
         return _ZERO
     return gained_at(row_of(values, place), parameters.weights, shrink, 0)

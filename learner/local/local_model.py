@@ -2,7 +2,7 @@
 
 Events take the service's own path, without its processes: the joiner's decoder and rules make
 labelled examples, the encoder makes ids and numbers, the model scores each example before it learns
-from it. What differs is what needs a store: no batch is quarantined, no row expires, and one
+from it. Only functions that need a store are missing: no batch is quarantined, no row expires, and one
 learner holds all rows.
 
 A saved model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore`
@@ -63,14 +63,14 @@ class RefusedEvent(NamedTuple):
     """An event that cannot be used; the service sends it to the topic `dead-letters`."""
 
     reason: str
-    """What was expected and what the event has instead."""
+    """The expected value, and the one the event has."""
     event: bytes
     """The event as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnSummary:
-    """What one call of `learn` or `flush` did."""
+    """The result of one call of `learn` or `flush`."""
 
     examples: int
     """Learned; with `policy = "immediate"` a click is an example of its own."""

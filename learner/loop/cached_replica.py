@@ -1,13 +1,13 @@
-"""A model's rows in a learner for whom not all of them fit: those that were asked for lately.
+"""A replica of some rows of a model: the ones that batches needed lately.
 
-To the loop it is a replica: it follows the logs, is told of its own pushes, and has a table. But it
-holds their tails alone (pserver.replica.partial_replica), and of the rows those that were pulled
-and not dropped since. To these it adds what each entry says, in the log's order: a row that is here
-is, bit for bit, what a full replica has that has come as far; pserver.replica.partial_replica
-argues why. That a row does not exist is known as well: it is here as the row that never gained
-anything. So what is not in the table is not known, and nothing else is.
+The loop uses it like a full replica: it follows the logs, folds its learner's own pushes, and has a
+table. But it keeps only the tails of the logs (pserver.replica.partial_replica), and only rows that
+were pulled and not evicted since. It adds entries to these in the log's order. So a row in the
+table equals, bit for bit, that of a full replica at the same version; partial_replica argues why. A
+row that does not exist is in the table too, as one that never gained anything: a row that is not in
+the table is unknown, and every other row is known.
 
-Where a bucket's history broke, its rows stay as they were, as in a replica, until all of them were
+If a bucket's history broke, its rows keep their values, as in a replica, until all of them were
 looked up again.
 """
 
@@ -37,26 +37,26 @@ class CachedReplica:
     """Some rows of a model, as of a version of each bucket."""
 
     def __init__(self, store: Store, shape: Shape, asked: RequiredRows, most_rows: int) -> None:
-        """most_rows: see learner.loop.row_prefetcher, which keeps to it."""
+        """most_rows: the bound that learner.loop.row_prefetcher enforces."""
         self.shape, self.asked, self.most_rows = shape, asked, most_rows
         self.table = RowTable(shape.width)
         self._lookup = PartialReplica(store, shape, self._watch)
-        self._anew: set[int] = set()  # buckets whose rows here are of a history that broke
+        self._anew: set[int] = set()  # buckets whose history broke
         self._own = False
         self._changes: list[Change] = []  # not yet returned
 
     @property
     def complete(self) -> bool:
-        """Whether every bucket is followed, and what every example reads is here."""
+        """Whether every bucket is followed, and the rows that every example reads are present."""
         return self._lookup.complete and bool((self.table.find(self.asked.always) >= 0).all())
 
     @property
     def tail_bytes(self) -> int:
-        """Memory of what the logs still hold."""
+        """Bytes of memory that the tails of the logs take."""
         return self._lookup.tail_bytes
 
     def poll(self, limit: int = _ENTRIES_A_POLL) -> list[Change]:
-        """Take in up to `limit` new entries a bucket; return what changed, in order.
+        """Read up to `limit` new entries a bucket; return the changes, in order.
 
         Raises what the store raises beyond Unreachable.
         """
@@ -69,14 +69,14 @@ class CachedReplica:
         return [*self.changes(), *stale]
 
     def changes(self) -> list[Change]:
-        """Return what changed since the last call, in order."""
+        """Return the changes since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def pull(self, ids: Ids) -> None:
-        """Look up rows that are not here, each once: what answers is here then.
+        """Look up missing rows, each once: those of buckets that answer are present then.
 
-        May take in entries beside. Raises what the store raises beyond Unreachable.
+        It may also read entries. Raises what the store raises beyond Unreachable.
         """
         found = self._lookup.rows(ids)
         if found.failed:
@@ -87,7 +87,7 @@ class CachedReplica:
         self._renew()
 
     def drop(self, places: Places) -> None:
-        """Let go of the rows at these places."""
+        """Evict the rows at these places."""
         keep = np.ones(len(self.table), np.bool_)
         keep[places] = False
         self.table.clear(places)
@@ -104,7 +104,7 @@ class CachedReplica:
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
-        Only if it is exactly the next one. False: nothing was done, and `poll` brings it.
+        Returns False if it is not exactly the next entry: `poll` will bring it.
         """
         self._own = True
         try:
@@ -113,7 +113,7 @@ class CachedReplica:
             self._own = False
 
     def compact(self) -> None:
-        """Nothing: rows go when there is no more room."""
+        """Do nothing: rows are evicted when there is no more room."""
 
     def _watch(self, news: EntryApplied | HistoryReset) -> None:
         if isinstance(news, HistoryReset):
@@ -121,7 +121,7 @@ class CachedReplica:
             return
         bucket, version, header, content = news
         if bucket in self._anew:
-            return  # its rows are of another history
+            return  # its rows belong to another history
         here = self.table.find(content.ids) >= 0
         if isinstance(content, Deletions):
             known = content if here.all() else content.chosen(here)
@@ -134,7 +134,7 @@ class CachedReplica:
             self._changes.append(Folded(bucket, version, header, gains, 0))
 
     def _renew(self) -> None:
-        """Look up again what is here of buckets whose history broke."""
+        """Look up the present rows of buckets whose history broke."""
         if not self._anew:
             return
         held = self.table.ids

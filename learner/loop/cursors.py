@@ -1,11 +1,11 @@
-"""Where each bucket stands in each source: the arithmetic behind exactly once.
+"""Offsets of each bucket in each source: the arithmetic behind exactly once.
 
-For every bucket and source there are two offsets. `acknowledged` is what the bucket's mark is known
-to be: the `start` of the next push. `cursor` is the end of what is applied or pending there. An
-example counts in a bucket only at or beyond its cursor; what lies before is in the bucket already.
-Normally all cursors of a source are equal. They part when a bucket refuses a push (somebody else
-owned the source meanwhile, or its shard lost writes) or when a learner died between the answers of
-two buckets; then the examples are read again and each bucket takes only what it lacks.
+Every bucket and source has two offsets. `acknowledged` is the known mark of the bucket: the `start`
+of the next push. `cursor` is the end of what is applied or pending there. An example counts in a
+bucket only at or beyond its cursor; earlier ones are in the bucket already. Normally all cursors of
+a source are equal. They differ after a bucket refuses a push (another learner owned the source in
+between, or its shard lost writes), or after a learner died between the answers of two buckets. Then
+the examples are read again and each bucket takes only what it lacks.
 
 Pure bookkeeping: nothing here reads, sends or waits.
 """
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Cursors:
-    """Acknowledged offsets and cursors of all buckets, for the sources this learner has had."""
+    """Acknowledged offsets and cursors of all buckets, for all sources this learner has owned."""
 
     def __init__(self) -> None:
         self._acknowledged: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
         self._cursors: dict[str, npt.NDArray[np.int64]] = {}  # source -> (buckets,)
-        self._lost: set[str] = set()  # no longer ours, but something is still pending
+        self._lost: set[str] = set()  # revoked, but something is still pending
 
     def gained(self, source: str, marks: npt.NDArray[np.int64]) -> None:
-        """Begin with a source whose marks are as given, shape (buckets,).
+        """Start with a source at these marks, shape (buckets,).
 
-        A bucket in which something of this source is still pending from an earlier time keeps it:
-        its push will tell whether that still holds.
+        A bucket that still has something of this source pending keeps it: the answer to its push
+        shows whether it may count.
         """
         self._lost.discard(source)
         if source not in self._cursors:
@@ -49,7 +49,7 @@ class Cursors:
         cursors[settled] = marks[settled]
 
     def lost(self, source: str) -> None:
-        """The source is no longer ours: drop it as soon as nothing of it is pending."""
+        """The source was revoked: drop it as soon as nothing of it is pending."""
         self._lost.add(source)
         self._drop_lost()
 
@@ -60,20 +60,20 @@ class Cursors:
                 self._lost.discard(source)
 
     def active(self, source: str, offset: int) -> npt.NDArray[np.bool_]:
-        """In which buckets the examples at `offset` count; shape (buckets,)."""
+        """Return the buckets in which the examples at `offset` count; shape (buckets,)."""
         active: npt.NDArray[np.bool_] = self._cursors[source] <= offset
         return active
 
     def advance(self, source: str, stop: int) -> None:
-        """Everything below `stop` is now applied or pending, in every bucket."""
+        """Note that everything below `stop` is applied or pending in every bucket."""
         np.maximum(self._cursors[source], stop, out=self._cursors[source])
 
     def resume_at(self, source: str) -> int:
-        """The first offset that some bucket still lacks."""
+        """Return the first offset that some bucket still lacks."""
         return int(self._cursors[source].min())
 
     def spans(self, bucket: int) -> tuple[OffsetSpan, ...]:
-        """What a push of this bucket's pending gains covers; empty when nothing is pending."""
+        """Return the spans that a push of this bucket covers; empty if nothing is pending."""
         return tuple(
             OffsetSpan(source, int(self._acknowledged[source][bucket]), int(cursors[bucket]))
             for source, cursors in self._cursors.items()
@@ -81,14 +81,14 @@ class Cursors:
         )
 
     def acknowledge(self, bucket: int, spans: Sequence[OffsetSpan]) -> None:
-        """The bucket has applied these spans."""
+        """Note that the bucket has applied these spans."""
         for span in spans:
             if span.source in self._acknowledged:
                 self._acknowledged[span.source][bucket] = span.stop
         self._drop_lost()
 
     def agrees(self, bucket: int, marks: Mapping[str, int]) -> bool:
-        """Whether the bucket's marks of our sources are what they are known to be."""
+        """Return whether the bucket's marks equal the acknowledged offsets of owned sources."""
         return all(
             marks.get(source, 0) == acknowledged[bucket]
             for source, acknowledged in self._acknowledged.items()
@@ -98,9 +98,9 @@ class Cursors:
     def discard(
         self, bucket: int, marks: Mapping[str, int], sources: Iterable[str] | None
     ) -> list[str]:
-        """Return to the marks of these sources (None: of all), and let go of all that is pending.
+        """Go back to the marks of these sources (None: of all), and drop all that is pending.
 
-        Returns the sources whose cursor went back, and whose examples are to be read again.
+        Returns the sources whose cursor went back and whose examples must be read again.
         """
         for source in list(self._acknowledged) if sources is None else sources:
             if source in self._acknowledged:
@@ -114,9 +114,9 @@ class Cursors:
         return back
 
     def undo(self, bucket: int, flying: Sequence[OffsetSpan]) -> list[str]:
-        """Let go of what is pending, keeping what is under way to the bucket.
+        """Drop what is pending, but keep what is in flight to the bucket.
 
-        Returns the sources whose examples are to be read again.
+        Returns the sources whose examples must be read again.
         """
         kept = {span.source: span.stop for span in flying}
         back = []

@@ -1,17 +1,17 @@
-"""Batches of examples as they come in: one queue a partition, taken in the order of event time.
+"""Queues of incoming batches, one a partition, read in the order of event time.
 
-Partitions are filled by the same joiner but read at different speeds. A model that learned an hour
-of one and then an hour of another would see time jump back and forth, which costs accuracy; so the
-batch with the least event time goes first, and a partition that may still have an earlier one is
-waited for, within a bound.
+Partitions are filled by the same joiner but read at different speeds. If a model learned an hour of
+one and then an hour of another, time would jump back and forth, which costs accuracy. So the batch
+with the least event time goes first. A partition that may still have an earlier one is waited for,
+within a bound.
 
-Marks and cursors are offsets of one very topic, and Kafka's client is content with its name: if the
-topic is deleted and made again it may go on at the old offset in the new topic, skipping what lies
-before. So identities are compared twice. A learner that starts refuses a topic when the store has
-learned from another one and from this one nothing yet: whether the new topic repeats, continues or
-skips what the old one held, only its operator knows (`accept_topic`). And before what was learned
-is pushed (`check_topics`) the topic must still be the one that it counts under: an identity never
-comes back, so if it is the same now, it was when the examples were read.
+Marks and cursors are offsets of one topic, but Kafka's client only checks the topic's name. If the
+topic is deleted and recreated, the client may continue at the old offset in the new topic and skip
+everything before it. So topic ids are compared twice. A learner that starts refuses a topic if the
+store has learned from another id and nothing from this one: only the operator can say whether the
+new topic repeats, continues or skips what the old one held (`accept_topic`). And before a push
+(`check_topics`) the topic must still have the id that its examples count under. An id never comes
+back, so if it is the same now, it was the same when the examples were read.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class ExampleBatch(NamedTuple):
-    """The examples of one message, and where it stands."""
+    """The examples of one message, and the place of that message."""
 
     source: Source
     name: str
-    """Of the source, in the store's marks."""
+    """The name of the source in the store's marks."""
     offset: int
     examples: Examples
 
@@ -57,7 +57,7 @@ class _PartitionQueue:
 
 
 class ExampleQueue:
-    """The partitions that are ours. Moves the cursors over what is learned or need not be."""
+    """The assigned partitions. Moves the cursors over what is learned or need not be learned."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class ExampleQueue:
         steady_ms: Callable[[], int],
         accept_topic: str = "",
     ) -> None:
-        """`accept_topic`: identity of a topic made again that goes on where the old one ended."""
+        """`accept_topic`: id of a recreated topic that continues where the old one ended."""
         self._reader, self._cursors, self._fields = reader, cursors, fields
         self._accept_topic = accept_topic
         self._order_wait_ms, self._ahead_limit = order_wait_ms, ahead_limit
         self._steady_ms = steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
         self.unmarked: set[Source] = set()
-        """Partitions gained whose marks have not been read yet: see `begin`."""
+        """Assigned partitions whose marks have not been read yet: see `begin`."""
         self._unchecked: set[tuple[str, str]] = set()  # topic, identity it was learned under
 
     def poll(self, timeout_s: float) -> None:
-        """Take in what came from Kafka."""
+        """Receive records and assignments from Kafka."""
         for happening in self._reader.poll(timeout_s):
             match happening:
                 case Record():
@@ -103,7 +103,7 @@ class ExampleQueue:
             partition.paused = full
 
     def begin(self, answers: Sequence[BucketAnswer]) -> None:
-        """Start the partitions gained, each at the lowest of its marks over all buckets.
+        """Start the assigned partitions, each at the lowest of its marks over all buckets.
 
         Raises TopicMadeAgain, MarkOutsideTopic.
         """
@@ -120,9 +120,9 @@ class ExampleQueue:
         self.unmarked.clear()
 
     def check_topics(self) -> None:
-        """See that what was learned since the last check came from the topic it is counted under.
+        """Check that the examples since the last check come from the topic they count under.
 
-        To be called before it is pushed. Raises TopicMadeAgain.
+        Call it before a push. Raises TopicMadeAgain.
         """
         unchecked, self._unchecked = self._unchecked, set()
         for topic, before in sorted(unchecked):
@@ -130,21 +130,21 @@ class ExampleQueue:
                 raise TopicMadeAgain(topic, before, now, {})
 
     def read_again(self, names: Collection[str]) -> None:
-        """Go back to the lowest cursor of these sources, as far as they are ours."""
+        """Go back to the lowest cursor of these sources, as far as they are assigned."""
         for source, partition in self._partitions.items():
             if partition.name in names:
                 self._start(source)
 
     def ready(self) -> bool:
-        """Whether any batch waits to be learned."""
+        """Return whether any batch waits to be learned."""
         return any(partition.batches for partition in self._partitions.values())
 
     def behind(self) -> bool:
-        """Whether batches pile up."""
+        """Return whether batches queue up."""
         return any(len(partition.batches) > 1 for partition in self._partitions.values())
 
     def next(self) -> ExampleBatch | None:
-        """The batch with the least event time, unless a partition that may have less is late."""
+        """Return the batch with the least event time, or None while an earlier one may come."""
         now, chosen = self._steady_ms(), None
         for partition in self._partitions.values():
             if partition.batches:
@@ -157,20 +157,20 @@ class ExampleQueue:
         return None if chosen is None else chosen[1].batches.popleft()
 
     def put_back(self, batch: ExampleBatch) -> None:
-        """Let the batch that `next` just returned wait; nothing else happened since."""
+        """Return the batch that `next` just returned to its queue."""
         self._partitions[batch.source].batches.appendleft(batch)
 
     def active(self, batch: ExampleBatch) -> npt.NDArray[np.bool_]:
-        """In which buckets the batch counts; shape (buckets,)."""
+        """Return the buckets in which the batch counts; shape (buckets,)."""
         return self._cursors.active(batch.name, batch.offset)
 
     def learned(self, batch: ExampleBatch) -> None:
-        """The batch is applied or pending in every bucket now."""
+        """Note that the batch is applied or pending in every bucket."""
         self._advance(batch.source, batch.name, batch.offset + 1)
         self._reach_end(batch.source)
 
     def commit(self) -> None:
-        """Tell Kafka how far the slowest bucket is, for lag dashboards."""
+        """Commit the offsets of the slowest bucket to Kafka, for lag dashboards."""
         self._reader.commit(
             {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}
         )
@@ -190,7 +190,7 @@ class ExampleQueue:
     def _reach_end(self, source: Source) -> None:
         partition = self._partitions[source]
         if partition.end is not None and not partition.batches:
-            # nothing but markers of transactions lies between the last batch and the end
+            # between the last batch and the end are only transaction markers
             self._advance(source, partition.name, partition.end)
 
     def _advance(self, source: Source, name: str, stop: int) -> None:
@@ -201,7 +201,7 @@ class ExampleQueue:
         self.unmarked.discard(source)
         partition = self._partitions.pop(source, None)
         if partition is not None:
-            # what is pending of it still goes out: the marks tell whether it may count
+            # its pending gains still go out: the marks decide whether they may count
             self._cursors.lost(partition.name)
 
     def _start(self, source: Source) -> None:
@@ -217,7 +217,7 @@ class ExampleQueue:
 
 
 def _check_learned_from(topic: str, identity: str, answers: Sequence[BucketAnswer]) -> None:
-    """Raise TopicMadeAgain if the buckets have learned, but from another topic alone."""
+    """Raise TopicMadeAgain if the buckets have learned from another topic only."""
     names = {name for answer in answers for name, mark in answer.marks.items() if mark}
     others = {_identity(name) for name in names}
     if not names or identity in others:
@@ -228,5 +228,5 @@ def _check_learned_from(topic: str, identity: str, answers: Sequence[BucketAnswe
 
 
 def _identity(name: str) -> str:
-    """Of the topic, from the name of one of its partitions in the marks."""
+    """Return the topic id in the name of a partition in the marks."""
     return name.rpartition("/")[0]

@@ -1,12 +1,13 @@
-"""Pushes on their way: what each bucket was sent, and what its answer means.
+"""Sends pending gains to buckets and handles their answers.
 
-One push a bucket is under way at a time. It stays the same, nonce and all, until an answer is
-there; so whether a retry is the first to arrive or the second does not matter. Three answers:
+Each bucket has one push in flight at a time. The push stays the same, nonce included, until it is
+answered, so it does not matter whether the first attempt or a retry arrives. There are three
+answers:
 
-    applied   every mark stands at the end of the push: acknowledge, fold it into the replica
-    refused   any mark stands elsewhere: somebody else learned those examples meanwhile, or the
-              bucket lost writes. Discard what it has pending, return to its marks, read again
-    none      nobody knows: send the same push again
+    applied      every mark equals the end of the push: acknowledge it, fold it into the replica
+    refused      a mark differs: another learner learned those examples in between, or the bucket
+                 lost writes. Discard its pending gains, go back to its marks, read again
+    unreachable  the outcome is unknown: send the same push again
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_CLICKS_TRACED = 256
-"""Click append times an entry carries at most: enough for quantiles, bounded under a burst."""
+"""Most click append times in an entry: enough for quantiles, bounded under a burst."""
 
 
 class LearningProgress:
-    """How far a learner has come in time: what its entries say of their age."""
+    """The progress of a learner in time, which its entries report as their age."""
 
     def __init__(self) -> None:
         self.event_ms = 0
@@ -49,19 +50,19 @@ class LearningProgress:
         self._clicks: dict[str, list[tuple[int, int]]] = {}  # source -> clicks since the last push
 
     def learned(self, name: str, event_ms: int, append_ms: int) -> None:
-        """Examples up to these times were learned from the source."""
+        """Note that examples up to these times were learned from the source."""
         self.event_ms = max(self.event_ms, event_ms)
         self.append_ms = max(self.append_ms, append_ms)
         self._append_ms[name] = max(self._append_ms.get(name, 0), append_ms)
 
     def clicked(self, name: str, offset: int, append_ms: Sequence[int]) -> None:
-        """These clicks were learned from the batch at `offset`."""
+        """Note that these clicks were learned from the batch at `offset`."""
         traced = self._clicks.setdefault(name, [])
         room = _MOST_CLICKS_TRACED - len(traced)
         traced += [(offset, int(appended)) for appended in append_ms[:room]]
 
     def reached(self, spans: Sequence[OffsetSpan]) -> list[SourceReached]:
-        """What an entry covering `spans` says; the clicks go into the first entry that asks."""
+        """Return the progress in `spans`, for an entry; each click goes into one entry only."""
         return [
             SourceReached(
                 span.source,
@@ -76,7 +77,7 @@ class LearningProgress:
 
 @dataclass(slots=True)
 class PushTotals:
-    """Pushes by what became of them, and what they carried."""
+    """Totals of pushes by outcome, and of what they carried."""
 
     applied: int = 0
     refused: int = 0
@@ -93,7 +94,7 @@ class _PushInFlight(NamedTuple):
 
 
 class Pushes:
-    """Takes pending gains out, sends them, and does what the answers ask for."""
+    """Takes out pending gains, sends them, and acts on the answers."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class Pushes:
         self._steady_ms, self._draw_nonce = clocks.steady_ms, clocks.draw_nonce
         self._flights: dict[int, _PushInFlight] = {}
         self._retry_at_ms: dict[int, int] = {}
-        self._awaited: list[int] = []  # buckets whose answers the exchange will bring, in order
+        self._awaited: list[int] = []  # buckets of the round under way, in order
         self.log_bytes = np.zeros(replica.shape.buckets, np.int64)
         """Size of each bucket's log as last answered."""
         self.tally = PushTotals()
@@ -122,25 +123,25 @@ class Pushes:
         return bool(self._awaited)
 
     def flying(self, bucket: int) -> RowDeltas | None:
-        """What the bucket was sent and has not acknowledged."""
+        """Return the gains in flight to the bucket, or None."""
         flight = self._flights.get(bucket)
         return flight.gains if flight else None
 
     def flying_ids(self) -> npt.NDArray[np.uint64]:
-        """Return the ids of all rows that are under way; shape (n,)."""
+        """Return the ids of all rows in flight; shape (n,)."""
         flown = [flight.gains.ids for flight in self._flights.values()]
         return np.concatenate(flown) if flown else np.zeros(0, np.uint64)
 
     def settled(self) -> bool:
-        """Whether nothing is pending nor under way."""
+        """Return whether nothing is pending or in flight."""
         return not self._flights and not any(
             self._cursors.spans(bucket) for bucket in range(self._replica.shape.buckets)
         )
 
     def send(self, progress: LearningProgress, before: Callable[[], None]) -> None:
-        """Begin a round with every bucket that has anything to say; nothing may be under way.
+        """Begin a round with every bucket that has something to send; none may be under way.
 
-        `before` is called once it is clear that there is something, before anything leaves.
+        `before` is called first if there is anything to send.
         """
         again = self._unanswered()
         spans = {
@@ -164,7 +165,7 @@ class Pushes:
         self._round([*again, *spans])
 
     def send_again(self, before: Callable[[], None]) -> None:
-        """Begin a round with what was sent and not answered, if it is time to; see `send`."""
+        """Begin a round of retries that are due; see `send`."""
         again = self._unanswered()
         if again:
             before()
@@ -179,9 +180,9 @@ class Pushes:
         self._exchange.send([self._flights[bucket].push for bucket in buckets])
 
     def handle_answers(self) -> set[str] | None:
-        """Handle a round's answers if they are there; return the sources to be read again.
+        """Handle the answers of a round; return the sources that must be read again.
 
-        None while there is no answer.
+        None while the answers are awaited.
         """
         answers = self._exchange.receive() if self._awaited else None
         if answers is None:
@@ -214,7 +215,7 @@ class Pushes:
                 flight.header,
                 flight.gains,
             )
-        # where the replica cannot fold it yet, it comes with the next poll like anybody's
+        # if the replica cannot fold it yet, it comes with the next poll like every entry
         self._pending.refresh(self._replica.table, flight.gains.ids, None)
 
     def _refused(self, flight: _PushInFlight, answer: BucketAnswer) -> list[str]:
@@ -230,11 +231,11 @@ class Pushes:
         return self._discard(bucket, answer, sources, flight.gains.ids)
 
     def recheck(self, answer: BucketAnswer) -> list[str]:
-        """Compare a bucket's marks, just read, with what is known; nothing of it is flying.
+        """Compare marks just read with the known ones; the bucket has nothing in flight.
 
-        Returns the sources to be read again. A push tells of the sources it names alone, and only
-        when there is something to push: a bucket that lost writes would otherwise lack them until
-        then.
+        Returns the sources that must be read again. The answer to a push covers only the sources it
+        names, and comes only if there is something to push. Without this check, a bucket that lost
+        writes would lack them until then.
         """
         bucket = answer.bucket
         if self._cursors.agrees(bucket, answer.marks):
@@ -243,7 +244,7 @@ class Pushes:
         return self._discard(bucket, answer, None, np.zeros(0, np.uint64))
 
     def undo(self) -> set[str]:
-        """Let go of all that is pending and not under way; return the sources to be read again."""
+        """Drop all that is pending and not in flight; return the sources to read again."""
         again: set[str] = set()
         taken = self._pending.take(range(self._replica.shape.buckets))
         for bucket, gains in taken.items():

@@ -1,20 +1,21 @@
-"""How a learner for whom not all rows fit comes to the rows of a batch, and lets others go.
+"""Prefetches the rows that a batch needs, and evicts the least recently used.
 
-Before a batch is learned, every row that it names is in the view: those that are not are pulled, in
-one round trip to each shard. Which rows statistics name depends on what the examples before have
-counted, so these cannot all be known. The ones that the counters name as they stand are pulled as
-well; and where the kernel comes to an example with another, it stops before it, that row is pulled,
-and the kernel goes on: nothing is guessed that counts. So a batch reads and writes what it would
-with all rows here, and the model is the same, bit for bit.
+A learner that holds only some rows needs every row of a batch in its view before it learns the
+batch. It pulls the missing ones in one round trip to each shard. The rows that statistics name
+depend on the counters that earlier examples of the batch raise, so not all of them are known
+beforehand. Those that the present counters name are pulled as well. If the kernel meets an example
+with another one, it stops before that example, the row is pulled, and the kernel continues. So a
+batch reads and writes what it would with all rows in memory, and the model is the same bit for bit.
 
-While a push is awaited nothing is pulled: its entry would come back as if it were somebody else's.
-A batch that needs a pull (or may, for its statistics) waits for the answer, and for shards that do
-not answer. If a shard falls silent in the midst of a batch, what was learned since the last push is
-let go of and read again, as when a batch is held back: no mark has moved, so exactly once holds.
+While a push is awaited nothing is pulled: the push's own entry would return as if another learner
+had sent it. A batch that needs a pull (or may, for its statistics) waits for the answer, and for
+shards that do not answer. If a shard fails to answer within a batch, what was learned since the
+last push is dropped and read again, as when a batch is quarantined. No mark has moved, so exactly
+once holds.
 
-When there is no more room, the rows go that were used the longest ago, until a quarter is free. Not
-those that gained what is not yet acknowledged, nor those of the batch at hand, nor what every
-example reads: these stay, whatever the bound, and that it was passed is counted.
+Without room, the least recently used rows are evicted until a quarter is free. Three kinds stay:
+rows with unacknowledged gains, rows of the batch at hand, and rows that every example reads. If
+these exceed the bound, the excess is counted.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ if TYPE_CHECKING:
     Ids = npt.NDArray[np.uint64]
 
 _FREED_SHARE = 0.25
-"""Of the room, when rows have to go: moving the others is worth it."""
+"""Share of the room that an eviction frees: it must be worth moving the other rows."""
 _WORTH_SHARE = 1 / 16
-"""Of the rows: if fewer may go, none go yet."""
+"""Share of the rows: if fewer can be evicted, none are."""
 _AHEAD = 256
-"""Examples whose statistics are pulled along with one that was missing."""
+"""Examples whose statistics are pulled together with a missing one."""
 
 
 @kernel
 def _use(slots, row_ids, ids, used, batch, missing):  # type: ignore[no-untyped-def]
-    """Note that a batch uses these rows; write the ids of those that are not here.
+    """Note that a batch uses these rows; write the ids of missing rows.
 
-    Returns how many are here, each counted once, and how many are written, which may repeat.
+    Returns the number of rows present, each counted once, and of ids written, which may repeat.
     """
     here = lacking = 0
     for i in range(ids.shape[0]):
@@ -70,7 +71,7 @@ def _use(slots, row_ids, ids, used, batch, missing):  # type: ignore[no-untyped-
 
 
 def _ahead(examples: Examples, begin: int) -> tuple[Encoded, npt.NDArray[np.int64]]:
-    """Return the features of some examples from `begin` on, and when these were shown."""
+    """Return the features of some examples from `begin` on, and their times of display."""
     features, end = examples.features, min(begin + _AHEAD, len(examples))
     bags = (features.bag_offsets.shape[0] - 1) // len(examples)
     some = Encoded(
@@ -90,9 +91,9 @@ class PrefetchUsage:
     pulled: int = 0
     dropped: int = 0
     stops: int = 0
-    """Times that learning stopped within a batch, to pull rows of statistics."""
+    """Times that learning paused within a batch to pull rows of statistics."""
     passed: int = 0
-    """Times that more rows had to be here than the bound allows."""
+    """Times that more rows were needed than the bound allows."""
 
 
 class AllRows:
@@ -104,7 +105,7 @@ class AllRows:
 
 
 class RowPrefetcher:
-    """Keeps in a view the rows that batches need, and few others."""
+    """Holds the rows that batches need in a view, and few others."""
 
     def __init__(
         self,
@@ -115,13 +116,13 @@ class RowPrefetcher:
         follow: Callable[[Sequence[Change]], None],
         retry_interval_ms: int,
     ) -> None:
-        """`follow` is told of what entries changed that came with a pull."""
+        """`follow` receives the changes of entries that came with a pull."""
         self._rows, self._view, self._pending, self._pushes = rows, view, pending, pushes
         self._follow, self._retry_interval_ms = follow, retry_interval_ms
         self._retry_at_ms = 0
         self._used = np.zeros(0, np.uint32)  # (room,) by place: the last batch that used it
         self._batch = 0
-        self._lacked = False  # rows of the batch that came last
+        self._lacked = False  # whether the last batch missed rows
         self.usage = PrefetchUsage()
         rows.asked.pull_with(self)
 
@@ -136,11 +137,11 @@ class RowPrefetcher:
         return self._rows.tail_bytes
 
     def prepare(self, examples: Examples, now_ms: int) -> bool:
-        """Have the rows that the batch names, as far as that is known; False: it has to wait.
+        """Pull the rows that the batch is known to need; return False if it has to wait.
 
         Raises what the store raises beyond Unreachable.
         """
-        assert len(self._view) == len(self._rows.table), "a row was learned that was not pulled"
+        assert len(self._view) == len(self._rows.table), "a row of the view was never pulled"
         asked, features, hits = self._rows.asked, examples.features, self.usage.hits
         if now_ms < self._retry_at_ms:
             return False
@@ -162,8 +163,8 @@ class RowPrefetcher:
         return had
 
     def pull_statistics(self, ids: Ids, examples: Examples, begin: int) -> None:
-        """Get these rows, of the statistics of example `begin` and what has to stay for it, and
-        what the next may need.
+        """Pull these rows, of the statistics of example `begin` and of what it already read, and
+        those that the next examples may need.
 
         Raises NotPulled.
         """
@@ -171,10 +172,10 @@ class RowPrefetcher:
         ahead, shown_ms = _ahead(examples, begin)
         more = self._rows.asked.of_statistics(self._view, ahead, shown_ms)
         if not self._have(np.concatenate([ids, more])):
-            raise NotPulled(f"expected rows of {ids.shape[0]} statistics, found no answer")
+            raise NotPulled(f"expected rows of {ids.shape[0]} statistics, got no answer")
 
     def _have(self, ids: Ids) -> bool:
-        """Return whether these rows are here, pulled if need be; ids may repeat."""
+        """Pull missing rows; return whether all of these are present; ids may repeat."""
         view = self._view
         self._fit()
         missing = np.empty(ids.shape[0], np.uint64)

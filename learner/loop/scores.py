@@ -1,7 +1,7 @@
-"""Scores as bytes: what the learner answered for each impression before it had learned from it.
+"""Codec of scores: the probabilities that a learner gave impressions before learning from them.
 
-One message of the topic `scores.<model>` is one batch, as an Arrow IPC stream that any tool can
-read. A learner that was killed may score an impression twice; readers let the first score count.
+One message of the topic `scores.<model>` is one batch, an Arrow IPC stream that any tool can read.
+A learner that was killed may score an impression twice; readers use the first score.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCHEMA = pa.schema(
 
 
 class UnreadableScores(ValueError):
-    """A message of the scores topic is not one that `pack` made."""
+    """A message of the scores topic is not what `pack` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,18 @@ def pack(scores: Scores) -> bytes:
 
 
 def unpack(blob: bytes) -> Scores:
-    """Return what `pack` was given. Raises UnreadableScores."""
+    """Return the batch in these bytes. Raises UnreadableScores."""
     try:
         with pa.ipc.open_stream(blob) as reader:
             schema = reader.schema
             table = reader.read_all().combine_chunks()
     except (pa.ArrowInvalid, OSError) as error:
         raise UnreadableScores(
-            f"scores: expected an Arrow stream, found {len(blob)} bytes: {error}"
+            f"scores: expected an Arrow stream, got {len(blob)} bytes: {error}"
         ) from error
     if not schema.equals(_SCHEMA):
         raise UnreadableScores(
-            f"scores: expected columns {_SCHEMA.names}, found {schema.names} of {schema.types}"
+            f"scores: expected columns {_SCHEMA.names}, got {schema.names} of {schema.types}"
         )
     impression_ids, request_ids, event_ms, scores = (
         column.chunk(0) if column.num_chunks else pa.array([], column.type)

@@ -1,16 +1,15 @@
-"""Factorization machine: a weight and a vector a row, all pairs of inputs, example by example.
+"""Factorization machine: a weight and a vector for each row, and all pairs of inputs.
 
     y = w0 + sum_i w_i x_i + sum_{i < j} <v_i, v_j> x_i x_j        (Rendle 2010, eq. 1)
 
 The inputs are those of every model (learner.inputs.example_inputs): ids, numbers, items of bags,
-statistics. A vector's value is what it began with (learner.kernels.initialization) plus what it
-gained. As with logistic regression, learning a stream in batches of any size gives the same rows,
-bit for bit; without dimensions it *is* logistic regression, with whichever optimizer the weights
-have.
+statistics. A vector's value is its initial value (learner.kernels.initialization) plus its gains.
+As with logistic regression, learning a stream in batches of any size gives the same rows, bit for
+bit. Without dimensions it *is* logistic regression, with any optimizer.
 
-An input that an example has twice (an item of a bag) is two inputs, in pairs as well, and its row
-is stepped twice. What is predicted from a rare row gives the gradient; what is stepped is the row
-that the input counts in.
+An input that an example has twice (an item of a bag) is two inputs, also in pairs, and its row is
+stepped twice. The gradient is taken at the prediction, which may read a rare row; the row that is
+stepped is the one in which the input counts.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ if TYPE_CHECKING:
 
 
 class FactorizationMachine(SequentialModel):
-    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+    """The model of a spec. One thread learns; any number may predict from a view of its own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
-        """Only a spec with admission has to know how many `buckets` its store has.
+        """`buckets`: of the store; required if the spec has an admission.
 
-        Raises ValueError if it is not told.
+        Raises ValueError if it is missing then.
         """
         machine = parameters_of(spec)
         self._dimensions = machine.vectors.coordinates

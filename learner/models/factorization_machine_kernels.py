@@ -2,7 +2,7 @@
 
 Rendle, "Factorization Machines", ICDM 2010. The sum of all pairs of inputs costs as much as the
 inputs alone (lemma 3.1); its derivative by a coordinate is eq. (4). The intercept is w0 of eq. (1):
-it has a weight, and takes inlined in no pair.
+it has a weight, and is part of no pair.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _step_input(taken, more, group, shrink, parts, scaled, x, work, vector, at):
 
 @inlined_ieee_division
 def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):  # type: ignore[no-untyped-def]
-    """Step and count the rows of one example, in the view and in what is pending alike."""
+    """Step and count the rows of one example, in the view and in what is pending."""
     values, more_values, seen = columns.values, gaining.values, columns.last_seen
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
     vectors, dimensions = work.vectors, machine.vectors.coordinates
@@ -149,8 +149,9 @@ def learn(  # type: ignore[no-untyped-def]
 ):
     """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
 
-    first: None, or where to begin, of a learner that does not hold all rows. Return how many of the
-    batch are learned: all, or those before one with a statistic whose row has to be got.
+    first: the example to begin with, for a learner that holds only some rows; None for all rows.
+    Return how many of the batch are learned: all, or those before one whose statistic has a row
+    that must be fetched first.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
     if examples:

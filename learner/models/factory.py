@@ -1,4 +1,4 @@
-"""TODO."""
+"""Opens the model that a spec declares, and imports nothing of the others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def open_model(spec: ModelSpec, buckets: int = 0) -> Model:
     """Return the model that the spec declares.
 
-    buckets: of its store; only a spec with admission has to say. Raises ValueError if it does not,
-    UnfitModule if a module of the user's cannot be used, MissingTorch where torch is not installed.
+    buckets: of its store; required if the spec has an admission. Raises ValueError if it is missing
+    then, UnfitModule if a user's module cannot be used, MissingTorch if torch is not installed.
     """
     if spec.architecture == LOGISTIC_REGRESSION and spec.optimizer.name == FTRL:
         from headrace.learner.models.logistic import LogisticRegression

@@ -1,15 +1,15 @@
-"""Logistic regression on the rows of ids, learned example by example, the model of most CTR teams.
+"""Logistic regression on the rows of ids, learned example by example: the model of most CTR teams.
 
 The inputs of an example (learner.inputs.example_inputs) are rows with one weight each; an item that
 is in a bag twice is two inputs. `learn` walks a batch in one compiled kernel: find the rows, take
-the statistics, add up the weights, note the score, step, count. Example by example means exactly
-that: learning a stream in batches of one or of a thousand gives the same rows, bit for bit.
+the statistics, add up the weights, note the score, step, count. Learning a stream in batches of one
+or of a thousand gives the same rows, bit for bit.
 
-An id in a bucket that already has the example changes nothing there, but its weight counts in the
-sum all the same. The same forward pass answers requests (`predict`), from the rows as they stand.
+An id in a bucket that already has the example changes nothing there, but its weight is still part
+of the sum. The same forward pass answers requests (`predict`), from the present rows.
 
-Where the spec has an admission, an id without a row is learned and read in the rare row of its
-field (learner.inputs.rare_rows), until it is admitted (learner.inputs.admission).
+If the spec has an admission, an id without a row is learned and read in the rare row of its field
+(learner.inputs.rare_rows) until it is admitted (learner.inputs.admission).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class LogisticRegression(SequentialModel):
-    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+    """The model of a spec. One thread learns; any number may predict from a view of its own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
-        """Make the model. Only one with admission has to know how many `buckets` its store has.
+        """`buckets`: of the store; required if the spec has an admission.
 
-        Raises ValueError if it is not told.
+        Raises ValueError if it is missing then.
         """
         optimizer = spec.optimizer
         ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)

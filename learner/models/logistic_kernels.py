@@ -42,7 +42,7 @@ def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def
 def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click, from z and n; leave weights and sqrt(n).
 
-    These were gathered before, so that the arithmetic is a loop over neighbours, several at a time.
+    z and n were gathered before, so the arithmetic is a vectorized loop over neighbours.
     """
     zs, squares, roots = scratch.zs, scratch.squares, scratch.roots
     weights, x = scratch.weights, scratch.x[row]
@@ -61,7 +61,7 @@ def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
 
 @inlined_ieee_division
 def _step(ftrl, slope, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Leave what z and n of each input gain, in the place of what they were."""
+    """Replace z and n of each input by what they gain."""
     x, zs, squares = scratch.x[row], scratch.zs, scratch.squares
     weights, roots = scratch.weights, scratch.roots
     slope = np.float32(slope)
@@ -88,7 +88,7 @@ def _scatter(columns, gaining, counted, scratch, row, begin, end):  # type: igno
 def _take_common(columns, gaining, features, scratch):  # type: ignore[no-untyped-def]
     """Take out the rows that are inputs of every example, while a batch is learned.
 
-    They lie together then, and what is done to them is done several at a time.
+    They are neighbours then, and are worked on several at a time.
     """
     common = scratch.common
     for k in range(1 + features.number_ids.shape[0]):
@@ -162,8 +162,9 @@ def learn(  # type: ignore[no-untyped-def]
 ):
     """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
 
-    first: None, or where to begin, of a learner that does not hold all rows. Return how many of the
-    batch are learned: all, or those before one with a statistic whose row has to be got.
+    first: the example to begin with, for a learner that holds only some rows; None for all rows.
+    Return how many of the batch are learned: all, or those before one whose statistic has a row
+    that must be fetched first.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
     if not examples:

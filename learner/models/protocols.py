@@ -1,4 +1,4 @@
-"""TODO."""
+"""The interfaces of models: what the loop calls to learn, and the server to predict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TrainableModel(Protocol):
-    """What the loop needs of a model."""
+    """A model that the loop can train."""
 
     def rows_needed(self, examples: Examples) -> int:
         """Return an upper bound of the rows that `learn` adds."""
@@ -44,18 +44,18 @@ class Model(TrainableModel, Protocol):
 
     @property
     def asked_rows(self) -> RequiredRows:
-        """Which rows `predict` reads."""
+        """The rows that `predict` reads."""
 
     @property
     def admissions(self) -> AdmissionCounts:
-        """What was decided of ids without a row so far."""
+        """Counts of admission decisions so far."""
 
     def predict(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
 
-        Statistics are taken from the rows as they stand. Never adds a row.
+        Statistics are taken from the rows as they are now. Never adds a row.
         """
 
     def uncertainty(
@@ -63,9 +63,9 @@ class Model(TrainableModel, Protocol):
     ) -> npt.NDArray[np.float64]:
         """Return how far one more outcome could move the log-odds of each answer; shape (n,).
 
-        Where coin steps the weights: how far it could if ftrl did (learner.models.uncertainty).
-        Raises NoUncertainty where the optimizer of the weights keeps no count of what was seen.
+        For weights stepped by coin it is the figure that ftrl would have (models.uncertainty).
+        Raises NoUncertainty if the optimizer of the weights keeps no count of what it saw.
         """
 
     def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        """Drop the memory of impressions: their clicks are learned with the rows of that time."""

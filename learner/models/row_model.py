@@ -1,8 +1,8 @@
-"""What models of rows have alike: their inputs, and how those that need no torch call kernels.
+"""The base of all models of rows, and of those that call kernels example by example.
 
 The kernels of a model that learns example by example take the same arguments in the same order:
 columns, what is pending, which buckets are active, the model's constants, the inputs, working
-memory, and the array for the scores. So the call is written here once.
+memory, and the array for the scores. So the call is written once, here.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RowModel(ABC):
     """A model whose inputs are those of its spec. One thread learns; any number may predict."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
-        """Make the model. Only one with admission has to know how many `buckets` its store has.
+        """`buckets`: of the store; required if the spec has an admission.
 
-        Raises ValueError if it is not told.
+        Raises ValueError if it is missing then.
         """
         self.width = spec.width
         self._inputs = InputPreparation(spec, buckets)
@@ -51,12 +51,12 @@ class RowModel(ABC):
 
     @property
     def admissions(self) -> AdmissionCounts:
-        """What was decided of ids without a row so far."""
+        """Counts of admission decisions so far."""
         return self._inputs.admissions
 
     @property
     def asked_rows(self) -> RequiredRows:
-        """Which rows `predict` reads."""
+        """The rows that `predict` reads."""
         return self._asked_rows(np.zeros(0, np.uint64))
 
     def _asked_rows(self, layers: npt.NDArray[np.uint64]) -> RequiredRows:
@@ -74,7 +74,7 @@ class RowModel(ABC):
     ) -> npt.NDArray[np.float64]:
         """Return the probability of a click of n impressions shown at `event_ms`; shape (n,).
 
-        Statistics are taken from the rows as they stand. Never adds a row.
+        Statistics are taken from the rows as they are now. Never adds a row.
         """
         scores = self._answers(view, features, event_ms)
         if self._calibrated is not None:
@@ -86,7 +86,7 @@ class RowModel(ABC):
     ) -> npt.NDArray[np.float64]:
         """Return how far one more outcome could move each answer's log-odds; shape (n,).
 
-        Of the weights alone: see learner.models.uncertainty. Never adds a row. Raises
+        It covers the weights alone: see learner.models.uncertainty. Never adds a row. Raises
         NoUncertainty.
         """
         rates = rates_of(self._optimizer, self._name)
@@ -134,14 +134,14 @@ class RowModel(ABC):
         """Return the score of every example, before calibration, made before learning it."""
 
     def forget(self) -> None:
-        """Drop what is remembered of impressions: their clicks take the rows as they stand then."""
+        """Drop the memory of impressions: their clicks are learned with the rows of that time."""
         self._inputs.forget()
         if self._calibrated is not None:
             self._calibrated.forget()
 
 
 class SequentialModel(RowModel):
-    """A model that two compiled kernels make, each walking a batch example by example."""
+    """A model of two compiled kernels, each of which walks a batch example by example."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class SequentialModel(RowModel):
         examples: Examples,
         labelled: LabelledColumns,
     ) -> npt.NDArray[np.float64]:
-        """Learn example by example, and stop for rows of statistics where there is a need."""
+        """Learn example by example; stop where the rows of statistics must be fetched first."""
         inputs, scores = self._inputs, np.empty(len(examples))
         features, pulling = examples.features, inputs.pulling
         first = None if pulling is None else 0

@@ -4,7 +4,7 @@ A spec with `[model] synchronous = true` has its layers stepped by all learners 
 each brings the gradient of one mini-batch, or nothing, and all take the same step. The loop sees
 four things of it. A learner with nothing to learn still takes part in the rounds. A step taken by
 all cannot be undone, so each mini-batch is inspected before it enters a round, and the loop reports
-those that were quarantined. And whatever contradicts a step taken earlier ends the group.
+those that were quarantined. And any event that contradicts an earlier step ends the group.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Quarantined(NamedTuple):
 
 
 class MiniBatchEvidence(NamedTuple):
-    """What one mini-batch would do to a model, seen before it does it."""
+    """The effect that one mini-batch would have on a model."""
 
     scores: npt.NDArray[np.float64]  # (n,) probabilities of a click, clicks included
     labels: npt.NDArray[np.uint8]  # (n,)
     scored: npt.NDArray[np.bool_]  # (n,) False for clicks, whose impression was scored before
     largest_gradient: float
-    """Of the loss by any float of a row or layer, sign aside; NaN if one is NaN."""
+    """The largest derivative of the loss by a float of a row or layer; NaN if one is NaN."""
 
 
 class SyncGroup(Protocol):
@@ -59,7 +59,7 @@ class SyncGroup(Protocol):
 
 
 class SoloGroup:
-    """The group of a learner that steps on its own: nothing to wait for, nobody to leave."""
+    """The group of a learner that steps on its own."""
 
     busy = False
 

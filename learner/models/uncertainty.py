@@ -1,32 +1,33 @@
-"""How little a model knows of what it is asked: how far one more outcome could move its answer.
+"""Uncertainty of a prediction: how far one more outcome could move its log-odds.
 
 McMahan et al., "Ad click prediction: a view from the trenches", KDD 2013, section 7. An optimizer
 with a rate per coordinate knows how much it saw of each: the sum of squared gradients n. The step
-that an example makes in coordinate i is at most alpha_i |g_i|, so its log-odds, were the same
-inputs seen once more, cannot move farther than
+that an example makes in coordinate i is at most alpha_i |g_i|. So if the same inputs were seen once
+more, the log-odds could not move farther than
 
     u(x) = sum_i alpha_i |x_i|            (for |x_i| and the loss's slope up to 1)
 
 with alpha_i = alpha / (beta + sqrt(n_i)) for ftrl, as in the paper, and alpha / (sqrt(n_i + 1) +
-epsilon) for adagrad, whose step has its own gradient in n. It needs nothing that rows do not hold,
-and falls with each outcome of an input. It is in log-odds, not a probability, and it is no
-confidence interval: use it to explore, to rank what is to be learned of, or to refuse to bid.
+epsilon) for adagrad, whose step has its own gradient in n. It needs only what rows hold, and falls
+with each outcome of an input. It is in log-odds, not a probability, and not a confidence interval.
+Use it to explore, to rank what to learn about, or to refuse to bid.
 
-A coordinate of coin has no rate, but keeps the sizes of its gradients. Of a slope p - y the size to
-be expected is 2 p (1 - p), the square p (1 - p): so half of the sum of the sizes is what n would
-be, and the rate that ftrl had with the same alpha and beta is taken. It falls with each outcome as
-the others do. It is no bound: a coordinate that was often right moves farther. (Coin takes neither
-plain numbers nor weights of examples, of which this would not be true.)
+A coordinate of coin has no rate, but keeps the sizes of its gradients. The expected size of a slope
+p - y is 2 p (1 - p), its expected square p (1 - p). So half of the sum of the sizes is what n would
+be, and the rate is that of ftrl with the same alpha and beta. It falls with each outcome as the
+others do. It is not a bound: a coordinate that was often right moves farther. (Coin takes neither
+plain numbers nor weighted examples, for which this would not hold.)
 
-SGD's rate is the same whatever was seen, and Adam's means forget it, so with these there is none.
+SGD's rate does not depend on what was seen, and Adam's means forget it, so these two have no
+uncertainty.
 
-An item that is in a bag m times is m inputs here; its row is stepped m times and counts m times, so
-that it may move m times as far as that.
+An item that is in a bag m times is m inputs here. Its row is stepped m times and counts m times, so
+it may move m times as far as that.
 
-It is of the weights, one an input: of a logistic regression that is all, of a factorization machine
-the linear part, of a deep model the wide part. Vectors and layers are not in it; they share their
-inputs' outcomes, so what is new to the weights is new to them. It is of the model's own log-odds,
-before any calibration.
+Only weights are covered, one for each input: all of a logistic regression, the linear part of a
+factorization machine, the wide part of a deep model. Vectors and layers are not; they share the
+outcomes of their inputs, so inputs that are new to the weights are new to them. The figure is about
+the model's own log-odds, before any calibration.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from headrace.pserver.rows import RowTable
 
 _SEEN = 1
-"""Where in a row n lies, or the sum of sizes: behind w or z, in rows of whatever width."""
+"""The float of n, or of the sum of sizes, in a row of any width: behind w or z."""
 
 
 class UncertaintyRates(NamedTuple):

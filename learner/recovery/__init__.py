@@ -1,4 +1,7 @@
-"""TODO."""
+"""Recovery of a model.
+
+`restore` puts a snapshot into a store; `rebuilder` replays examples onto a snapshot, in memory.
+"""
 
 import lazy_loader
 

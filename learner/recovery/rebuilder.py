@@ -1,17 +1,16 @@
-"""A model as it was: examples replayed onto a snapshot, in memory, up to a moment.
+"""Rebuilds a model as of a past moment: replays examples onto a snapshot, in memory.
 
-The loop is the learner's own, on a store in this process, with a keeper beside it so that the log
-stays short. It reads from the snapshot's marks to the offsets that the topic of examples had then,
-and writes what has come of it as a snapshot, from which it can be restored under another name.
+It runs the learner's own loop on a store in this process, with a keeper beside it so that the log
+stays short. It reads from the snapshot's marks to the offsets that the topic of examples had at
+that moment, and writes the result as a snapshot, which can be restored under another name.
 
-How exact that is: the counters of every row are those of the model then, to the unit, and of the
-batches that learners held back, for here nothing is (docs/guides/operating.md says why). Values are
-those of a learner that was restarted at the snapshot: what it remembered of impressions (statistics
-of rows, kept for the label's window, and what admission has counted) is not in a snapshot, so the
-first clicks after it are learned with statistics as they stand; partitions are interleaved by event
-time, which may not be how they were interleaved live; and float additions are rounded in another
-order. Rows are deleted by age and number as the spec says, by the same rule as the keepers', if not
-at the same entries of the log.
+Accuracy: the counters of every row are exact, to the unit, and include the batches that learners
+quarantined, because a rebuild quarantines nothing (docs/guides/operating.md says why). Values are
+those of a learner that was restarted at the snapshot. A snapshot has no memory of impressions
+(statistics of rows, kept for the label's window, and the counts of admission), so the first clicks
+after it are learned with present statistics. Partitions are interleaved by event time, which may
+differ from the live order, and float additions round in another order. Rows are deleted by age and
+number as the spec says, by the keepers' rule, but not at the same entries of the log.
 """
 
 from __future__ import annotations
@@ -57,45 +56,45 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEGINNING = "beginning"
-"""In the place of a snapshot's name: from no rows at all."""
+"""Instead of a snapshot's name: start without rows."""
 _PACE = LearnerPacing(
     push_interval_ms=200,
-    order_wait_ms=10_000,  # all of it is in Kafka: a partition that is late is worth waiting for
-    log_bytes_limit=1 << 62,  # the keeper runs between two steps: waiting for it would be for ever
+    order_wait_ms=10_000,  # everything is in Kafka already: a late partition is worth waiting for
+    log_bytes_limit=1 << 62,  # the keeper runs between two steps, so waiting for it would never end
 )
 _KEEP_BYTES = 1 << 20
-"""Of each bucket's log: nobody follows it, and it is in this process's memory."""
+"""Bytes kept of each bucket's log, which no replica follows."""
 _EXPIRE_EVERY_MS = 1_000
-"""More often than live: history goes by faster."""
+"""More often than live, because history passes faster."""
 _KEEP_EVERY_MS = 200
 _LOOK_EVERY_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildSettings:
-    """Which model, and when."""
+    """The model, and the moment."""
 
     as_of_ms: int
-    """What was appended to the topic of examples before this time is learned."""
+    """Examples appended to the topic before this time are learned."""
     start: str | None = None
-    """Name of the snapshot to begin with, BEGINNING, or None: the newest that is not too new."""
+    """Name of the snapshot to start from, BEGINNING, or None for the newest that is old enough."""
     examples_of: str = ""
-    """Name of the model whose examples are read; its own, if empty."""
+    """Name of the model whose examples are read; empty for its own."""
     buckets: int = 64
-    """For a model that begins with nothing."""
+    """For a model that starts without rows."""
 
 
 class RebuildProgress(NamedTuple):
-    """How far the replay has come."""
+    """Progress of the replay."""
 
     batches: int
-    """Of examples, applied in every bucket."""
+    """Batches of examples that every bucket has applied."""
     of: int
     examples: int
 
 
 class Rebuilder:
-    """What is about to be rebuilt: found and checked, nothing done yet."""
+    """A rebuild whose snapshot and offsets are chosen and checked, but not started."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class Rebuilder:
         spec: ModelSpec,
         shelf: SnapshotStorage,
     ) -> None:
-        """Choose where to begin and end. Raises what an operator has to read."""
+        """Choose where to start and end. Raises errors for an operator."""
         self.settings, self.spec, self.shelf = settings, spec, shelf
         self.topic = examples_topic(settings.examples_of or spec.name)
         self.stops = offsets_at(kafka, self.topic, settings.as_of_ms)
@@ -124,7 +123,7 @@ class Rebuilder:
     def replayed(
         self, answers: Sequence[BucketAnswer | Unreachable], examples: int
     ) -> RebuildProgress:
-        """Return how far buckets that stand like this have come."""
+        """Return the progress of buckets with these marks."""
         of = done = 0
         for name, source in self._sources.items():
             first, stop = self._starts[source], self.stops[source]
@@ -152,7 +151,7 @@ class Rebuilder:
                 check_copy(self.spec, parse_spec(manifest.spec, where), where)
             if late := self._too_late(manifest):
                 raise RecoveryRefused(
-                    f"--from: expected a snapshot from before that time, found {late}"
+                    f"--from: expected a snapshot from before that time, got {late}"
                 )
             return manifest
         for listed in reversed(list_snapshots(self.shelf)):
@@ -165,13 +164,13 @@ class Rebuilder:
             )
             if listed.problems or not alike:
                 why = "damaged" if listed.problems else "of another spec"
-                log.warning("not beginning with snapshot %s: it is %s", listed.name, why)
+                log.warning("skipping snapshot %s: it is %s", listed.name, why)
             elif not self._too_late(found):
                 return found
         return None
 
     def _too_late(self, manifest: Manifest) -> str:
-        """Return which bucket of a snapshot has learned examples from after the time, if any."""
+        """Return the bucket of a snapshot that has learned later examples, or \"\"."""
         for each in manifest.files:
             for name, mark in each.marks.items():
                 source = self._sources.get(name)
@@ -189,9 +188,9 @@ class Rebuilder:
                 begin = "the beginning" if self.manifest is None else self.manifest.name
                 raise RecoveryRefused(
                     f"{source.topic}/{source.partition}: expected the examples from offset {start} "
-                    f"on, to begin with {begin}, found that Kafka holds them from {first} on. "
-                    f"A snapshot in {self.shelf.url} that reached that far, and is from before the "
-                    "time asked for, could be begun with."
+                    f"on, to start from {begin}, got a topic that begins at {first}. Start from a "
+                    f"snapshot in {self.shelf.url} that has learned up to there and is from before "
+                    "the requested time."
                 )
 
 
@@ -204,10 +203,9 @@ def rebuild(
     tell_replayed: Callable[[RebuildProgress], None],
     tell_written: Callable[[SnapshotProgress], None],
 ) -> Manifest | None:
-    """Replay, and write the model as a snapshot; None if told to stop before.
+    """Replay, and write the model as a snapshot; None if `stop` was set before.
 
-    `headrace`: this version. Raises what an operator has to read: StoreError's kinds, StreamError's
-    and LearnerError's.
+    `headrace`: this version. Raises StoreError, StreamError or LearnerError, for an operator.
     """
     settings, manifest, spec = rebuilding.settings, rebuilding.manifest, rebuilding.spec
     store = MemoryStore(clock_ms=steady_ms, nonces=_nonce)
@@ -246,7 +244,7 @@ def _replay(
     stop: threading.Event,
     tell: Callable[[RebuildProgress], None],
 ) -> bool:
-    """Learn up to the bounds; return whether that was possible before told to stop."""
+    """Learn up to the bounds; return False if `stop` was set before."""
     spec = rebuilding.spec
     replica = Replica(store, shape)
     while not replica.complete:

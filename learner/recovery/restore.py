@@ -1,10 +1,10 @@
-"""Putting a snapshot into a store: which one, as what, and whether it fits.
+"""Restores a snapshot: as the same model, as a copy, or as the start of a larger model.
 
-As the same model; as a copy under another name, which goes on from the same examples; or as the
-beginning of a model that has grown a field ("warm"), whose examples are its own.
+A copy has another name and continues from the same examples. A larger model has more fields; it
+starts "warm" from the snapshot's rows, and its examples are its own.
 
-What is missing decides what is done. A store that lost buckets gets just those; an empty one gets
-the whole model; and where even the model's shape was lost with its shard, the snapshot knows it.
+A restore fills what is missing. A store that lost buckets gets those; an empty one gets the whole
+model; and if even the model's shape was lost with its shard, the snapshot has it.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
-    """Which snapshot, and what it is to become."""
+    """The snapshot, and the model it becomes."""
 
     name: str | None = None
-    """Of the snapshot; None: the newest of the model."""
+    """Name of the snapshot; None for the newest of the model."""
     copy: Path | None = None
-    """Spec of the model to restore as; None: the same model."""
+    """Spec of the model to restore as; None for the same model."""
     warm: bool = False
     """Whether `copy` has more fields or statistics, and examples of its own."""
     buckets: int | None = None
-    """None: as many as the store's model has, or the snapshot where there is none."""
+    """None: as many as the store's model has, or the snapshot if the store has no model."""
     trusting: bool = False
-    """Whether nothing is verified."""
+    """Skip the verification."""
 
 
 class RestorePlan(NamedTuple):
-    """A snapshot, and the spec that it is to be restored as."""
+    """A snapshot, and the spec it is restored as."""
 
     manifest: Manifest
     spec: ModelSpec
     warm: KeptRows | None = None
-    """What a larger model keeps of it; None: it is the same model, perhaps renamed."""
+    """The rows that a larger model keeps; None for the same model, perhaps renamed."""
 
     @property
     def moment_ms(self) -> int:
@@ -85,7 +85,7 @@ class RestorePlan(NamedTuple):
 
 
 def choose(shelf: SnapshotStorage, spec: ModelSpec, settings: RestoreSettings) -> RestorePlan:
-    """Return the snapshot that is meant. `spec`: of the model it was taken from.
+    """Return the chosen snapshot. `spec`: of the model it was taken from.
 
     Raises NoSnapshot, DamagedSnapshot, WrongModel naming what differs, SpecError, RecoveryRefused.
     """
@@ -133,7 +133,7 @@ def restore_model(
     tell_verified: Callable[[SnapshotProgress], None],
     tell_restored: Callable[[SnapshotProgress], None],
 ) -> RestoreResult | None:
-    """Verify, then fill what is missing; None if told to stop before anything was written.
+    """Verify, then fill what is missing; None if `stop` was set before anything was written.
 
     `store` is of the model `wanted.spec`. marks: of a larger model, which else begins where its
     examples begin. Raises what an operator has to read, StoreError's kinds.
@@ -187,6 +187,6 @@ def restore_empty(store: Store, spec: ModelSpec, buckets: int | None) -> list[in
         return fill_with_nothing(store, shape)
     except MissingModel as error:
         raise RecoveryRefused(
-            f'--empty: the store has lost how many buckets "{spec.name}" had, and without a '
-            "snapshot nobody else knows: expected --buckets, with the number it was made with"
+            f'--empty: the store has lost the number of buckets of "{spec.name}", and there '
+            "is no snapshot: expected --buckets, with the number that the model was created with"
         ) from error

@@ -1,4 +1,8 @@
-"""TODO."""
+"""The quality of scores.
+
+`progressive` has the five figures of a stream, `breakdown` the same by score, slice and time, and
+`outcomes` joins scores with what happened.
+"""
 
 import lazy_loader
 

@@ -1,9 +1,9 @@
-"""Where scores are good and where not: by how high they are, by slices, by stretches of time.
+"""Breaks down the quality of scores: by score, by slice, by window of time.
 
-One figure over a whole stream hides what matters: a model may be calibrated on the whole, promise
-too little where it is unsure and too much where it is not; it may be good but for one device; it
-may have been good until yesterday. All of it is counted from the columns that
-`learner.validation.progressive` takes, with the same weights.
+One figure over a whole stream hides much. A model may be calibrated overall, but predict too little
+where it is unsure and too much where it is sure; it may fail on one device; it may have been good
+until yesterday. All figures are counted from the columns that `learner.validation.progressive`
+takes, with the same weights.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ScoredImpressions:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Impressions whose scores lie beside each other."""
+    """Impressions with neighbouring scores."""
 
     impressions: int
     lowest: float
@@ -74,7 +74,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class ImpressionGroup:
-    """Impressions that have something in common, and how good their scores are."""
+    """A group of impressions, and the quality of their scores."""
 
     name: str
     impressions: int
@@ -84,7 +84,7 @@ class ImpressionGroup:
 def by_decile(scored: ScoredImpressions, bands: int = 10) -> list[Band]:
     """Return ten bands of equally many impressions (by weight), from the lowest scores up.
 
-    Equal scores are never parted, so there may be fewer bands.
+    Equal scores stay together, so there may be fewer bands.
     """
     if not len(scored):
         return []
@@ -96,7 +96,7 @@ def by_decile(scored: ScoredImpressions, bands: int = 10) -> list[Band]:
     reached = np.cumsum(tied)
     if not reached[-1]:
         return []
-    # a tie lies where its middle does: so weight w is what w copies are
+    # a tie belongs where its middle is, so that weight w equals w copies
     band = np.minimum((bands * (reached - tied / 2) / reached[-1]).astype(np.int64), bands - 1)
     band = np.repeat(band, np.diff(first_of_tie, append=len(scored)))
     found = []
@@ -119,7 +119,7 @@ def by_decile(scored: ScoredImpressions, bands: int = 10) -> list[Band]:
 
 
 def calibration_error(bands: list[Band]) -> float:
-    """Return how far predicted and clicked lie apart, on average over impressions, by weight.
+    """Return the distance of predicted and clicked, on average over impressions, by weight.
 
     Naeini et al., "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015: the
     expected calibration error.
@@ -132,7 +132,7 @@ def calibration_error(bands: list[Band]) -> float:
 def by_slice(scored: ScoredImpressions, values: pa.Array, most: int = 20) -> list[ImpressionGroup]:
     """Return the figures of the most frequent values of a raw field; values: (n,) strings.
 
-    What has no value is named "": a value that producers send is never that.
+    Impressions without a value are named "", which producers never send.
     """
     codes = pc.fill_null(values.cast("string"), "").dictionary_encode()
     indices, names = codes.indices.to_numpy(), codes.dictionary.to_pylist()

@@ -1,13 +1,13 @@
-"""How good scores are that were made before their outcome was learned (progressive validation).
+"""Progressive validation: the accuracy of scores made before their outcome was learned.
 
-Each impression is scored once, when it is first seen, and only then learned from; so every score is
-a forecast and no data is held out (Blum, Kalai and Langford, "Beating the hold-out", COLT 1999).
-Pure functions of columns, vectorized over millions of impressions. Where a figure is undefined,
-for lack of impressions or of one of the two labels, it is NaN.
+Each impression is scored once, when it is first seen, and only then learned. So every score is a
+forecast and no data is held out (Blum, Kalai and Langford, "Beating the hold-out", COLT 1999). Pure
+functions of columns, vectorized over millions of impressions. A figure that is undefined, for lack
+of impressions or of one of the two labels, is NaN.
 
-Impressions may have weights: an impression of weight k counts as k would. With down-sampling
-(`ingest.features.weights`) that makes the figures those of the whole stream, up to chance; with
-weights of their own they say how good the model is at what it was told to be good at.
+Impressions may have weights: an impression of weight k counts as k of them. With down-sampling
+(`ingest.features.weights`) the figures are those of the whole stream, up to chance. With weights of
+a producer's own they measure what the producer asked the model to be good at.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProgressiveValidation:
     request_auc: float
     """The same within a request, averaged over the requests that have both."""
     log_loss: float
-    """Mean of -log of the probability given to what happened, in nats."""
+    """Mean of -log of the probability given to the outcome, in nats."""
     normalized_entropy: float
     """Log loss over that of always answering the mean click rate (He et al., ADKDD 2014, eq. 3)."""
     calibration: float
@@ -133,7 +133,7 @@ def normalized_entropy(labels: Labels, scores: Floats, weights: Floats | None = 
 
 
 def calibration(labels: Labels, scores: Floats, weights: Floats | None = None) -> float:
-    """Clicks expected over clicks that came: above 1 the model promises too much."""
+    """Clicks expected over clicks that came: above 1 the model predicts too much."""
     came = labels if weights is None else labels * weights
     clicks = float(came.sum())
     expected = scores if weights is None else scores * weights

@@ -1,4 +1,4 @@
-"""A store with a model and learners of few rows or all, and what goes wrong with them."""
+"""A model with learners of few rows or of all rows, and a store that does not always answer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Silent:
-    """A store whose buckets do not always answer when single rows are asked for, or to pushes.
+    """A store whose buckets do not always answer lookups of rows, or pushes.
 
-    What was pushed and not answered may have arrived.
+    An unanswered push may have arrived.
     """
 
     def __init__(self, store: MemoryStore, dice: random.Random) -> None:
@@ -93,7 +93,7 @@ class Model(InMemoryModel):
         )
 
     def run(self, learner: Learner, over: Callable[[], bool] = lambda: True) -> None:
-        """Take turns until all is learned, and what happens meanwhile is over."""
+        """Take turns until everything is learned and `over` returns True."""
         for _ in range(100 * len(self.records)):
             self.now_ms += 20
             learner.step(0.0)

@@ -139,7 +139,7 @@ class InMemoryModel:
         return [answer for answer in answers if isinstance(answer, BucketAnswer)]
 
     def marks(self) -> list[dict[int, int]]:
-        """How far each bucket has learned each partition."""
+        """Offset up to which each bucket has learned each partition."""
         return [
             {int(name.rpartition("/")[2]): mark for name, mark in answer.marks.items()}
             for answer in self.answers()

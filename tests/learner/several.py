@@ -1,9 +1,9 @@
-"""Several learners of one model in one process, taking turns: what staleness costs, reproducibly.
+"""Several learners of one model in one process, taking turns: the cost of staleness, reproducibly.
 
 Each learner is the real loop with partitions of its own; the store is in memory. In a turn every
-learner takes one step, of one batch at most, and time passes. Answers to pushes take as long as
-they are told to. So what a learner had not heard of when it scored an example depends on the
-settings alone, and a figure is the same wherever it is measured.
+learner takes one step, of one batch at most, and time passes. Answers to pushes take `answer_ms`.
+So the pushes that a learner had not folded when it scored an example depend on the settings alone,
+and a figure is the same on every machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Turns(InMemoryModel):
             exchange=SlowExchange(self),
             largest_poll=1000,
         )
-        # read far ahead, so that batches go in the order of event time whatever is waited for
+        # read far ahead, so that batches keep the order of event time during every wait
         take, taken_ms = learner._intake.next, [-1]
 
         def one_a_turn() -> ExampleBatch | None:
@@ -95,7 +95,7 @@ class Turns(InMemoryModel):
         return learner
 
     def run(self) -> None:
-        """Take turns until all is learned and every learner has heard of it."""
+        """Take turns until every bucket has learned every batch."""
         for turn in range(_MOST_TURNS):
             self.now_ms += self._turn_ms
             for learner in self.learners:

@@ -83,7 +83,7 @@ def deepfm(parameters: Parameters, given: Inputs) -> float:
 
 
 def dcn_v2(parameters: Parameters, given: Inputs) -> float:
-    """Wang et al. 2021, eq. 1 and figure 1a: the network stands on the cross layers."""
+    """Wang et al. 2021, eq. 1 and figure 1a: the network is on top of the cross layers."""
     x0 = x = _flat(given.vectors)
     for number in _numbers(parameters, "cross"):
         crossed = _affine(parameters, f"cross.{number}", x)

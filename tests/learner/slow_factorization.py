@@ -1,7 +1,7 @@
 """A factorization machine as Rendle 2010 prints it: all pairs of inputs, one after the other.
 
 Coordinates of rows are `slow_optimizers.Coordinate`, so this is the reference of every optimizer in
-a model as well. What vectors begin with is computed here from its definition.
+a model as well. Initial vectors are computed here from their definition.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SlowFactorization(SlowLogistic):
     coordinates: dict[int, list[Coordinate]] = field(default_factory=dict)
 
     def begun(self, row_id: int, f: int) -> float:
-        """What coordinate f of a row's vector begins with."""
+        """The initial value of coordinate f of a row's vector."""
         structure = self.spec.structure
         origin = mixed(row_id ^ (structure.seed * _GOLDEN & _ALL))
         draw = mixed(origin + (f + 1) * _GOLDEN & _ALL) >> 40
@@ -41,7 +41,7 @@ class SlowFactorization(SlowLogistic):
         return [Coordinate(optimizer) for optimizer in of]
 
     def kept_in(self, row_id: int) -> list[float]:
-        """What a row holds: of its weight, then of its vector."""
+        """The state of a row: of its weight, then of its vector."""
         weight, *vector = self.coordinates[row_id]
         return kept([weight]) + (kept(vector) if vector else [])
 

@@ -63,7 +63,7 @@ class Seen:
 
 
 def weight_of(examples: Examples, i: int) -> float:
-    """How many examples this one counts as."""
+    """The number of examples that this one counts as."""
     return 1.0 if examples.weights is None else float(examples.weights[i])
 
 
@@ -89,7 +89,7 @@ class SlowLogistic:
         return row_id >> below << below | pattern | row_id & 1023
 
     def _strangers(self, ids: set[int], kind: Kind, shown_s: int) -> set[int]:
-        """Of these ids, those that have to earn a row and had none when they were shown."""
+        """The ids among these that have to earn a row and had none when they were shown."""
         if self.spec.admission is None:
             return set()
         guarded = {self.spec.fields[name].number for name in self.spec.admission.fields}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DAY_S = 86_400
 KEPT = {"sgd": "w", "adagrad": "wn", "ftrl": "zn", "adam": "wmvt", "coin": "mnv"}
-"""What a row holds of a group, one after the other; t is held once, the others per coordinate."""
+"""The state of a group in a row: t is held once, the other components once a coordinate."""
 
 
 def kept(group: list[Coordinate]) -> list[float]:

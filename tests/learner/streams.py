@@ -245,7 +245,7 @@ class Bench:
         return sorted_rows(self.view)
 
     def gained(self) -> RowDeltas:
-        """What all buckets gained since the last call, by ascending id."""
+        """The gains of all buckets since the last call, by ascending id."""
         taken = self.pending.take(range(BUCKETS))
         gains = RowDeltas(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
         return gains.chosen(np.argsort(gains.ids))

@@ -47,7 +47,7 @@ def _ids(random: np.random.Generator, count: int) -> np.ndarray:
 
 @settings(max_examples=100, deadline=None)
 @given(IDS, st.integers(1, 64), st.integers(1, 8))
-def test_before_it_ages_a_filter_never_counts_too_low(
+def test_a_filter_in_its_first_generation_never_counts_too_low(
     ids: list[int], counters: int, hashes: int
 ) -> None:
     ageless = empty_filter(counters, hashes, 0.01)._replace(limit=counters + 1)
@@ -78,7 +78,7 @@ def test_a_filter_that_ages_counts_what_it_saw_in_two_generations(
 @pytest.mark.parametrize(
     ("hashes", "false_rate"), [(1, 0.1), (2, 0.05), (4, 0.01), (4, 0.2), (8, 0.02)]
 )
-def test_an_endless_stream_of_new_ids_is_seldom_counted_too_high(
+def test_a_filter_seldom_overcounts_in_an_endless_stream_of_new_ids(
     hashes: int, false_rate: float
 ) -> None:
     counters = 1 << 14
@@ -94,7 +94,9 @@ def test_an_endless_stream_of_new_ids_is_seldom_counted_too_high(
 
 
 @pytest.mark.parametrize(("hashes", "false_rate"), [(1, 0.1), (4, 0.01), (8, 0.02)])
-def test_a_generation_takes_as_many_ids_as_it_says(hashes: int, false_rate: float) -> None:
+def test_a_filter_generation_takes_the_number_of_ids_that_it_promises(
+    hashes: int, false_rate: float
+) -> None:
     counters = 1 << 16
     sketch = empty_filter(counters, hashes, false_rate)
     taken = 0
@@ -115,7 +117,7 @@ def test_an_id_gets_its_row_at_the_sighting_of_the_spec() -> None:
             assert all(decided[sightings:])
 
 
-def test_a_draw_is_of_impression_and_id_and_comes_out_the_same_again() -> None:
+def test_an_admission_draw_depends_on_impression_and_id_and_repeats() -> None:
     gate = _gate('kind = "probability"\nprobability = 0.1')
     random = np.random.default_rng(5)
     ids, impressions = _ids(random, 300), _ids(random, 300)
@@ -133,7 +135,7 @@ def test_with_probability_one_every_id_gets_its_row_at_once() -> None:
     assert all(admits(gate, each, np.uint64(0)) for each in _ids(random, 1000))
 
 
-def test_the_filter_takes_the_memory_that_the_spec_gives_it_and_no_more() -> None:
+def test_an_admission_filter_takes_no_more_memory_than_its_spec_allows() -> None:
     spec = _spec('kind = "count"\nsightings = 2\nfilter_mb = 3')
     assert spec.admission is not None
     gate = gate_of(spec.admission, spec.fields, 16)
@@ -143,7 +145,7 @@ def test_the_filter_takes_the_memory_that_the_spec_gives_it_and_no_more() -> Non
     assert made.counters.shape[0] == counters_of(spec.admission)
 
 
-def test_what_an_admission_means_is_told() -> None:
+def test_the_log_line_of_an_admission_says_its_rule_and_memory() -> None:
     spec = _spec('kind = "count"\nsightings = 3')
     assert spec.admission is not None
     told = described(spec.admission)

@@ -1,4 +1,4 @@
-"""A process whose spec differs from the store's does not start, and is told the difference."""
+"""A process whose spec differs from the store's refuses to start and shows the difference."""
 
 from dataclasses import replace
 
@@ -45,18 +45,18 @@ def test_another_spec_is_refused_showing_the_lines_that_differ() -> None:
     assert shape().fingerprint in lines[0]
 
 
-def test_another_name_is_refused() -> None:
+def test_a_spec_of_another_name_than_the_stored_model_is_refused() -> None:
     with pytest.raises(WrongModel, match=r'expected model "sport".*found "news"'):
         check_compatible(parse_spec(SPEC.replace("news", "sport"), "sport.toml"), shape())
 
 
-def test_one_text_with_two_meanings_is_refused_saying_so() -> None:
+def test_equal_spec_texts_with_different_fingerprints_are_refused_with_the_reason() -> None:
     spec = parse_spec(SPEC, "news.toml")
     with pytest.raises(WrongModel, match="another version of headrace"):
         check_compatible(spec, replace(shape(), fingerprint="0" * 16))
 
 
-def test_rows_of_another_width_are_refused() -> None:
+def test_a_store_with_rows_of_another_width_is_refused() -> None:
     with pytest.raises(WrongModel, match="rows of 2 floats, found 18"):
         check_compatible(parse_spec(SPEC, "news.toml"), replace(shape(), width=18))
 
@@ -139,6 +139,6 @@ def test_a_copy_of_a_deep_model_may_learn_more_examples_at_once_or_with_others()
         check_copy(parse_spec(text, "copy.toml"), original, "snapshot x")
 
 
-def test_a_copy_may_grow_otherwise_than_its_original() -> None:
+def test_a_copy_of_a_model_may_have_other_admission_and_expiry() -> None:
     text = SPEC.replace('"news"', '"copy"') + "\n[expiry]\nmost_rows = 1000000\n"
     check_copy(parse_spec(text, "copy.toml"), parse_spec(SPEC, "news.toml"), "snapshot x")

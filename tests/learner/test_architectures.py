@@ -1,4 +1,4 @@
-"""Deep architectures answer what their papers' formulas say, written out in plain numbers."""
+"""Deep architectures answer as the formulas of their papers, written out in plain numbers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_log_odds_are_what_the_papers_formulas_say(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_only_items_that_are_there_count_however_many() -> None:
+def test_padding_of_a_history_does_not_change_the_answer() -> None:
     form, dice = FORMS[1], torch.Generator().manual_seed(3)
     module = DeepInterestNetwork(form)
     _dice(module, dice)
@@ -177,7 +177,7 @@ class _Reader:
 
 
 @pytest.mark.parametrize("architecture", LINES)
-def test_a_whole_models_predictions_are_what_the_formulas_say_of_its_rows(
+def test_predictions_of_a_deep_model_follow_its_papers_formulas(
     architecture: str,
 ) -> None:
     random = np.random.default_rng(17)

@@ -1,4 +1,4 @@
-"""Who has only the rows that a forward pass asks for gets the scores of who has them all."""
+"""A replica with only the required rows gives the scores of a full one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def events(dice: np.random.Generator, count: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("text", [SPEC + CROSSED, SPEC + CROSSED + ADMITTED, SPEC])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_rows_asked_for_are_all_that_a_score_depends_on(text: str, seed: int) -> None:
+def test_required_rows_are_all_that_a_score_depends_on(text: str, seed: int) -> None:
     dice = np.random.default_rng(seed)
     spec = parse_spec(text, "news.toml")
     model, encoder = open_model(spec, BUCKETS), Encoder(spec.fields)

@@ -1,4 +1,4 @@
-"""A learner waits for keepers before logs fill the store's memory, and loses nothing by it."""
+"""A learner stops pushing before logs fill the store's memory, and loses nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPRESSIONS = 3_000
 
 
 class Stage:
-    """One learner, a log of examples for it, and a keeper that works when it is told to."""
+    """One learner, a log of examples for it, and a keeper that works on request."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def test_logs_stop_growing_at_the_limit_until_a_keeper_makes_room() -> None:
     _assert_all_counted_once(stage)
 
 
-def test_while_logs_are_full_it_learns_on_for_a_while_and_pushes_that_as_one() -> None:
+def test_a_throttled_learner_learns_on_and_pushes_the_backlog_at_once() -> None:
     few, many = (Stage(limit, limit_bytes=5_000) for limit in (1, 10**6))
     for stage in (few, many):
         stage.work(300, keeping=False)
@@ -97,7 +97,7 @@ def test_while_logs_are_full_it_learns_on_for_a_while_and_pushes_that_as_one() -
 
 
 @pytest.mark.parametrize("text", ["batch", "1000", "20ms"])
-def test_who_promised_how_stale_others_may_be_learns_nothing_while_logs_are_full(text: str) -> None:
+def test_a_throttled_learner_with_a_push_interval_stops_learning(text: str) -> None:
     stage = Stage(10**6, parse_push_interval(text))
     while not stage.throttled():
         stage.work(1, keeping=False)

@@ -1,4 +1,4 @@
-"""A learner that holds few rows learns what one that holds all of them does, bit for bit."""
+"""A learner that holds few rows learns the same model as one with all rows, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _TURNS = 120
 @pytest.mark.parametrize("model", ["", MACHINE], ids=["logistic", "machine"])
 @pytest.mark.parametrize("growth", ["", COUNT, PROBABILITY], ids=["all", "count", "probability"])
 @pytest.mark.parametrize("seed", range(4))
-def test_few_rows_give_the_model_that_all_rows_give(seed: int, growth: str, model: str) -> None:
+def test_a_learner_of_few_rows_gives_the_model_of_all_rows(
+    seed: int, growth: str, model: str
+) -> None:
     spec, examples = drawn(seed, growth, model)
     whole, few = Model(spec, examples), Model(spec, examples)
     learner = few.learning(most_rows=60)
@@ -50,7 +52,7 @@ def test_few_rows_give_the_model_that_all_rows_give(seed: int, growth: str, mode
 
 
 class Trouble:
-    """What happens to a learner: buckets that go back or are silent, and another learner."""
+    """The faults of a learner: buckets that go back or do not answer, and another learner."""
 
     def __init__(self, seed: int, statistics: bool) -> None:
         self.dice = random.Random(seed)
@@ -83,7 +85,7 @@ class Trouble:
 
 
 def once(examples: Examples) -> dict[int, tuple[int, int]]:
-    """How often each id of a single field was shown and clicked."""
+    """Shows and clicks of each id of a single field."""
     found: dict[int, tuple[int, int]] = {}
     for ids, kind, label in zip(
         examples.features.ids.tolist(), examples.kinds, examples.labels, strict=True
@@ -104,7 +106,7 @@ def assert_once(model: Model, examples: Examples) -> None:
 
 @pytest.mark.parametrize("statistics", [True, False])
 @pytest.mark.parametrize("seed", [0, 1, 4, 5, 8, 9])
-def test_whatever_happens_every_example_counts_once_and_rows_are_a_replicas(
+def test_under_random_faults_a_cached_learner_counts_every_example_once(
     seed: int, statistics: bool
 ) -> None:
     trouble = Trouble(seed, statistics)
@@ -145,7 +147,7 @@ def test_rows_that_a_keeper_deletes_are_deleted_here() -> None:
     assert_same(held.everything().existing(), standing(model, held.ids))
 
 
-def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand() -> None:
+def test_a_refused_push_leaves_the_cached_rows_of_the_other_learner() -> None:
     spec, examples = drawn(0)
     model = Model(spec, examples, batch=100)
     learner, other = model.learning(most_rows=50), model.learning(None)
@@ -164,7 +166,7 @@ def test_what_another_learner_pushed_first_is_refused_and_rows_are_as_they_stand
 
 
 @pytest.mark.parametrize("of", ["", DEEPFM], ids=["logistic", "deepfm"])
-def test_a_batch_whose_rows_do_not_come_half_way_is_read_again(of: str) -> None:
+def test_a_batch_whose_rows_cannot_be_pulled_midway_is_read_again(of: str) -> None:
     if of:
         pytest.importorskip("torch", reason=TORCH)
     spec, examples = drawn(0, model=of)
@@ -203,7 +205,7 @@ class Group(SoloGroup):
         raise GroupBroken(0, 1, why)
 
 
-def test_learners_that_step_together_part_where_a_batch_would_be_read_again() -> None:
+def test_a_group_ends_when_a_batch_must_be_read_again() -> None:
     spec, examples = drawn(0)
     model = Model(spec, examples)
     store = Silent(model.store, random.Random(3))
@@ -241,14 +243,14 @@ def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
 
 
 def assert_fresh(learner: Learner) -> None:
-    """What has nothing pending is in the view as the log has it, as far as it was followed."""
+    """Assert that rows without pending gains equal those of the log, as far as it was followed."""
     view, table = learner.view, learner.replica.table
     still = np.flatnonzero(~learner._pending.touched())
     assert_same(view.take(still), table.take(table.find(view.ids[still])))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_what_another_learner_pushes_is_here_whether_polled_or_pulled_along(seed: int) -> None:
+def test_pushes_of_another_learner_reach_the_cache_by_poll_and_by_pull(seed: int) -> None:
     spec, examples = drawn(seed)
     model = Model(spec, examples, batch=8)
     # both learn the same, as partitions of their own: rows are the same, and more than one's
@@ -266,7 +268,7 @@ def test_what_another_learner_pushes_is_here_whether_polled_or_pulled_along(seed
     assert_same(learner.view.everything().existing(), standing(model, held.ids))
 
 
-def test_on_real_servers_rows_are_pulled_and_the_model_is_the_same(
+def test_on_real_servers_a_learner_of_few_rows_gives_the_same_model(
     valkey: str, fresh_name: Callable[[str], str]
 ) -> None:
     spec, examples = drawn(0)
@@ -314,7 +316,7 @@ def test_rows_that_move_while_a_mini_batch_is_gathered_are_found_again() -> None
 @pytest.mark.parametrize("policy", ["window", "immediate"])
 @pytest.mark.parametrize("growth", ["", COUNT], ids=["all", "count"])
 @pytest.mark.parametrize("statistics", [True, False])
-def test_few_rows_give_a_deep_model_that_all_rows_give(
+def test_a_learner_of_few_rows_gives_the_deep_model_of_all_rows(
     statistics: bool, growth: str, policy: str
 ) -> None:
     pytest.importorskip("torch", reason=TORCH)

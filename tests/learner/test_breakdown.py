@@ -1,4 +1,4 @@
-"""Figures by decile, slice and window: each counted as a reader would count it."""
+"""Figures by decile, slice and window, compared with plain counting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def _scored(labels: list[int], scores: list[float], **more: np.ndarray) -> Score
 
 @settings(max_examples=100, deadline=None)
 @given(ROWS)
-def test_bands_part_all_impressions_and_no_equal_scores(rows: list[tuple[int, float]]) -> None:
+def test_bands_cover_all_impressions_and_never_split_equal_scores(
+    rows: list[tuple[int, float]],
+) -> None:
     labels, scores = (list(column) for column in zip(*rows, strict=True))
     bands = by_decile(_scored(labels, scores))
     assert sum(each.impressions for each in bands) == len(rows)
@@ -117,7 +119,7 @@ def test_windows_slide_over_event_time_whatever_the_order() -> None:
     assert found[2][1].figures == scored.only(np.array([3, 4, 0])).figures()
 
 
-def test_of_nothing_there_is_nothing() -> None:
+def test_a_breakdown_of_no_impressions_is_empty() -> None:
     nothing = _scored([], [])
     assert by_decile(nothing) == []
     assert by_window(nothing, 10, 5) == []

@@ -1,4 +1,4 @@
-"""The layer after a model: a row's worth of Platt scaling, learned and served like all the rest."""
+"""Platt calibration: learned online, pushed and served like all other rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("weighed", [False, True])
-def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: bool) -> None:
+def test_platt_scores_equal_those_of_a_plain_loop(model: str, weighed: bool) -> None:
     spec, bare = pair(model=model)
     examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
     if weighed:
@@ -79,7 +79,7 @@ def test_scores_are_those_of_a_plain_loop_behind_the_model(model: str, weighed: 
 
 @pytest.mark.parametrize("section", [SECTION, ISOTONIC])
 @pytest.mark.parametrize("batch", [1, 7])
-def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int, section: str) -> None:
+def test_calibrated_scores_do_not_depend_on_the_batch_size(batch: int, section: str) -> None:
     spec, _ = pair("immediate", section=section)
     examples = random_examples(np.random.default_rng(4), spec, 300, closed=False)
     whole, split = Bench(spec), Bench(spec)
@@ -93,7 +93,7 @@ def test_batches_of_any_size_give_the_same_scores_bit_for_bit(batch: int, sectio
 @pytest.mark.parametrize(
     ("model", "section"), [*((each, SECTION) for each in MODELS), ("", ISOTONIC)]
 )
-def test_what_was_pushed_answers_as_the_learner_does(model: str, section: str) -> None:
+def test_pushed_calibration_rows_answer_as_the_learner_does(model: str, section: str) -> None:
     spec, _ = pair("immediate", model, section)
     bench, served = Bench(spec), Bench(spec)
     examples = random_examples(np.random.default_rng(5), spec, 200, closed=False)
@@ -149,7 +149,7 @@ def test_a_model_that_is_too_sure_of_itself_is_mended(policy: str) -> None:
     assert abs(mended_scores[surest].mean() - labels[surest].mean()) < promised / 2
 
 
-def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
+def test_platt_scaling_follows_a_change_of_the_click_rate() -> None:
     random = np.random.default_rng(8)
     spec, _ = pair()
     bench, layer = Bench(spec), PlattScaling(Calibration(alpha=0.01), 600_000)
@@ -173,7 +173,9 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
 @pytest.mark.parametrize(
     ("layer", "kind"), [(PlattScaling, "platt"), (IsotonicScaling, "isotonic")]
 )
-def test_who_asks_a_broken_model_gets_no_number(layer: type[PlattScaling], kind: str) -> None:
+def test_a_broken_model_answers_nan_through_its_calibration(
+    layer: type[PlattScaling], kind: str
+) -> None:
     """An end of the scale in its place would hide that the model is broken."""
     asked = np.array([0.3, np.nan, 0.0, 1.0])
     layer(Calibration(kind), 600_000).apply(Bench(pair()[0]).view, asked)
@@ -181,7 +183,7 @@ def test_who_asks_a_broken_model_gets_no_number(layer: type[PlattScaling], kind:
     assert asked[[0, 2, 3]] == pytest.approx([0.3, 0.0, 1.0], abs=1e-6)
 
 
-def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
+def test_the_platt_section_of_a_spec_is_validated_and_in_its_fingerprint() -> None:
     text = FIELDS.format(policy="window")
     bare, spec = parse_spec(text, "t"), parse_spec(text + SECTION, "t")
     assert (bare.calibration, spec.calibration) == (None, Calibration("platt", 0.01))

@@ -1,5 +1,4 @@
-"""IsotonicScaling calibration: a number for each of many log-odds, and answers that rise with
-them."""
+"""Isotonic calibration: many knots, and answers that rise with the model's."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], np.ndar
 
 
 @pytest.mark.parametrize("weighed", [False, True])
-def test_scores_are_those_of_a_plain_loop_behind_the_model(weighed: bool) -> None:
+def test_isotonic_scores_equal_those_of_a_plain_loop(weighed: bool) -> None:
     spec, bare = _pair()
     examples = random_examples(np.random.default_rng(2), spec, 300, closed=True)
     if weighed:
@@ -127,7 +126,7 @@ def _taught(rates: np.ndarray, promised: np.ndarray, seed: int) -> tuple[Isotoni
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_two_numbers_cannot_mend_is_mended(seed: int) -> None:
+def test_isotonic_scaling_mends_a_curve_that_platt_cannot(seed: int) -> None:
     """Too little where little is promised, too much in the middle, the truth at the top."""
     random = np.random.default_rng(seed)
     promised = random.uniform(0.02, 0.9, 20_000)
@@ -141,7 +140,7 @@ def test_what_two_numbers_cannot_mend_is_mended(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_more_promised_is_more_answered_whatever_came(seed: int) -> None:
+def test_isotonic_answers_rise_with_the_models_scores(seed: int) -> None:
     random = np.random.default_rng(seed)
     promised = random.uniform(0.001, 0.999, 5000)
     layer, bench = _taught(1.0 - promised, promised, seed)
@@ -152,7 +151,7 @@ def test_more_promised_is_more_answered_whatever_came(seed: int) -> None:
     assert 0.0 < answers[0] < answers[-1] < 1.0
 
 
-def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
+def test_isotonic_scaling_follows_a_change_of_the_click_rate() -> None:
     promised = np.full(12_000, 0.2)
     rates = np.repeat([0.4, 0.05], 6000)
     layer, bench = _taught(rates, promised, seed=8)
@@ -161,7 +160,7 @@ def test_recent_outcomes_are_followed_when_the_rate_of_clicks_moves() -> None:
     assert answer[0] == pytest.approx(0.05, abs=0.03)
 
 
-def test_a_learner_of_few_rows_learns_what_one_of_all_rows_does() -> None:
+def test_isotonic_knots_are_the_same_in_a_learner_of_few_rows() -> None:
     spec, examples = drawn(3, SECTION)
     whole, few = Model(spec, examples), Model(spec, examples)
     learner = few.learning(most_rows=90)
@@ -174,7 +173,7 @@ def test_a_learner_of_few_rows_learns_what_one_of_all_rows_does() -> None:
     assert few.written.sent == whole.written.sent
 
 
-def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
+def test_the_isotonic_section_of_a_spec_is_validated_and_in_its_fingerprint() -> None:
     text = FIELDS.format(policy="window")
     spec = parse_spec(text + '[calibration]\nkind = "isotonic"\n', "t")
     platt = parse_spec(text + '[calibration]\nkind = "platt"\n', "t")
@@ -186,7 +185,7 @@ def test_what_a_spec_says_of_it_is_checked_and_agreed_upon() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_on_the_week_answers_are_truer_and_ranked_as_well() -> None:
+def test_on_a_week_of_traffic_isotonic_answers_are_truer_and_rank_as_well() -> None:
     if not WEEK.is_dir():
         pytest.skip("the sample week may be used for research only, and is not shipped")
     events, text = read_events(WEEK), load_spec(MODELS / "news.toml").text

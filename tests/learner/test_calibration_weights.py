@@ -1,4 +1,4 @@
-"""Weights in the layer after a model: heavy examples pull as hard as the many they stand for."""
+"""Weights in calibration: a heavy example counts as the many it replaces."""
 
 from __future__ import annotations
 
@@ -51,10 +51,8 @@ def _answers(kind: str, labels: list[int], weights: list[float]) -> Floats:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rate", [0.1, 0.02, 0.01])
-def test_of_a_down_sampled_stream_that_keeps_its_promise_the_layer_has_nothing_to_mend(
-    kind: str, rate: float
-) -> None:
-    """Of each hundred one is clicked, and of the others the part that is kept stands for all."""
+def test_a_calibrated_down_sampled_stream_stays_calibrated(kind: str, rate: float) -> None:
+    """One of each hundred is clicked, and of the others the part that is kept stands for all."""
     kept = round(99 * rate)
     labels, weights = ([1] + [0] * kept) * 4000, ([1.0] + [99.0 / kept] * kept) * 4000
     answers, weighs = _answers(kind, labels, weights), np.array(weights)
@@ -64,21 +62,21 @@ def test_of_a_down_sampled_stream_that_keeps_its_promise_the_layer_has_nothing_t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_all_weigh_the_same_the_promise_is_kept_too(kind: str) -> None:
+def test_equal_weights_keep_a_calibrated_stream_calibrated(kind: str) -> None:
     """A cut by the outcome would bend it: a click's step is 99 times as long as a negative's."""
     answers = _answers(kind, ([1] + [0] * 99) * 1000, [50.0] * 100_000)
     assert float(answers[50_000:].mean()) == pytest.approx(PROMISED, rel=0.03)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_heaviest_example_does_not_throw_the_layer_away(kind: str) -> None:
+def test_the_heaviest_example_does_not_ruin_the_calibration(kind: str) -> None:
     for label in (0, 1):
         answers = _answers(kind, [label] * 100, [1e6] + [0.0] * 99)
         moved = math.log(answers[-1] / (1 - answers[-1])) - math.log(PROMISED / (1 - PROMISED))
         assert 0.5 < (moved if label else -moved) < 4.01
 
 
-def test_an_example_of_weight_one_steps_as_it_did_before_there_were_weights() -> None:
+def test_weight_one_steps_the_calibration_as_without_weights() -> None:
     """Bit for bit, because stored rows and the figures of the diary were made this way."""
     step, random = gain_of.py_func, np.random.default_rng(3)
     for _ in range(2000):
@@ -89,14 +87,14 @@ def test_an_example_of_weight_one_steps_as_it_did_before_there_were_weights() ->
             assert step(alpha, slope, 1.0, p, squares) == before
 
 
-def test_small_weights_step_so_many_times_as_far() -> None:
+def test_small_weights_scale_the_step_of_the_calibration() -> None:
     step = gain_of.py_func
     whole = step(0.3, 0.2, 1.0, 0.2, 5.0)
     assert step(0.3, 0.2, 0.0, 0.2, 5.0) == 0.0
     assert step(0.3, 0.2, 0.25, 0.2, 5.0) == pytest.approx(whole / 4)
 
 
-def test_a_heavy_example_steps_about_as_its_copies_one_after_another() -> None:
+def test_a_heavy_example_steps_the_calibration_about_as_its_copies() -> None:
     step = gain_of.py_func
     for p, label in ((0.01, 0), (0.01, 1), (0.3, 0), (0.3, 1), (0.9, 0)):
         alpha, squares, at = 0.0005, 17.0, math.log(p / (1 - p))

@@ -1,4 +1,4 @@
-"""Deep models: the same as a plain torch loop, and rows like any other."""
+"""Deep models equal a plain torch loop, and their rows are like any others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIMIZERS = {
     "adam": "alpha = 0.02\nepsilon = 0.1\ndecay_per_day = 10.0",
     "coin": "alpha = 0.02\nbeta = 1.0",
 }
-"""What decays loses a third in the hour that the examples take."""
+"""Decay removes a third in the hour that the examples take."""
 FORMS = {
     "deepfm": "layers = [6, 4]\n",
     "wide_and_deep": "layers = [6]\n",
@@ -110,7 +110,7 @@ def _learned_like_torch(
         ("din", "coin coin coin"),
     ],
 )
-def test_scores_and_rows_equal_a_plain_torch_loop(
+def test_deep_scores_and_rows_equal_a_plain_torch_loop(
     architecture: str, kinds: str, policy: str
 ) -> None:
     random = np.random.default_rng(len(architecture))
@@ -172,7 +172,7 @@ def test_chunks_of_layers_lie_in_all_buckets() -> None:
 
 
 @pytest.mark.parametrize("growth", ["", COUNT])
-def test_buckets_that_have_the_examples_are_left_alone(growth: str) -> None:
+def test_a_deep_model_leaves_buckets_alone_that_have_the_examples(growth: str) -> None:
     random = np.random.default_rng(3)
     spec = _spec(random, growth=growth)
     examples = random_examples(random, spec, 300, closed=False)
@@ -191,7 +191,7 @@ def test_buckets_that_have_the_examples_are_left_alone(growth: str) -> None:
 
 
 @pytest.mark.parametrize("growth", ["", COUNT])
-def test_the_score_is_what_predict_would_have_answered(growth: str) -> None:
+def test_a_deep_model_scores_what_predict_would_have_answered(growth: str) -> None:
     random = np.random.default_rng(5)
     spec = _spec(random, mini_batch=1, growth=growth)
     examples = random_examples(random, spec, 120, closed=False)
@@ -205,7 +205,7 @@ def test_the_score_is_what_predict_would_have_answered(growth: str) -> None:
         assert math.isnan(score[0]) or score[0] == pytest.approx(answered[0], rel=1e-5)
 
 
-def test_how_a_learner_cuts_its_batches_makes_no_difference_between_mini_batches() -> None:
+def test_batch_sizes_that_keep_the_mini_batches_give_the_same_deep_model() -> None:
     random = np.random.default_rng(7)
     spec = _spec(random, mini_batch=10)
     examples = random_examples(random, spec, 240, closed=False)
@@ -218,7 +218,7 @@ def test_how_a_learner_cuts_its_batches_makes_no_difference_between_mini_batches
 
 
 class Own(torch.nn.Module):
-    """A module of one's own: the wide sum, and a product with one vector."""
+    """A user module: the wide sum, and a product with one vector."""
 
     def __init__(self, form: object) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ def _own_spec(name: str) -> ModelSpec:
 FORMS["module"] = ""
 
 
-def test_a_module_of_ones_own_is_trained() -> None:
+def test_a_user_module_is_trained() -> None:
     spec = _own_spec("tests.learner.test_deep:Own")
     bench = Bench(spec)
     examples = random_examples(np.random.default_rng(11), spec, 200, closed=False)
@@ -339,8 +339,8 @@ def test_a_prediction_has_the_layers_of_its_moment() -> None:
         ("tests.learner.test_deep:Detached", "have a gradient"),
     ],
 )
-def test_a_module_that_is_unfit_is_refused_saying_why(name: str, expected: str) -> None:
-    with pytest.raises(UnfitModule, match=r"expected .* found ") as caught:
+def test_an_unfit_user_module_is_refused_with_the_reason(name: str, expected: str) -> None:
+    with pytest.raises(UnfitModule, match=r"expected .* got ") as caught:
         open_model(_own_spec(name))
     assert name in str(caught.value)
     assert expected in str(caught.value)

@@ -1,4 +1,4 @@
-"""A model that saw a part of the negatives predicts what one that saw them all does."""
+"""A model of down-sampled negatives predicts like one of all negatives."""
 
 from __future__ import annotations
 

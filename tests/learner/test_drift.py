@@ -1,4 +1,4 @@
-"""The benchmark on a drifting stream measures what it says: regret against the truth."""
+"""The benchmark on a drifting stream measures regret against the true probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.bench.drift import WORLD, Day, make_days, regret, regrets, spec_of
 SEED = 5
 
 
-def test_the_truth_has_no_regret_and_whoever_is_beside_it_has() -> None:
+def test_only_the_true_probabilities_have_no_regret() -> None:
     random = np.random.default_rng(SEED)
     truth = random.uniform(0.01, 0.9, 1000)
     assert abs(regret(truth, truth)) < 1e-15
@@ -17,7 +17,7 @@ def test_the_truth_has_no_regret_and_whoever_is_beside_it_has() -> None:
     assert regret(truth, np.full(1000, truth.mean())) > regret(truth, truth * 0.9)
 
 
-def test_regret_is_what_log_loss_over_many_coins_exceeds_that_of_the_truth_by() -> None:
+def test_regret_is_the_excess_log_loss_over_many_draws() -> None:
     random = np.random.default_rng(SEED)
     truth, said = np.full(400_000, 0.2), np.full(400_000, 0.3)
     clicked = random.random(truth.shape[0]) < truth
@@ -28,7 +28,7 @@ def test_regret_is_what_log_loss_over_many_coins_exceeds_that_of_the_truth_by() 
     assert abs(loss(said) - loss(truth) - regret(truth, said)) < 3e-3, f"seed {SEED}"
 
 
-def test_in_a_world_that_drifts_who_goes_on_learning_regrets_less_than_who_stopped() -> None:
+def test_on_a_drifting_stream_online_learning_regrets_less_than_a_frozen_model() -> None:
     days = make_days(WORLD, 5, 4_000, SEED)
     spec = spec_of("logistic regression")
     online, frozen = (regrets(spec, days, way) for way in ("online", "frozen"))
@@ -37,13 +37,13 @@ def test_in_a_world_that_drifts_who_goes_on_learning_regrets_less_than_who_stopp
     assert max(online) < max(frozen), f"seed {SEED}: {online} {frozen}"
 
 
-def test_nightly_answers_each_day_with_all_days_before_and_daily_with_yesterday() -> None:
+def test_nightly_retraining_uses_all_days_before_and_daily_the_last_one() -> None:
     days = make_days(WORLD, 4, 2_000, SEED)
     spec = spec_of("logistic regression")
     frozen, daily, nightly = (regrets(spec, days, way) for way in ("frozen", "daily", "nightly"))
     assert nightly[0] == daily[0] == frozen[0]
     for k in (2, 3):
-        # who is told of several days as one and stops then
+        # which gets several days as one and stops then
         shown = [each for day in days[:k] for each in day.shown]
         truth = np.concatenate([day.truth for day in days[:k]])
         as_one = Day(shown, truth, np.concatenate([day.labels for day in days[:k]]))

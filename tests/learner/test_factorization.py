@@ -1,4 +1,4 @@
-"""The factorization machine: the same as a slow reference, to the unit where it counts."""
+"""The factorization machine equals a slow reference; its counters are exact."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _assert_same_rows(bench: Bench, slow: SlowFactorization) -> None:
         (11, "window", False, "adam", ""),
     ],
 )
-def test_rows_and_scores_equal_a_slow_reference(
+def test_factorization_rows_and_scores_equal_a_slow_reference(
     seed: int, policy: str, statistics: bool, embeddings: str, growth: str
 ) -> None:
     random = np.random.default_rng(seed)
@@ -91,7 +91,7 @@ def test_rows_and_scores_equal_a_slow_reference(
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int) -> None:
+def test_factorization_rows_do_not_depend_on_the_batch_size(batch: int) -> None:
     random = np.random.default_rng(11)
     spec = _spec(random)
     examples = random_examples(random, spec, 500, closed=False)
@@ -107,7 +107,7 @@ def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int) -> None:
 
 
 @pytest.mark.parametrize("growth", ["", COUNT])
-def test_the_score_is_what_predict_would_have_answered(growth: str) -> None:
+def test_a_factorization_machine_scores_what_predict_would_have_answered(growth: str) -> None:
     random = np.random.default_rng(5)
     spec = _spec(random, growth=growth)
     examples = random_examples(random, spec, 200, closed=False)
@@ -121,7 +121,7 @@ def test_the_score_is_what_predict_would_have_answered(growth: str) -> None:
         assert np.isnan(score[0]) or score[0] == answered[0]
 
 
-def test_without_dimensions_it_is_logistic_regression_bit_for_bit() -> None:
+def test_a_factorization_machine_without_dimensions_is_logistic_regression() -> None:
     random = np.random.default_rng(3)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 400, closed=False)
@@ -174,7 +174,7 @@ def test_a_pair_that_is_clicked_together_is_told_from_its_parts() -> None:
     assert scores[labels == 0].max() < 0.1
 
 
-def test_what_a_vector_begins_with_depends_on_the_seed_and_the_row_alone() -> None:
+def test_an_initial_vector_depends_only_on_seed_and_row() -> None:
     random = np.random.default_rng(19)
     spec = _spec(random)
     examples = random_examples(random, spec, 50, closed=False)

@@ -1,4 +1,4 @@
-"""The field-weighted machine's log-odds are what the paper's sum over pairs of fields is."""
+"""The field-weighted machine's log-odds equal the paper's sum over pairs of fields."""
 
 from __future__ import annotations
 

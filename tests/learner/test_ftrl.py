@@ -1,4 +1,4 @@
-"""FTRL-Proximal: one coordinate, compiled, beside the algorithm as the paper prints it."""
+"""FTRL-Proximal, compiled, compared with the algorithm as the paper prints it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _trace(gradients: list[float], ftrl: tuple[float, float, float, float]) -> n
     st.floats(0.0, 2.0),
     st.floats(0.0, 5.0),
 )
-def test_every_step_is_the_papers(
+def test_every_ftrl_step_equals_the_papers(
     gradients: list[float], alpha: float, beta: float, l1: float, l2: float
 ) -> None:
     trace = _trace(gradients, (alpha, beta, l1, l2))

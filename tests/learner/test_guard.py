@@ -1,4 +1,4 @@
-"""A batch that would break the model is held back, and the model is as if it had never come."""
+"""A batch that would break the model is quarantined and leaves no trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import orjson
 import pytest
-from msgspec import structs
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.examples.batch import Examples, Kind
@@ -46,6 +45,10 @@ LINES = {
     DEEP: 'architecture = "deepfm"\ndimensions = 3\nlayers = [4]\n',
     JOINT: 'architecture = "dcn_v2"\ndimensions = 3\nlayers = [4]\nmini_batch = 120\n'
     "synchronous = true\n",
+}
+LINES |= {
+    f"{JOINT}, {size}": LINES[JOINT].replace("mini_batch = 120", f"mini_batch = {size}")
+    for size in (16, 40)
 }
 LIMITS = GuardLimits(warm_up_examples=2000, least_examples=50)
 
@@ -84,7 +87,7 @@ class Stage:
         pytest.fail(f"after 3000 steps: expected {self.end} everywhere, got {self.model.marks()}")
 
     def letters(self) -> list[Letter]:
-        """What was written of batches held back."""
+        """The dead letters of quarantined batches."""
         found = [unpack(value) for value in self._written("dead-letters")]
         return [each for each in found if isinstance(each, Letter)]
 
@@ -127,7 +130,7 @@ def _stream(policy: str, model: str = LINEAR) -> tuple[ModelSpec, list[Examples]
 
 
 def _with_number(examples: Examples, value: float) -> Examples:
-    """Return a batch with one such number; a finite one stands in another example with a minus."""
+    """Return a batch with one such number; a finite one is in another example with a minus."""
     features = examples.features
     numbers = features.numbers.copy()
     one, other = np.flatnonzero(examples.kinds != CLICKED)[[BATCH // 2, BATCH // 2 + 1]]
@@ -196,7 +199,7 @@ def _without_the_bad_one(policy: str, model: str, push_interval_ms: int) -> Fold
     ],
 )
 @pytest.mark.parametrize("push_interval_ms", [10, 400])
-def test_a_batch_that_would_break_the_model_leaves_no_trace_in_it(
+def test_a_quarantined_batch_leaves_no_trace_in_the_model(
     policy: str, model: str, how: str, reason: str, push_interval_ms: int
 ) -> None:
     if model in (DEEP, JOINT, STRENGTHS):
@@ -220,9 +223,8 @@ def test_a_batch_that_would_break_the_model_leaves_no_trace_in_it(
 
 def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -> None:
     pytest.importorskip("torch", reason="deep models are an extra")
-    spec, batches = _stream("immediate", JOINT)
-    structure = structs.replace(spec.structure, mini_batch=40)
-    stage = Stage(replace(spec, structure=structure), _spoiled(batches, "1e30"))
+    spec, batches = _stream("immediate", f"{JOINT}, 40")
+    stage = Stage(spec, _spoiled(batches, "1e30"))
     rows = stage.run()
     (letter,) = stage.letters()
     assert letter.reason.startswith("batch of 40 examples held back: ")
@@ -240,11 +242,10 @@ def test_a_group_quarantines_one_mini_batch_and_learns_the_rest_of_its_batch() -
 
 
 @pytest.mark.parametrize("how", ["times 300", "times 1000"])
-def test_small_mini_batches_that_would_ruin_each_other_are_all_quarantined(how: str) -> None:
+def test_every_mini_batch_of_a_batch_with_exploding_gradients_is_quarantined(how: str) -> None:
     """By their gradients: the scores of the first are as good as any."""
     pytest.importorskip("torch", reason="deep models are an extra")
-    spec, batches = _stream("immediate", JOINT)
-    spec = replace(spec, structure=structs.replace(spec.structure, mini_batch=16))
+    spec, batches = _stream("immediate", f"{JOINT}, 16")
     expected = Stage(spec, [*batches[:BAD], *batches[BAD + 1 :]]).run()
     stage = Stage(spec, _spoiled(batches, how))
     _assert_as_if_never_come(stage.run(), expected)
@@ -266,7 +267,7 @@ def test_a_mini_batch_is_inspected_by_scores_gradients_and_loss() -> None:
     assert guard.inspect(evidence._replace(scores=wrong, scored=~scored)) is None
 
 
-def test_a_loss_that_stays_is_learned_after_a_while() -> None:
+def test_a_lasting_rise_of_the_loss_is_learned_after_some_batches() -> None:
     """Everything is clicked: some batches are held back, then the model follows."""
     spec, batches = _stream("window")
     often = [replace(each, labels=np.ones(BATCH, np.uint8)) for each in batches]
@@ -278,7 +279,7 @@ def test_a_loss_that_stays_is_learned_after_a_while() -> None:
     assert last.mean() > 0.8
 
 
-def test_who_asks_for_it_learns_whatever_its_loss_but_nothing_that_breaks_the_model() -> None:
+def test_an_infinite_loss_ratio_still_quarantines_exploding_gains() -> None:
     spec, batches = _stream("window")
     limits = replace(LIMITS, loss_ratio=math.inf)
     wrong = Stage(spec, _spoiled(batches, "labels"), limits=limits)

@@ -1,4 +1,4 @@
-"""A history is a bag field of the event, its target a single-valued one: both are said, or none."""
+"""A spec declares a history (a bag field) and its target (a single-valued field), or neither."""
 
 import pytest
 
@@ -54,20 +54,20 @@ def test_din_has_a_bag_for_its_history_and_a_single_field_for_its_target(
 
 
 @pytest.mark.parametrize("written", ["", 'history = ""\n', 'history = ""\ntarget = ""\n'])
-def test_a_module_may_have_neither(written: str) -> None:
+def test_a_user_module_needs_no_history_and_no_target(written: str) -> None:
     structure = parse_spec(MODULE.replace(BOTH, written), "m.toml").structure
     assert (structure.history, structure.target) == ("", "")
 
 
 @pytest.mark.parametrize("written", ["", 'history = ""\n'])
-def test_a_target_that_nothing_is_compared_with_is_refused(written: str) -> None:
+def test_a_target_without_a_history_is_refused(written: str) -> None:
     line = 5 + len(written.splitlines())
     expected = rf"m\.toml:{line}: expected no target without a history, .*, found .item.$"
     with pytest.raises(SpecError, match=expected):
         parse_spec(MODULE.replace('history = "recent"\n', written), "m.toml")
 
 
-def test_a_module_with_both_is_checked_as_din_is() -> None:
+def test_a_user_module_with_history_and_target_is_validated_like_din() -> None:
     assert parse_spec(MODULE, "m.toml").structure.target == "item"
     with pytest.raises(SpecError, match=r"m\.toml:6: expected target naming a single-valued field"):
         parse_spec(MODULE.replace('target = "item"', 'target = "no"'), "m.toml")

@@ -1,4 +1,4 @@
-"""A topic of examples that is deleted and made again: neither lost nor counted twice in silence."""
+"""A recreated topic of examples never loses or double-counts examples silently."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class Scenery:
             self.intake.learned(batch)
 
 
-def test_a_model_that_has_learned_nothing_begins_with_any_topic() -> None:
+def test_a_model_without_examples_starts_with_any_topic() -> None:
     scenery = Scenery()
     scenery.begin({}, {})
     assert scenery.cursors.resume_at("old/0") == 0
 
 
-def test_a_model_goes_on_with_the_topic_it_has_learned_from() -> None:
+def test_a_model_continues_with_the_topic_it_has_learned_from() -> None:
     scenery = Scenery()
     scenery.begin({"old/0": 7}, {"old/0": 4})
     assert scenery.cursors.resume_at("old/0") == 4
 
 
-def test_another_topic_is_refused_naming_both_the_gap_and_what_to_do() -> None:
+def test_a_recreated_topic_is_refused_with_both_ids_the_gap_and_the_remedy() -> None:
     scenery = Scenery()
     scenery.identity = "new"
     with pytest.raises(TopicMadeAgain) as refusal:
@@ -85,28 +85,28 @@ def test_another_topic_is_refused_naming_both_the_gap_and_what_to_do() -> None:
         assert part in str(refusal.value)
 
 
-def test_another_topic_is_learned_from_its_beginning_if_the_operator_says_so() -> None:
+def test_an_accepted_recreated_topic_is_learned_from_its_beginning() -> None:
     scenery = Scenery(accept_topic="new")
     scenery.identity = "new"
     scenery.begin({"old/0": 7}, {"old/0": 7})
     assert scenery.cursors.resume_at("new/0") == 0
 
 
-def test_what_the_operator_said_of_one_topic_does_not_hold_for_the_next() -> None:
+def test_an_accepted_topic_does_not_accept_the_next_recreated_one() -> None:
     scenery = Scenery(accept_topic="new")
     scenery.identity = "newest"
     with pytest.raises(TopicMadeAgain, match="identity old, found newest"):
         scenery.begin({"old/0": 7}, {"old/0": 7})
 
 
-def test_a_topic_that_was_learned_from_before_needs_no_word_of_the_operator() -> None:
+def test_a_topic_already_learned_from_needs_no_accept_topic() -> None:
     scenery = Scenery()
     scenery.identity = "new"
     scenery.begin({"old/0": 7, "new/1": 2}, {"old/0": 7})  # the other partition, in one bucket
     assert scenery.cursors.resume_at("new/0") == 0
 
 
-def test_what_was_learned_is_checked_once_and_only_if_there_was_anything() -> None:
+def test_the_topic_id_is_compared_once_after_examples_were_learned() -> None:
     scenery = Scenery()
     scenery.begin({}, {})
     scenery.asked = 0
@@ -118,7 +118,7 @@ def test_what_was_learned_is_checked_once_and_only_if_there_was_anything() -> No
     assert scenery.asked == 1
 
 
-def test_what_was_read_on_in_a_topic_made_again_is_not_pushed() -> None:
+def test_examples_of_a_topic_recreated_while_read_are_not_pushed() -> None:
     scenery = Scenery()
     scenery.begin({"old/0": 4}, {"old/0": 4})
     scenery.identity = "new"
@@ -127,7 +127,7 @@ def test_what_was_read_on_in_a_topic_made_again_is_not_pushed() -> None:
         scenery.intake.check_topics()
 
 
-def test_nor_is_it_if_the_partition_was_taken_away_and_given_back_meanwhile() -> None:
+def test_examples_of_a_recreated_topic_are_not_pushed_after_a_rebalance() -> None:
     scenery = Scenery(accept_topic="new")
     scenery.begin({"old/0": 4}, {"old/0": 4})
     scenery.identity = "new"

@@ -1,4 +1,4 @@
-"""Learners that step their layers together are one learner with the joined batch."""
+"""Learners that step their layers together learn as one learner with all their examples."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DENSE, ROUNDS = 1001, 5
 
 
 def layers_of(bench: Bench) -> np.ndarray:
-    """What the chunks gained, as their learner would push it, by id."""
+    """Gains of the chunks, as their learner would push them, by id."""
     gains = bench.gained()
     return np.asarray(gains.values[gains.ids & np.uint64(1023) == DENSE].astype(np.float64))
 
@@ -82,7 +82,7 @@ def group(size: int, optimizer: str, timeout_s: float = 60.0) -> tuple[list[Benc
 
 @pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_what_they_push_adds_up_to_the_steps_of_one_learner_with_the_joined_batch(
+def test_pushes_of_a_group_sum_to_the_steps_of_one_learner_with_all_examples(
     size: int, optimizer: str
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -108,7 +108,7 @@ def test_what_they_push_adds_up_to_the_steps_of_one_learner_with_the_joined_batc
         assert not each.busy
 
 
-def test_one_that_has_nothing_takes_the_others_step() -> None:
+def test_an_idle_member_takes_the_step_of_the_others() -> None:
     examples = stream(3)
     benches, joint = group(2, "adagrad")
 
@@ -132,7 +132,7 @@ def test_one_that_has_nothing_takes_the_others_step() -> None:
     np.testing.assert_allclose(shares, layers_of(one), rtol=2e-3, atol=5e-5)
 
 
-def test_a_bucket_that_has_the_examples_brings_nothing_to_the_round() -> None:
+def test_a_bucket_that_has_the_examples_contributes_nothing_to_the_round() -> None:
     examples = stream(4)
     benches, joint = group(2, "adagrad")
     inactive = tuple(range(0, 16, 2))
@@ -251,7 +251,7 @@ def alone(bench: Bench) -> SynchronousLayers:
 
 
 @pytest.mark.timeout(300)
-def test_a_learner_in_another_process_steps_too_and_its_death_ends_the_group() -> None:
+def test_the_death_of_a_member_process_ends_the_group() -> None:
     port, rounds = free_port(), 2
     other = subprocess.Popen(
         [sys.executable, "-m", "tests.learner.joining", "1", "2", str(port), str(rounds)],
@@ -287,14 +287,14 @@ def test_a_learner_in_another_process_steps_too_and_its_death_ends_the_group() -
         ('name = "adagrad"\ndecay_per_day = 0.1\n', "no decay"),
     ],
 )
-def test_what_does_not_split_by_gradients_is_refused_with_its_line(
+def test_synchronous_layers_refuse_ftrl_and_decay_with_file_and_line(
     optimizer: str, line: str
 ) -> None:
     with pytest.raises(SpecError, match=rf"test.toml:\d+: expected {line}.*synchronous = true"):
         spec_of(8, more=optimizer)
 
 
-def test_a_spec_without_it_keeps_its_fingerprint() -> None:
+def test_a_spec_without_synchronous_keeps_its_fingerprint() -> None:
     without = spec_of(8, synchronous=False)
     assert without.structure.agreed().keys().isdisjoint({"synchronous"})
     assert spec_of(8).fingerprint != without.fingerprint

@@ -1,4 +1,4 @@
-"""What works on eight coordinates does to each what it does to one."""
+"""Vectors of eight floats give the same bits as single numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _ones(x, y, word, made, drawn):  # type: ignore[no-untyped-def]
 
 @settings(max_examples=200, deadline=None)
 @given(ARRAYS, st.integers(0, 2**64 - 1))
-def test_eight_at_once_are_what_they_are_one_by_one(
+def test_vectors_of_eight_give_the_bits_of_single_numbers(
     pairs: list[tuple[float, float]], word: int
 ) -> None:
     x, y = (np.array(each, np.float32) for each in zip(*pairs, strict=True))
@@ -77,7 +77,7 @@ def test_eight_at_once_are_what_they_are_one_by_one(
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
 
 
-def test_numbers_are_drawn_from_24_bits() -> None:
+def test_initial_values_are_drawn_from_24_bits() -> None:
     word, made = 0x123456789ABCDEF0, np.zeros((2, 11), np.float32)
     _eights(made[0], made[0], np.uint64(word), np.zeros(11, np.float32), made[1])
     expected = []
@@ -92,7 +92,7 @@ def _take_column(x, made):  # type: ignore[no-untyped-def]
     put(made, 0, eight(0), take(x, 0, eight(0)))
 
 
-def test_what_are_no_neighbours_cannot_be_taken_together() -> None:
+def test_a_strided_array_cannot_be_loaded_as_a_vector() -> None:
     with pytest.raises(TypingError, match="one row of neighbours"):
         _take_column(np.zeros((8, 2), np.float32)[:, 0], np.zeros(8, np.float32))
 
@@ -102,7 +102,7 @@ def _widen(x, made):  # type: ignore[no-untyped-def]
     put(made, 0, eight(0), take(x, 0, eight(0)) * 0.5)
 
 
-def test_a_number_of_another_type_is_not_narrowed() -> None:
+def test_a_vector_times_a_wider_number_is_refused() -> None:
     with pytest.raises(TypingError, match="mul"):
         _widen(np.zeros(8, np.float32), np.zeros(8, np.float32))
 
@@ -153,7 +153,7 @@ def test_optimizers_step_eight_coordinates_as_they_step_each(name: str, coordina
     + [(each, bad) for each in (SGD, ADAGRAD, FTRL, ADAM) for bad in (np.nan, np.inf)],
 )
 @pytest.mark.parametrize("spoiled", [0, 7, 8, 10])
-def test_a_gradient_that_is_no_number_is_seen_in_what_is_pending(
+def test_a_nan_or_infinite_gradient_shows_in_pending_gains_where_it_was(
     name: str, spoiled: int, bad: float
 ) -> None:
     """By who looks at gains before a push; and only there where it was."""

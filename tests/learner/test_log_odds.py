@@ -16,5 +16,5 @@ def test_probabilities_are_those_of_log_odds_and_never_certain() -> None:
     assert np.log(found).min() > -36.0
 
 
-def test_what_is_no_number_stays_none_for_the_guard_to_see() -> None:
+def test_nan_log_odds_stay_nan_for_the_guard() -> None:
     assert np.isnan(probabilities(np.array([np.nan], np.float32))[0])

@@ -1,4 +1,4 @@
-"""Logistic regression: the same as a slow reference, to the unit where it counts."""
+"""Logistic regression equals a slow reference; its counters are exact."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,9 @@ def assert_same_rows(bench: Bench, slow: SlowLogistic) -> None:
 
 
 @pytest.mark.parametrize(("seed", "policy", "statistics"), CASES)
-def test_rows_and_scores_equal_a_slow_reference(seed: int, policy: str, statistics: bool) -> None:
+def test_logistic_rows_and_scores_equal_a_slow_reference(
+    seed: int, policy: str, statistics: bool
+) -> None:
     random = np.random.default_rng(seed)
     spec = random_spec(random, policy, statistics)
     examples = random_examples(random, spec, 400, closed=policy == "window")
@@ -44,7 +46,7 @@ def test_rows_and_scores_equal_a_slow_reference(seed: int, policy: str, statisti
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_buckets_that_have_the_examples_are_left_alone(seed: int) -> None:
+def test_logistic_regression_leaves_buckets_alone_that_have_the_examples(seed: int) -> None:
     random = np.random.default_rng(seed)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 400, closed=False)
@@ -67,7 +69,7 @@ def test_buckets_that_have_the_examples_are_left_alone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int) -> None:
+def test_logistic_rows_do_not_depend_on_the_batch_size(batch: int) -> None:
     random = np.random.default_rng(11)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 1500, closed=False)
@@ -82,7 +84,7 @@ def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_the_score_is_what_predict_would_have_answered() -> None:
+def test_logistic_regression_scores_what_predict_would_have_answered() -> None:
     random = np.random.default_rng(5)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 300, closed=False)

@@ -1,4 +1,4 @@
-"""Optimizers that add, compiled, beside the same ones as their papers print them."""
+"""Compiled optimizers compared with their papers' algorithms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _standing(values, group, last_seen_s, now_s, out):  # type: ignore[no-untype
 
 
 class Row:
-    """Two coordinates that lie in the middle of a row, between others."""
+    """Two coordinates in the middle of a row, between others."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         width = floats(optimizer, 2)
@@ -55,7 +55,7 @@ class Row:
         return out
 
     def standing(self, now_s: int) -> np.ndarray:
-        """What is left at this second of what was gained."""
+        """The part of the gains that remains at this second."""
         out = np.zeros(2, np.float32)
         _standing(self.values, self.group, self.last_seen_s, now_s, out)
         return out
@@ -79,7 +79,7 @@ def optimizers(draw: st.DrawFn) -> Optimizer:
 
 @settings(max_examples=150, deadline=None)
 @given(optimizers(), STEPS)
-def test_every_step_is_the_papers(
+def test_every_optimizer_step_equals_its_papers(
     optimizer: Optimizer, steps: list[tuple[list[float], int]]
 ) -> None:
     row, now_s = Row(optimizer), _START_S

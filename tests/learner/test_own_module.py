@@ -1,4 +1,4 @@
-"""Modules that would go wrong in the midst of a stream are refused before it begins."""
+"""User modules that would fail in the middle of a stream are refused at start."""
 
 import sys
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ FORM = NetworkShape(vectors=3, dimensions=4, layers=(8,), cross_layers=1, target
 
 
 class Summing(nn.Module):
-    """Fit: whatever an example has is summed."""
+    """Fit: all inputs of an example are summed."""
 
     def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Centred(Summing):
 
 
 class Normed(Summing):
-    """What has no variance: one example."""
+    """No variance: one example."""
 
     def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
@@ -105,7 +105,7 @@ class Random(Summing):
 
 
 class Hidden(Centred):
-    """What hangs on the batch goes through a layer that begins with zeros."""
+    """The dependence on the batch goes through a layer that starts with zeros."""
 
     def __init__(self, form: NetworkShape = FORM) -> None:
         super().__init__(form)
@@ -125,7 +125,7 @@ class Double(Summing):
 
 
 class Remembering(Summing):
-    """Fit: it keeps its last answer, for somebody to look at."""
+    """Fit: it keeps its last answer for inspection."""
 
     def forward(self, batch: NetworkBatch) -> Tensor:
         """Return log-odds, (n,)."""
@@ -141,7 +141,7 @@ class Listed(Summing):
         self.layers = [nn.Linear(form.dimensions, form.dimensions)]
 
     def interest(self, batch: NetworkBatch) -> Tensor:
-        """Return what a layer that nobody trains makes of vectors."""
+        """Return the output of an untrained layer."""
         made: Tensor = self.layers[0](batch.vectors.sum(1))
         return made
 
@@ -306,7 +306,7 @@ def _check(kind: type[nn.Module], form: NetworkShape = FORM) -> nn.Module:
         *(DCNv2, DeepFM, DeepInterestNetwork, FieldWeightedFM, WideAndDeep),
     ],
 )
-def test_a_module_that_minds_only_its_example_is_fit(kind: type[nn.Module]) -> None:
+def test_a_user_module_that_reads_only_its_example_is_accepted(kind: type[nn.Module]) -> None:
     module, again = kind(FORM), kind(FORM)
     before = [each.detach().clone() for each in (*module.parameters(), *again.parameters())]
     check_module("ours", module, again, FORM)
@@ -325,7 +325,7 @@ def test_a_module_that_minds_only_its_example_is_fit(kind: type[nn.Module]) -> N
     ],
 )
 @pytest.mark.parametrize("seed", range(5))
-def test_a_module_is_fit_whatever_it_is_made_for(form: NetworkShape, seed: int) -> None:
+def test_a_valid_user_module_is_accepted_for_every_shape(form: NetworkShape, seed: int) -> None:
     torch.manual_seed(seed)
     for kind in (Summing, Deep, NeverNegative, Bounded, WideAndDeep, DeepFM, DCNv2):
         _check(kind, form)
@@ -341,9 +341,9 @@ def test_a_module_is_fit_whatever_it_is_made_for(form: NetworkShape, seed: int) 
         (Normed, "Batch of 1 examples"),
         (Random, "alone as beside others"),
         (Hidden, "alone as beside others"),
-        (Double, "expected log-odds of torch.float32, found torch.float64"),
-        (Listed, "nn.ModuleList), found a tensor of shape (4, 4)"),
-        (ListedConstant, "nn.ModuleList), found a tensor of shape (4, 4)"),
+        (Double, "expected log-odds of torch.float32, got torch.float64"),
+        (Listed, "nn.ModuleList), got a tensor of shape (4, 4)"),
+        (ListedConstant, "nn.ModuleList), got a tensor of shape (4, 4)"),
         (Projecting, "the same log-odds each time it is made"),
         (ProjectingLate, "the same log-odds each time it is made"),
         (Another, "parameters of the same names and shapes"),
@@ -354,10 +354,10 @@ def test_a_module_is_fit_whatever_it_is_made_for(form: NetworkShape, seed: int) 
         (Unbegun, "calls super().__init__()"),
     ],
 )
-def test_a_module_that_would_break_later_is_refused_now(
+def test_a_user_module_that_would_fail_in_the_stream_is_refused_at_start(
     kind: type[nn.Module], expected: str
 ) -> None:
-    with pytest.raises(UnfitModule, match=r"expected .* found ") as refused:
+    with pytest.raises(UnfitModule, match=r"expected .* got ") as refused:
         _check(kind)
     assert expected in str(refused.value)
 
@@ -371,7 +371,7 @@ def test_a_module_that_would_break_later_is_refused_now(
         ("import torch\nclass Other(torch.nn.Module): pass", "Broken"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_refused_whatever_it_raises(
+def test_a_user_file_that_cannot_be_imported_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, found: str
 ) -> None:
     name = f"own_{abs(hash(source)):x}"
@@ -422,7 +422,7 @@ def test_a_module_is_found_in_the_working_directory(
     assert type(make_own(name, FORM)).__name__ == "Net"
 
 
-def test_what_is_installed_is_not_hidden_by_the_working_directory(
+def test_an_installed_package_is_not_hidden_by_the_working_directory(
     tmp_path: Path, path: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, installed = tmp_path / "here", tmp_path / "installed"
@@ -435,7 +435,7 @@ def test_what_is_installed_is_not_hidden_by_the_working_directory(
     assert type(make_own(name, FORM)).__name__ == "Net"
 
 
-def test_who_finds_no_module_says_where_it_was_looked_for(
+def test_a_missing_user_module_is_reported_with_the_searched_paths(
     tmp_path: Path, path: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -478,7 +478,7 @@ _BREAKING = "import torch\n\ntorch.zeros(2) @ torch.zeros(3)"
         ),
     ],
 )
-def test_what_a_users_code_raises_is_told_with_its_line(
+def test_an_error_in_user_code_is_reported_with_its_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
@@ -488,7 +488,7 @@ def test_what_a_users_code_raises_is_told_with_its_line(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     name = _written(tmp_path, source)
-    with pytest.raises(UnfitModule, match=r"expected .* found ") as refused:
+    with pytest.raises(UnfitModule, match=r"expected .* got ") as refused:
         make_own(name, FORM)
     said = str(refused.value)
     assert expected in said
@@ -496,7 +496,7 @@ def test_what_a_users_code_raises_is_told_with_its_line(
     assert said.endswith(f" at {tmp_path}/{name.partition(':')[0]}.py:{line}")
 
 
-def test_an_interrupt_in_a_users_code_stays_one(
+def test_a_keyboard_interrupt_in_user_code_is_not_swallowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)

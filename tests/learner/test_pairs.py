@@ -1,4 +1,4 @@
-"""The sum of all pairs, and its gradient, are what autograd makes of the definition."""
+"""The sum of all pairs and its gradient equal autograd's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _by_definition(vectors: Tensor) -> Tensor:
-    """Of (n, vectors, d), at twice the precision."""
+    """Pairs of (n, vectors, d), at twice the precision."""
     rows = vectors.double().unbind(dim=1)
     made = torch.zeros(vectors.shape[0], dtype=torch.float64)
     for one, other in combinations(rows, 2):
@@ -45,7 +45,7 @@ def test_pairs_and_their_gradient_are_by_definition(shape: tuple[int, int, int])
     torch.testing.assert_close(found, gradient, rtol=1e-5, atol=1e-5)
 
 
-def test_whoever_uses_only_one_of_the_two_has_its_gradient() -> None:
+def test_pairs_alone_or_vectors_alone_have_their_gradient() -> None:
     vectors = torch.randn((4, 3, 8), generator=torch.Generator().manual_seed(1), requires_grad=True)
     (expected,) = torch.autograd.grad(_by_definition(vectors).sum(), vectors)
     (found,) = torch.autograd.grad(sum_of_pairs(vectors)[0].sum(), vectors)
@@ -54,7 +54,7 @@ def test_whoever_uses_only_one_of_the_two_has_its_gradient() -> None:
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0.0, atol=0.0)
 
 
-def test_vectors_may_lie_anywhere_and_need_no_gradient() -> None:
+def test_sums_of_pairs_take_strided_vectors_without_gradient() -> None:
     lying = torch.randn((3, 8, 4), generator=torch.Generator().manual_seed(2)).transpose(1, 2)
     with torch.inference_mode():
         pairs, flat = sum_of_pairs(lying)

@@ -1,4 +1,4 @@
-"""What is pending stays with its row when the view is made compact."""
+"""Pending gains stay with their rows when the view is compacted or grows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _count_at(columns, gaining, seconds):  # type: ignore[no-untyped-def]
         count_row(columns, gaining, 0, 1, 0, seconds[i])
 
 
-def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
+def test_pending_gains_stay_with_their_rows_through_compaction() -> None:
     view, folded = view_of(2), RowTable(2)
     ids = np.arange(1, 5001, dtype=np.uint64)
     ones = np.ones(5000, np.uint32)
@@ -50,7 +50,7 @@ def test_pending_gains_stay_with_their_rows_when_others_go() -> None:
     assert not pending.touched().any()
 
 
-def test_what_a_view_gained_that_somebody_made_grow_is_taken_out_once() -> None:
+def test_gains_of_a_view_that_has_grown_are_taken_out_once() -> None:
     view = view_of(2)
     pending = PendingGains(view, SHAPE)
     [place] = view.find_or_add(np.array([17], np.uint64))
@@ -65,7 +65,7 @@ def test_what_a_view_gained_that_somebody_made_grow_is_taken_out_once() -> None:
     assert pending.take([0])[0].first_seen.tolist() == [6], "listed again"
 
 
-def test_what_is_pending_goes_along_when_the_view_grows() -> None:
+def test_pending_gains_move_with_the_view_when_it_grows() -> None:
     view = view_of(1)
     pending = PendingGains(view, SHAPE)
     for first in range(0, 5000, 500):

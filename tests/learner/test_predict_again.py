@@ -1,4 +1,4 @@
-"""A model that answers again and again says what one says that answers for the first time."""
+"""Repeated predictions equal the first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MACHINE = SPEC.replace('"logistic_regression"', '"factorization_machine"\ndimens
 
 
 @pytest.mark.parametrize("text", [SPEC, MACHINE])
-def test_while_its_rows_grow_and_move(text: str) -> None:
+def test_predictions_repeat_while_rows_grow_and_move(text: str) -> None:
     spec = parse_spec(text, "again.toml")
     model, encoder, view = open_model(spec), Encoder(spec.fields), RowTable(spec.width)
     dice = np.random.default_rng(8)

@@ -1,4 +1,4 @@
-"""The five figures: equal to scikit-learn's where it has them, else to slow loops."""
+"""The five figures compared with scikit-learn, or with slow loops."""
 
 import math
 from dataclasses import astuple
@@ -89,7 +89,7 @@ def test_certain_mistakes_cost_much_but_not_everything() -> None:
     assert 30 < log_loss(np.array([1], np.uint8), np.array([0.0])) < 40
 
 
-def test_of_nothing_every_figure_is_undefined() -> None:
+def test_figures_of_no_impressions_are_nan() -> None:
     nothing = progressive(np.zeros(0, np.uint8), np.zeros(0), np.zeros(0, np.int64))
     assert all(
         math.isnan(value)

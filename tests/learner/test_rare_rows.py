@@ -1,4 +1,4 @@
-"""Ids without a row: learned, predicted and counted in the rare row of their field and bucket."""
+"""Ids without a row are learned, predicted and counted in a rare row of field and bucket."""
 
 import dataclasses
 
@@ -33,9 +33,7 @@ HIGH = high_bits(BUCKETS)
 
 @settings(deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(0, 16))
-def test_a_rare_row_lies_in_the_bucket_of_its_ids_and_says_their_field(
-    row_id: int, exponent: int
-) -> None:
+def test_a_rare_row_has_the_bucket_and_the_field_of_its_ids(row_id: int, exponent: int) -> None:
     shape = Shape("m", 1 << exponent, 2, "", "")
     rare = rare_id(np.uint64(row_id), high_bits(shape.buckets))
     assert int(rare) & 1023 == row_id & 1023
@@ -49,7 +47,7 @@ def test_a_rare_row_lies_in_the_bucket_of_its_ids_and_says_their_field(
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 @pytest.mark.parametrize("statistics", [False, True])
 @KINDS
-def test_rows_and_scores_equal_a_slow_reference(
+def test_rows_and_scores_with_admission_equal_a_slow_reference(
     seed: int, policy: str, statistics: bool, growth: str
 ) -> None:
     random = np.random.default_rng(seed)
@@ -67,7 +65,7 @@ def test_rows_and_scores_equal_a_slow_reference(
 
 @pytest.mark.parametrize("seed", range(3))
 @KINDS
-def test_buckets_that_have_the_examples_are_left_alone(seed: int, growth: str) -> None:
+def test_admission_leaves_buckets_alone_that_have_the_examples(seed: int, growth: str) -> None:
     random = np.random.default_rng(seed)
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 400, closed=False)
@@ -89,7 +87,7 @@ def test_buckets_that_have_the_examples_are_left_alone(seed: int, growth: str) -
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 @KINDS
-def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int, growth: str) -> None:
+def test_rows_with_admission_do_not_depend_on_the_batch_size(batch: int, growth: str) -> None:
     random = np.random.default_rng(11)
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 1500, closed=False)
@@ -106,7 +104,7 @@ def test_batches_of_any_size_give_the_same_rows_bit_for_bit(batch: int, growth: 
 
 
 @KINDS
-def test_every_field_counts_every_impression_and_every_click(growth: str) -> None:
+def test_with_admission_every_field_counts_every_impression_and_click(growth: str) -> None:
     random = np.random.default_rng(7)
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 500, closed=False)
@@ -116,10 +114,10 @@ def test_every_field_counts_every_impression_and_every_click(growth: str) -> Non
 
 
 @KINDS
-def test_counters_are_exact_after_a_restart_in_which_buckets_had_come_differently_far(
+def test_counters_with_admission_are_exact_after_a_restart_with_unequal_marks(
     growth: str,
 ) -> None:
-    """What is read again is decided anew, by an empty filter: in the same bucket either way."""
+    """Examples read again are decided anew, by an empty filter: in the same bucket either way."""
     random = np.random.default_rng(13)
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
     examples = random_examples(random, spec, 600, closed=False)
@@ -145,11 +143,13 @@ def _assert_counts(bench: Bench, examples: Examples, impressions: int) -> None:
 
 @KINDS
 @pytest.mark.parametrize("seed", range(3))
-def test_the_score_is_what_a_server_would_have_answered(seed: int, growth: str) -> None:
+def test_a_score_with_admission_is_what_a_server_would_have_answered(
+    seed: int, growth: str
+) -> None:
     """A server that has every push and every deletion answers bit for bit what is then learned.
 
     Its table and the learner's hold empty places in different spots: of rows that were deleted, of
-    rows that a deletion named and nobody had, of rows that the learner only looked up.
+    rows that a deletion named and no process had, of rows that the learner only looked up.
     """
     random = np.random.default_rng(seed)
     spec = random_spec(random, "immediate", statistics=True, growth=growth)
@@ -270,7 +270,7 @@ def test_without_admission_there_are_no_rare_rows() -> None:
     assert bench.model.admissions == (0, 0)
 
 
-def test_a_model_with_admission_has_to_know_its_buckets() -> None:
+def test_a_model_with_admission_needs_the_number_of_buckets() -> None:
     spec = random_spec(np.random.default_rng(1), "immediate", statistics=False, growth=COUNT)
     with pytest.raises(ValueError, match="expected the number of its buckets"):
         LogisticRegression(spec)

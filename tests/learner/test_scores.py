@@ -1,4 +1,4 @@
-"""Scores as bytes: what goes in comes out, and what is none is refused."""
+"""The codec of scores: round trips, and refusal of other bytes."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,7 +7,7 @@ import pytest
 from headrace.learner.loop.scores import Scores, UnreadableScores, pack, unpack
 
 
-def test_a_batch_comes_back_as_it_was() -> None:
+def test_a_batch_of_scores_survives_a_round_trip() -> None:
     scores = Scores(
         pa.array(["a", "é", ""], pa.string()),
         pa.array(["r", None, "r"], pa.string()),
@@ -30,7 +30,7 @@ def test_a_part_of_a_longer_column_is_packed_alone() -> None:
     assert unpack(pack(scores)).impression_ids.to_pylist() == ["i40", "i41"]
 
 
-def test_an_empty_batch_is_a_batch() -> None:
+def test_an_empty_batch_of_scores_survives_a_round_trip() -> None:
     empty = pa.array([], pa.string())
     assert len(unpack(pack(Scores(empty, empty, np.zeros(0, np.int64), np.zeros(0))))) == 0
 
@@ -44,6 +44,6 @@ def _another_table() -> bytes:
 
 
 @pytest.mark.parametrize("blob", [b"", b"not arrow at all", _another_table()])
-def test_other_bytes_are_refused(blob: bytes) -> None:
+def test_bytes_that_are_not_scores_are_refused(blob: bytes) -> None:
     with pytest.raises(UnreadableScores, match="expected"):
         unpack(blob)

@@ -218,7 +218,7 @@ def test_an_admission_without_ids_to_admit_is_refused() -> None:
         parse_spec(text + '[admission]\nkind = "count"\nsightings = 2\n', "m.toml")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_spec_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"absent\.toml"):
         load_spec(tmp_path / "absent.toml")
 

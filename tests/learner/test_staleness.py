@@ -1,4 +1,4 @@
-"""One setting bounds how much a learner has learned that nobody else knows."""
+"""One setting bounds how much a learner has learned before others can see it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ def stream(seed: int, impressions: int = IMPRESSIONS) -> tuple[ModelSpec, list[E
         ("50ms", PushInterval(interval_ms=50), "every 50 ms"),
     ],
 )
-def test_a_setting_is_one_of_three_kinds_or_none(text: str, meant: PushInterval, said: str) -> None:
+def test_a_push_interval_is_a_batch_a_number_or_a_time(
+    text: str, meant: PushInterval, said: str
+) -> None:
     assert parse_push_interval(text) == meant
     assert str(meant) == said
 
 
 @pytest.mark.parametrize("text", ["0", "0ms", "50 ms", "1s", "batches", "-3", "1e3"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(BadPushInterval, match=f"found '{text}'"):
+def test_an_invalid_push_interval_is_refused(text: str) -> None:
+    with pytest.raises(BadPushInterval, match=f"got '{text}'"):
         parse_push_interval(text)
 
 
@@ -79,7 +81,7 @@ def test_several_learners_count_every_example_once(learners: int, setting: str) 
 
 
 @pytest.mark.parametrize(("setting", "most"), [("batch", BATCH), ("100", 100 + BATCH)])
-def test_no_push_carries_more_than_the_bound_though_answers_are_slow(
+def test_no_push_exceeds_the_bound_when_answers_are_slow(
     setting: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -148,7 +150,7 @@ def carried(rounds: list[Sent]) -> list[int]:
 
 
 @pytest.mark.parametrize(("setting", "every_ms"), [("8ms", 8), ("20ms", 20), ("90ms", 90)])
-def test_with_a_time_a_round_leaves_when_it_has_passed_though_much_is_waiting(
+def test_a_push_interval_in_ms_holds_under_backlog(
     setting: str, every_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = alone(setting, monkeypatch, answer_ms=4, impressions=9_000)
@@ -159,7 +161,7 @@ def test_with_a_time_a_round_leaves_when_it_has_passed_though_much_is_waiting(
     assert carried(steady) == [BATCH * every_ms // TURN_MS] * (len(steady) - 1)
 
 
-def test_with_a_time_shorter_than_an_answer_a_round_leaves_as_soon_as_that_is_there(
+def test_a_push_interval_below_the_answer_time_pushes_at_each_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds = alone("10ms", monkeypatch, answer_ms=24, impressions=4000)
@@ -169,7 +171,7 @@ def test_with_a_time_shorter_than_an_answer_a_round_leaves_as_soon_as_that_is_th
 
 
 @pytest.mark.parametrize(("setting", "most"), [("batch", BATCH), ("100", 120), ("400", 400)])
-def test_with_a_number_a_round_leaves_with_the_batch_that_reaches_it(
+def test_a_push_interval_in_examples_pushes_with_the_batch_that_reaches_the_number(
     setting: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = alone(setting, monkeypatch, answer_ms=0, impressions=3000)
@@ -178,14 +180,14 @@ def test_with_a_number_a_round_leaves_with_the_batch_that_reaches_it(
     assert set(gaps_ms(rounds)) == {most // BATCH * TURN_MS}
 
 
-def test_with_a_number_that_few_examples_do_not_reach_the_interval_bounds_the_wait(
+def test_a_push_interval_in_examples_does_not_delay_a_slow_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rounds = alone("1000000", monkeypatch, answer_ms=4, impressions=12_000)
     assert max(rounds[0].at_ms, *gaps_ms(rounds)) <= LearnerPacing().backlog_interval_ms
 
 
-def test_at_ease_rounds_are_rarer_while_much_is_waiting_and_the_last_of_it_goes_early(
+def test_without_a_push_interval_rounds_are_rarer_under_backlog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pace = LearnerPacing()
@@ -196,7 +198,7 @@ def test_at_ease_rounds_are_rarer_while_much_is_waiting_and_the_last_of_it_goes_
 
 
 @pytest.mark.parametrize(("setting", "most_ms"), [("6ms", 6), ("20ms", 20), ("40ms", 40)])
-def test_a_time_bounds_how_long_another_learner_lacks_what_was_learned(
+def test_a_push_interval_in_ms_bounds_the_staleness_of_other_learners(
     setting: str, most_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent within the time, and folded within the time: it is what the setting promises."""

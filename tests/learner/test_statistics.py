@@ -1,4 +1,4 @@
-"""Statistics of rows: taken once, kept for a window, in a bucket that no value can move."""
+"""Statistics of rows: taken once, kept for a window, in a bucket independent of their value."""
 
 import numpy as np
 import pytest

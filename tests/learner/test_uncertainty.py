@@ -1,4 +1,4 @@
-"""How little a model knows: falls with what was seen, and bounds how far an outcome moves it."""
+"""Uncertainty falls with what was seen, and bounds the effect of one more outcome."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _bench(optimizer: str, model: str = "") -> Bench:
 
 @pytest.mark.parametrize("model", ["", MACHINE, DEEP])
 @pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD, COIN])
-def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) -> None:
+def test_uncertainty_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) -> None:
     bench = _bench(optimizer, model)
     examples = random_examples(np.random.default_rng(1), bench.spec, 60, closed=True)
     bench.learn(examples)
@@ -69,7 +69,7 @@ def test_it_is_the_sum_of_the_rates_of_all_inputs(optimizer: str, model: str) ->
 
 
 @pytest.mark.parametrize("optimizer", [FTRL, ADAGRAD])
-def test_no_outcome_moves_the_log_odds_farther(optimizer: str) -> None:
+def test_no_outcome_moves_the_log_odds_beyond_the_uncertainty(optimizer: str) -> None:
     bench = _bench(optimizer)
     examples = random_examples(np.random.default_rng(3), bench.spec, 300, closed=True)
     moved = []
@@ -89,7 +89,7 @@ def test_no_outcome_moves_the_log_odds_farther(optimizer: str) -> None:
     assert len(moved) > 100
 
 
-def test_coin_tells_of_an_input_what_ftrl_would() -> None:
+def test_uncertainty_of_coin_equals_that_of_ftrl() -> None:
     """Half of the sizes is the sum of the squares where a model predicts what happens."""
     found = []
     for optimizer in (FTRL, COIN):
@@ -104,7 +104,7 @@ def test_coin_tells_of_an_input_what_ftrl_would() -> None:
     assert np.corrcoef(coin, ftrl)[0, 1] > 0.95
 
 
-def test_what_was_seen_more_is_known_better_with_statistics_and_admission_too() -> None:
+def test_uncertainty_falls_with_examples_with_statistics_and_admission() -> None:
     spec = random_spec(np.random.default_rng(4), "window", True, COUNT + "fields = ['item']\n")
     bench = Bench(spec)
     examples = random_examples(np.random.default_rng(5), spec, 400, closed=True)
@@ -118,7 +118,7 @@ def test_what_was_seen_more_is_known_better_with_statistics_and_admission_too() 
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_an_optimizer_that_keeps_no_count_is_refused_by_name(name: str) -> None:
+def test_uncertainty_of_sgd_and_adam_is_refused_by_name(name: str) -> None:
     bench = _bench(f'[optimizer]\nname = "{name}"\n')
     asked = Encoder(bench.spec.fields).encode([{}])
     with pytest.raises(NoUncertainty, match=f'model "test".*"{name}"'):

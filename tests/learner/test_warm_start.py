@@ -1,4 +1,4 @@
-"""A model that has grown a field begins with the rows of what it was."""
+"""A model that gained a field starts with the rows of the smaller model."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_larger_model_begins_with_the_rows_of_the_smaller_and_with_marks_of_it
     assert not np.isnan(scores).all()
 
 
-def test_layers_are_kept_where_the_network_is_the_same() -> None:
+def test_a_warm_start_keeps_the_layers_of_an_equal_network() -> None:
     ids = np.array([5 << 10 | DENSE_NUMBER, 5 << 10 | 1], np.uint64)
     same = check_larger(spec_of(DEEP, "again"), spec_of(DEEP), "snapshot x")
     assert same.rows(ids).tolist() == [True, True]
@@ -156,7 +156,7 @@ PLATT, ISOTONIC = (f'[calibration]\nkind = "{kind}"\n\n' for kind in ("platt", "
         (DEEP, PLATT, PLATT + FIELD, False),  # another network
     ],
 )
-def test_what_calibrates_is_kept_where_the_log_odds_go_on(
+def test_a_warm_start_keeps_the_calibration_if_the_log_odds_continue(
     model: str, before: str, after: str, kept: bool
 ) -> None:
     ids = np.array([5 << 10 | CALIBRATION_NUMBER, 5 << 10 | 1], np.uint64)
@@ -182,7 +182,7 @@ def test_what_calibrates_is_kept_where_the_log_odds_go_on(
         ("[fields.user]\nnumber = 2", "[fields.whom]\nnumber = 2", "fields.user.*found nothing"),
     ],
 )
-def test_what_must_not_differ_is_refused_by_name(before: str, after: str, problem: str) -> None:
+def test_a_warm_start_refuses_a_difference_by_name(before: str, after: str, problem: str) -> None:
     text = larger_of(DEEP).text
     assert before in text
     text = text.replace(before, after, 1)
@@ -193,7 +193,7 @@ def test_what_must_not_differ_is_refused_by_name(before: str, after: str, proble
     assert 'expected "large" to have everything of "small"' in str(refused.value)
 
 
-def test_its_examples_begin_with_the_first_batch_of_each_partition_that_is_not_too_old() -> None:
+def test_a_warm_start_begins_at_the_first_recent_batch_of_each_partition() -> None:
     spec = larger_of()
     examples = random_examples(np.random.default_rng(3), spec, 60, closed=True)
     batches = [part(examples, begin, begin + 10) for begin in range(0, 60, 10)]

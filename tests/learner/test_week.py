@@ -1,4 +1,4 @@
-"""What the models reach on a week of real traffic, where the data is at hand."""
+"""Accuracy of the models on a week of real traffic, if the data is present."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def _outcome(events: Events, name: str, partitions: int = 1) -> Outcome:
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_ids_alone(events: Events, partitions: int) -> None:
+def test_a_week_of_traffic_with_ids_alone(events: Events, partitions: int) -> None:
     figures = _outcome(events, "news_ids", partitions).figures
     assert figures.auc >= 0.73
     assert figures.request_auc >= 0.64
@@ -32,7 +32,7 @@ def test_ids_alone(events: Events, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_with_statistics_of_rows(events: Events, partitions: int) -> None:
+def test_a_week_of_traffic_with_statistics_of_rows(events: Events, partitions: int) -> None:
     figures = _outcome(events, "news", partitions).figures
     assert figures.auc >= 0.775
     assert figures.request_auc >= 0.725
@@ -51,7 +51,7 @@ def test_with_statistics_of_rows(events: Events, partitions: int) -> None:
         ("news_dcn", 0.792, 0.750, 0.2566),
     ],
 )
-def test_pairs_and_networks_tell_more_in_the_half_that_nobody_tuned_for(
+def test_pairs_and_networks_predict_better_in_the_untuned_half_of_the_week(
     events: Events, name: str, auc: float, request_auc: float, loss: float
 ) -> None:
     if name in ("news_deepfm", "news_dcn"):
@@ -63,7 +63,7 @@ def test_pairs_and_networks_tell_more_in_the_half_that_nobody_tuned_for(
     assert second.calibration == pytest.approx(1.0, abs=0.03)
 
 
-def test_with_statistics_under_a_window_of_ten_minutes(events: Events) -> None:
+def test_a_week_of_traffic_with_statistics_and_a_window_of_ten_minutes(events: Events) -> None:
     figures = _outcome(events, "news_window").figures
     assert figures.auc >= 0.765
     assert figures.calibration == pytest.approx(1.0, abs=0.03)

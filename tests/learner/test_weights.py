@@ -1,4 +1,4 @@
-"""What a weight does: an example of weight k moves a model as k of it would, and counts as one."""
+"""An example of weight k moves a model as k examples would, and counts as one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_weighed_examples_give_the_rows_of_a_slow_reference(policy: str, machine
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 7.0])
-def test_a_gradient_step_is_as_many_times_as_long(weight: float) -> None:
+def test_a_weight_scales_the_gradient_step(weight: float) -> None:
     random, spec = np.random.default_rng(3), _plain(SGD)
     examples = random_examples(random, spec, 1, closed=True)
     one, many = Bench(spec), Bench(spec)
@@ -63,7 +63,7 @@ def test_a_gradient_step_is_as_many_times_as_long(weight: float) -> None:
 
 
 @pytest.mark.parametrize("dense", ["sgd", "adagrad", "adam"])
-def test_of_a_deep_model_an_example_of_weight_three_is_three_in_its_mini_batch(dense: str) -> None:
+def test_weight_three_equals_three_copies_in_a_mini_batch(dense: str) -> None:
     pytest.importorskip("torch", reason="deep models are an extra")
     random = np.random.default_rng(4)
     optimizer = "[optimizer]\n" + ADAGRAD + f'[optimizer.dense]\nname = "{dense}"\n'
@@ -95,7 +95,7 @@ def test_weight_zero_learns_nothing_and_counts(model: str) -> None:
     assert found.clicks.tolist() == expected.clicks.tolist()
 
 
-def test_weights_of_one_are_no_weights_bit_for_bit() -> None:
+def test_weights_of_one_equal_no_weights_bit_for_bit() -> None:
     random = np.random.default_rng(8)
     spec = random_spec(random, "immediate", statistics=True)
     examples = random_examples(random, spec, 300, closed=False)

@@ -1,5 +1,4 @@
-"""How what was gathered of examples becomes the tensors of a `NetworkBatch`, and gradients come
-back."""
+"""Turns gathered inputs into the tensors of a `NetworkBatch`, and gradients back into arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchParts(NamedTuple):
-    """What was gathered of n examples with K fixed inputs each, as torch sees it."""
+    """The gathered inputs of n examples with K fixed inputs each, as tensors."""
 
     wide: Tensor  # (n,) sum of the weights, items' too
     vectors: Tensor  # (n, K - 1, d)
@@ -29,7 +28,7 @@ class BatchParts(NamedTuple):
 
 
 class BatchTensors:
-    """How positions become the tensors of a `NetworkBatch`."""
+    """Maps positions to the tensors of a `NetworkBatch`."""
 
     def __init__(self, spec: ModelSpec, inputs: InputPreparation) -> None:
         fields, structure = spec.fields, spec.structure
@@ -66,7 +65,7 @@ class BatchTensors:
         )
 
     def gradients(self, by_parts: BatchParts, offsets: npt.NDArray[np.int64]) -> InputGradients:
-        """Return the gradients by what was gathered: a weight has that of the sum it is in."""
+        """Return gradients by gathered inputs: a weight has the gradient of the sum it is in."""
         wide, vectors, item_vectors = (each.contiguous().numpy() for each in by_parts)
         of_items = wide[self._of_items(offsets)] if self._bags else wide[:0]
         return InputGradients(
@@ -77,7 +76,7 @@ class BatchTensors:
         )
 
     def _of_items(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return which example each item is of."""
+        """Return the example of each item."""
         begins = offsets[:: self._bags]
         return np.repeat(np.arange(begins.shape[0] - 1), np.diff(begins))
 

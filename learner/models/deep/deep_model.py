@@ -1,17 +1,17 @@
 """Deep models: rows gathered for a mini-batch, a torch module over them, gradients added to rows.
 
-torch sees dense arrays alone. It is given the values of the rows that a mini-batch names and of the
-layers, returns log-odds and, for the gradients of the loss (learner.kernels.loss: both label
-policies), the gradient by each of these values (by a weight: that of the sum it is in). Optimizers
-are the rows' own (learner.kernels.optimizers): nothing is kept in torch between two mini-batches,
-so what a learner knows is what the parameter server knows.
+torch sees dense arrays only. It receives the values of the layers and of the rows that a mini-batch
+names, returns log-odds and, for the slope of the loss (learner.kernels.loss: both label policies),
+the gradient by each of these values (for a weight, that of the sum it is in). The optimizers are
+those of rows (learner.kernels.optimizers). torch keeps nothing between two mini-batches, so all
+that a learner has learned is in the parameter server.
 
-A learner's batch is cut into mini-batches of at most `mini_batch` examples; scores of one are made
-before learning from it. A row's gradient is the sum over the mini-batch, not the mean: a rare row
-moves as far as if its example had come alone. Statistics, counters and admission are exact example
-by example all the same (learner.models.deep.kernels).
+A batch is cut into mini-batches of at most `mini_batch` examples. Scores are made before learning
+from the mini-batch. A row's gradient is the sum over the mini-batch, not the mean: a rare row moves
+as far as if its example had come alone. Statistics, counters and admission are nevertheless exact
+example by example (learner.models.deep.kernels).
 
-Serving uses the same forward pass, from the rows as they stand.
+Serving uses the same forward pass over the present rows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class _GatheredBatch(NamedTuple):
-    """What a learner's mini-batches are cut of, and what they are learned into."""
+    """A batch as its mini-batches need it, and the columns that they change."""
 
     view: RowTable
     gaining: PendingColumns
@@ -79,13 +79,12 @@ class _GatheredBatch(NamedTuple):
 
 
 class DeepModel(RowModel):
-    """The model of a spec. One thread learns; any number may predict from a view of their own."""
+    """The model of a spec. One thread learns; any number may predict from a view of its own."""
 
     def __init__(self, spec: ModelSpec, buckets: int = 0) -> None:
-        """Only a spec with admission has to know how many `buckets` its store has.
+        """`buckets`: of the store; required if the spec has an admission.
 
-        Raises ValueError if it is not told, UnfitModule if the spec names a module that cannot be
-        used.
+        Raises ValueError if it is missing then, UnfitModule if a module cannot be used.
         """
         # learner and server share their machine with others, and matrices here are small
         torch.set_num_threads(1)
@@ -103,7 +102,7 @@ class DeepModel(RowModel):
 
     @property
     def asked_rows(self) -> RequiredRows:
-        """Which rows `predict` reads."""
+        """The rows that `predict` reads."""
         return self._asked_rows(self._layers.ids)
 
     def step_together(self, together: ProcessGroup) -> SynchronousLayers:
@@ -200,9 +199,9 @@ class DeepModel(RowModel):
     def _gather(
         self, whole: _GatheredBatch, begin: int, end: int, gathered: GatheredInputs
     ) -> tuple[_GatheredBatch, Turns]:
-        """Fill `gathered` with a mini-batch, and stop for rows of statistics where there is a need.
+        """Fill `gathered` with a mini-batch; stop where rows of statistics must be fetched.
 
-        Return what to learn it into now, and the rows that it names.
+        Returns the columns to learn into, which may be new, and the rows that it names.
         """
         inputs, view = self._inputs, whole.view
         pulling, turns = inputs.pulling, self._turns(view.room, gathered.targets.shape[0])
@@ -230,8 +229,8 @@ class DeepModel(RowModel):
             lacking = inputs.lacking(whole.scratch, (done - first) % BLOCK)
             named = turns.places[: turns.count[0]]
             ids = view.ids[named]
-            turns.turn_of[named] = -1  # places change when rows go; and nothing may come
-            # what was named stays, whether it gained something or not
+            turns.turn_of[named] = -1  # places change when rows are evicted, and the pull may fail
+            # named rows must stay, whether they gained something or not
             wanted = np.concatenate([lacking, ids])
             pulling.pull_statistics(wanted, whole.examples, done)
             view.reserve(self.rows_needed(whole.examples))
@@ -281,7 +280,7 @@ class DeepModel(RowModel):
 
 
 class _Module:
-    """A module of one thread: its parameters are the layers as they stood when last read."""
+    """A module of one thread: its parameters are the layers as last read."""
 
     def __init__(self, module: nn.Module, layers: Layers) -> None:
         self.module, self.parameters = module, list(module.parameters())
@@ -293,12 +292,12 @@ class _Module:
         self._as_of = (0, 0)
 
     def read(self, layers: Layers, view: RowTable, now_s: int) -> LayerState:
-        """Let its parameters be the layers as the rows stand."""
+        """Set its parameters to the layers in the present rows."""
         self._of = None
         return layers.read(view, now_s, self._values)
 
     def follow(self, layers: Layers, view: RowTable, now_s: int) -> None:
-        """Let its parameters be the layers as the rows stand: looked at only if they changed."""
+        """Set its parameters to the layers in the present rows, if those changed."""
         as_of = view.changes, now_s if layers.decays else 0
         if self._of is not None and self._of() is view and self._as_of == as_of:
             return
@@ -306,7 +305,7 @@ class _Module:
         self._of, self._as_of = weakref.ref(view), as_of
 
     def joined(self, gradients: Sequence[Tensor]) -> npt.NDArray[np.float32]:
-        """Return the gradients by the parameters as `Layers` has coordinates, until called anew."""
+        """Return gradients in the coordinates of `Layers`; valid until the next call."""
         for room, each in zip(self._cut_gradient, gradients, strict=True):
             room.copy_(each)
         return self._gradient
@@ -319,7 +318,7 @@ def _evidence(
     turns: Turns,
     layer_gradients: npt.NDArray[np.float32],
 ) -> MiniBatchEvidence:
-    """Return what the mini-batch from `begin` on would do to the model."""
+    """Return the evidence about the mini-batch from `begin` on."""
     some, rows = slice(begin, begin + scores.shape[0]), int(turns.count[0])
     of_rows = turns.weight_gradient[:rows], turns.vector_gradient[:rows]
     largest = [float(np.abs(each).max(initial=0.0)) for each in (*of_rows, layer_gradients)]
@@ -332,9 +331,7 @@ def _evidence(
 
 
 def _counts(examples: Examples, begins: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return of each mini-batch, given where it begins: its shows, its clicks, and the second of
-    its last event.
-    """
+    """Return shows, clicks and the second of the last event of each mini-batch."""
     if not begins:
         return []
     shown, clicked = examples.kinds != Kind.CLICKED, examples.kinds != Kind.SHOWN

@@ -49,7 +49,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 class GatheredInputs(NamedTuple):
-    """What the network is given of a mini-batch of n examples with K fixed inputs each."""
+    """The network's inputs for a mini-batch of n examples with K fixed inputs each."""
 
     weights: Floats  # (n K + items,) each times the value of its input
     vectors: Floats  # (n (K - 1) + items, d) likewise; the intercept has none
@@ -58,7 +58,7 @@ class GatheredInputs(NamedTuple):
 
 
 class InputGradients(NamedTuple):
-    """Of the loss, by what was gathered: of the fixed inputs, and of the items of bags."""
+    """Gradients of the loss by gathered inputs: the fixed ones, and the items of bags."""
 
     weights: Floats  # (n K,)
     vectors: Floats  # (n (K - 1), d)
@@ -71,8 +71,8 @@ class Turns(NamedTuple):
 
     turn_of: npt.NDArray[np.int32]  # (room,) by place in the view, -1 where not named
     places: Integers  # (rows,)
-    read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector are here
-    stepped: npt.NDArray[np.bool_]  # (rows,) whether somebody names it who counts in it
+    read: npt.NDArray[np.bool_]  # (rows,) whether weight and vector were read
+    stepped: npt.NDArray[np.bool_]  # (rows,) whether an example that names it counts in it
     weight: Floats  # (rows, 1) as they stood before the mini-batch
     vector: Floats  # (rows, d)
     last_seen: npt.NDArray[np.uint32]  # (rows,) before the mini-batch: decay is due from then on
@@ -84,7 +84,7 @@ class Turns(NamedTuple):
 
 
 class BatchSpan(NamedTuple):
-    """Which examples of a batch, and how many fixed inputs each has, statistics aside."""
+    """A range of examples of a batch, and their fixed inputs without statistics."""
 
     begin: int
     end: int
@@ -116,7 +116,7 @@ def _turn(columns, gaining, turns, place):  # type: ignore[no-untyped-def]
 
 @inlined
 def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
-    """Ask for the turns of the rows of one example."""
+    """Prefetch the turns of the rows of one example."""
     places = scratch.places[row]
     for k in range(scratch.counts[row]):
         prefetch(turn_of, max(places[k], 0))
@@ -126,7 +126,7 @@ def _fetch_turns(turn_of, scratch, row):  # type: ignore[no-untyped-def]
 def _position(k, i, fixed, items, each, first_item, examples):  # type: ignore[no-untyped-def]
     """Return the position of input k of example i of the mini-batch, and that of its vector.
 
-    learner.inputs.example_inputs says which input that is; the intercept, input 0, has no vector.
+    learner.inputs.example_inputs has the order of inputs; the intercept, input 0, has no vector.
     """
     if fixed <= k < fixed + items:
         at = first_item + k - fixed
@@ -162,7 +162,7 @@ def _times(vector, x, product):  # type: ignore[no-untyped-def]
 def _read_inputs(  # type: ignore[no-untyped-def]
     columns, gaining, parameters, gate, reads, second, scratch, turns, gathered, row, count, where
 ):
-    """Write what one example's inputs are worth; where: see `_position`."""
+    """Write the values of one example's inputs; where: see `_position`."""
     for k in range(count):
         at, vector_at = _position(k, *where)
         place, x = reads[k], scratch.x[row, k]
@@ -216,11 +216,11 @@ def gather(  # type: ignore[no-untyped-def]
     gathered,
     first=None,
 ):
-    """Write what the network needs of examples [begin, end), and count them in their rows.
+    """Write the network's inputs for examples [begin, end), and count these in their rows.
 
-    The caller made room. `first`, if not None: the example to begin with, as those before it are
-    gathered already. Then it stops before an example for which the row of a statistic is lacking;
-    that one's ids are in the scratch. Returns the example it stopped before, or the end.
+    The caller made room. `first`, if not None: the example to begin with, because those before it
+    are gathered already. Then it stops before an example for which the row of a statistic is
+    missing; the ids are in the scratch. Returns the example it stopped before, or the end.
     """
     each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
     examples = span.end - span.begin
@@ -258,7 +258,7 @@ def gather(  # type: ignore[no-untyped-def]
 
 @inlined
 def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
-    """Return how many items the bags of examples [begin, end) have."""
+    """Return the number of items in the bags of examples [begin, end)."""
     bags = (features.bag_offsets.shape[0] - 1) // max(1, features.ids.shape[0])
     return features.bag_offsets[end * bags] - features.bag_offsets[begin * bags]
 
@@ -267,7 +267,7 @@ def _items_between(features, begin, end):  # type: ignore[no-untyped-def]
 def look_up(  # type: ignore[no-untyped-def]
     columns, parameters, program, gate, features, event_ms, fixed, scratch, gathered
 ):
-    """Write what the network needs to predict each row of `features`. Adds no row."""
+    """Write the network's inputs for each row of `features`. Adds no row."""
     examples, each = features.ids.shape[0], fixed + program.numbers.shape[0]
     item_position = examples * each
     for i in range(examples):

@@ -1,4 +1,4 @@
-"""The kernels of layers that lie in rows: begun, read and stepped as a whole."""
+"""Kernels that initialize, read and step layers, which are stored in rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _ONE = np.float32(1.0)
 _DENSE = np.uint64(DENSE_NUMBER)
 _NUMBERS = np.uint64(1023)
 _LAYERS = np.uint64(0x2545F4914F6CDD1D)
-"""An arbitrary constant: what the ids of chunks are drawn from."""
+"""An arbitrary constant from which the ids of chunks are drawn."""
 
 
 @kernel
 def begin_layers(seed, bounds, ids, begun):  # type: ignore[no-untyped-def]
-    """Write the ids of the chunks, and add to `begun` what each coordinate begins with.
+    """Write the ids of the chunks, and add the initial value of each coordinate to `begun`.
 
-    bounds, begun: (chunks, coordinates); what begins with zero, or one, has a bound of 0.
+    bounds, begun: (chunks, coordinates); a constant initial value has a bound of 0.
     """
     start = origin(_LAYERS, seed)
     for i in range(ids.shape[0]):
@@ -56,7 +56,7 @@ def _read_layer(row, group, shrink, start, layer):  # type: ignore[no-untyped-de
 def read_layers(columns, group, ids, begun, now_s, places, shrinks, layers):  # type: ignore[no-untyped-def]
     """Write the value of every coordinate of every chunk to `layers`, (chunks, coordinates).
 
-    And to `places` where the rows are, -1 where there is none.
+    Writes the places of the rows to `places`, -1 for a missing row.
     """
     for begin in range(0, ids.shape[0], AHEAD):
         end = min(begin + AHEAD, ids.shape[0])

@@ -1,17 +1,17 @@
 """Layers as rows: the parameters of a network, cut into chunks that are rows like any other.
 
-So pushes, replicas, marks and snapshots hold for them without knowing of them. All parameters, one
-after the other in the module's order, are cut into chunks of as many coordinates as a row of the
-model's width has room for, beside what their optimizer needs. A chunk's id is a function of its
+So pushes, replicas, marks and snapshots work for them unchanged. All parameters, in the module's
+order, are cut into chunks of as many coordinates as fit into a row of the model's width, together
+with the state of their optimizer. A chunk's id is a function of its
 number, spread over the buckets; its field number is reserved.
 
-What a layer begins with is, as with embeddings, a function that is the same everywhere. What a
-module's constructor sets stays (a norm's ones). What it draws, which is what two makings of it do
-not agree on, is replaced: a matrix is drawn uniformly within sqrt(6 / (fan in + fan out)) (Glorot
-and Bengio, AISTATS 2010), from a hash of seed and place, not from torch's dice; a vector (the bias
+The initial value of a layer, as of an embedding, is a function that is the same everywhere. Values
+that a module's constructor sets stay (a norm's ones). Values that it draws, which differ between
+two instances, are replaced: a matrix is drawn uniformly within sqrt(6 / (fan in + fan out)) (Glorot
+and Bengio, AISTATS 2010), from a hash of seed and place, not by torch; a vector (the bias
 of a linear layer) is zero.
 
-Of an example, a chunk counts as the intercept does.
+A chunk counts an example as the intercept does.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 class LayerState(NamedTuple):
     """The rows of all layers at one moment."""
 
-    shrinks: Floats  # (chunks,) what decay left of what they had gained
-    places: npt.NDArray[np.int64]  # (chunks,) of their rows in the view, -1 where there is none
+    shrinks: Floats  # (chunks,) the share of their gains that decay left
+    places: npt.NDArray[np.int64]  # (chunks,) of their rows in the view, -1 if missing
 
 
 class Layers:
     """The parameters of one module in rows."""
 
     def __init__(self, spec: ModelSpec, module: nn.Module, again: nn.Module) -> None:
-        """again: the same module made once more, with other dice."""
+        """again: another instance of the module, with other random numbers."""
         optimizer = spec.optimizers.dense or Optimizer()
         coordinates = 1
         while floats(optimizer, coordinates + 1) <= spec.width:
@@ -68,7 +68,7 @@ class Layers:
         begin_layers(np.uint64(spec.structure.seed), padded[1], self.ids, self._begun)
         self.count = begun.shape[0]
         self.decays = self._group.decay_per_s > 0.0
-        """Whether they change as time passes, even if no row does."""
+        """Whether they change with time, even if no row does."""
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
@@ -77,7 +77,7 @@ class Layers:
         """Return room for values or gradients, (chunks, coordinates), and the same room cut to the
         shapes of the module's parameters, in their order.
         """
-        # nothing is there until it is written to: who only predicts has no gradients
+        # memory is allocated when first written: a model that only predicts has no gradients
         whole, cut, begin = np.zeros(self._begun.shape, np.float32), [], 0
         for shape in self._shapes:
             end = begin + math.prod(shape)
@@ -87,7 +87,7 @@ class Layers:
         return whole, cut
 
     def read(self, view: RowTable, now_s: int, values: Floats) -> LayerState:
-        """Write the layers to `values`, as the rows stand, decayed to this second of event time."""
+        """Write the layers of the present rows to `values`, decayed to this second."""
         shrinks, places = np.empty(len(self), np.float32), np.empty(len(self), np.int64)
         read_layers(
             view.columns,
@@ -102,7 +102,7 @@ class Layers:
         return LayerState(shrinks, places)
 
     def admits(self, begin: int, end: int, evidence: Callable[[], MiniBatchEvidence]) -> bool:  # noqa: ARG002
-        """Return whether examples [begin, end) of a batch may be stepped: of one learner, all."""
+        """Return whether examples [begin, end) of a batch may be stepped: one learner steps all."""
         return True
 
     def step(
@@ -136,7 +136,7 @@ class Layers:
 
 
 def _begins(module: nn.Module, again: nn.Module) -> tuple[Floats, Floats]:
-    """Return constants and bounds of what every coordinate begins with, each of shape (N,)."""
+    """Return constants and bounds of the initial value of every coordinate, each (N,)."""
     begun, bounds = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
     for parameter, other in zip(module.parameters(), again.parameters(), strict=True):
         constant, bound = np.zeros(parameter.numel(), np.float32), 0.0

@@ -1,20 +1,20 @@
-"""DIN: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018.
+"""The networks of deep models, after their papers.
 
-A user's recent items come as a bag of the event. What of them matters depends on what is shown.
+DIN: Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018. A user's
+recent items come as a bag of the event. The candidate decides which of them matter.
 
 Field-weighted factorization machine: Pan et al., "Field-weighted Factorization Machines for
 Click-Through Rate Prediction in Display Advertising", WWW 2018.
 
 DCN-V2: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
 Learning to Rank Systems", WWW 2021. The stacked form, with full matrices. As in all models here the
-sum of weights is added to the log-odds: it holds the intercept, and learns what is seen rarely.
+sum of weights is added to the log-odds: it holds the intercept, and learns rare inputs.
 
 DeepFM: Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
 IJCAI 2017. The machine and the network share their embeddings.
 
-Wide & Deep: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016.
-
-The wide part is the weights of all inputs, crossed fields among them: the spec declares them.
+Wide & Deep: Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016. The wide part
+is the weights of all inputs, including the crossed fields that the spec declares.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from headrace.learner.spec import ModelSpec
 
 _ATTENTION_WIDTH = 36
-"""Of the activation unit, as in the paper's figure 2."""
+"""Width of the activation unit, as in the paper's figure 2."""
 
 
 class DeepInterestNetwork(nn.Module):
     """The activation unit weighs each item by the candidate; a network takes the weighted sum.
 
-    Weights are not normalized (section 4.3): how much there is of an interest tells, too. ReLU
-    stands for PReLU and Dice, whose statistics of batches have no place in a stream.
+    Weights are not normalized (section 4.3): the strength of an interest counts, too. ReLU replaces
+    PReLU and Dice, whose batch statistics do not fit a stream.
     """
 
     def __init__(self, form: NetworkShape) -> None:
@@ -135,7 +135,7 @@ class WideAndDeep(nn.Module):
 
 
 def make_module(spec: ModelSpec, form: NetworkShape) -> nn.Module:
-    """Return the module that a spec declares. Raises UnfitModule, saying why."""
+    """Return the module that a spec declares. Raises UnfitModule."""
     if spec.architecture == MODULE:
         from headrace.learner.models.deep.user_module import make_own
 

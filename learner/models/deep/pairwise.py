@@ -1,9 +1,9 @@
 """All pairs of an example's vectors, for torch: the second-order term of a factorization machine.
 
 Rendle, "Factorization Machines", ICDM 2010. The sum of all products <v_i, v_j>, i < j, is half of
-|sum v|^2 - sum |v|^2 (lemma 3.1), and its gradient by v_i is the sum of all other vectors. Said in
-torch's own terms that is some ten passes over the vectors of a mini-batch, there and back, most of
-them to memory of their own. Here it is one there, and one back.
+|sum v|^2 - sum |v|^2 (lemma 3.1), and its gradient by v_i is the sum of all other vectors. Written
+with torch's operators, that is some ten passes over the vectors of a mini-batch, forward and
+backward, most of them with memory of their own. Here it is one pass forward, and one backward.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HALF, _ZERO = np.float32(0.5), np.float32(0.0)
 
 
 def sum_of_pairs(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what n examples have of pairs, (n,) of (n, vectors, d); and the same vectors end to
-    end, (n, vectors * d), for a network that shares them.
+    """Return the sum of pairs, (n,) of (n, vectors, d), and the same vectors concatenated,
+    (n, vectors * d), for a network that shares them.
 
-    They go through here so that both gradients are added in the one pass.
+    Both come from one function so that both gradients are added in one pass.
     """
     made: tuple[Tensor, Tensor] = _SumOfPairs.apply(vectors)  # type: ignore[no-untyped-call]
     return made

@@ -1,11 +1,11 @@
-"""Learners that step together: sums over a fixed group of processes, by torch.distributed (gloo).
+"""Sums over a fixed group of processes, by torch.distributed (gloo): learners that step together.
 
-The group is formed once, when its learners start, and lives as long as all of them: every round of
-each waits for every other. One that is lost, or silent for longer than the timeout, ends them all,
-at once and with an error; whoever started them (torchrun, an operator of Kubernetes) starts all of
-them again, and they form a new group from what the parameter server has. A group that went on with
-fewer would have to agree on who had taken part in the last round; marks and examples in Kafka
-already say all that, at the price of a start.
+The group forms once, when its learners start, and lives as long as all of them: every round of each
+waits for every other. If one dies, or is silent for longer than the timeout, all end with an error.
+Their launcher (torchrun, Kubernetes) starts all of them again, and they form a new group from the
+rows in the parameter server. The refused alternative is a group that continues with fewer members:
+it would have to agree on who took part in the last round. Marks and examples in Kafka already
+record that, at the price of a restart.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """A learner's place in its group, as torchrun and its like tell it."""
+    """A learner's place in its group, as torchrun sets it."""
 
     rank: int
-    """From 0; the first one says what the layers are when the group forms."""
+    """From 0; rank 0 brings the layers with which the group starts."""
     size: int
-    """Learners, all of which have to be there."""
+    """Number of learners, all of which must take part."""
     host: str = "127.0.0.1"
-    """Where the group meets: the first one listens there, unless who started it does."""
+    """The meeting place: rank 0 listens there, unless the launcher does (`hosted`)."""
     port: int = 29_500
     hosted: bool = False
-    """Whether somebody else listens there (torchrun's agent), and not the first learner."""
+    """Whether the launcher (torchrun's agent) listens there instead of rank 0."""
     attempt: str = "0"
-    """Tells a group from the one before it, at one meeting place."""
+    """Distinguishes a group from the one before it at the same meeting place."""
     timeout_s: float = 60.0
-    """For forming the group, and for every round: longer than the longest pause of any."""
+    """For forming the group and for every round: longer than the longest pause of a member."""
 
 
 class ProcessGroup:
     """One learner's part in the group. Used by the thread that learns."""
 
     def __init__(self, store: Store, place: GroupConfig) -> None:
-        """Meet the others. Raises GroupBroken if they do not come."""
+        """Meet the other members. Raises GroupBroken if one is missing."""
         self.place = place
         try:
             self._group = ProcessGroupGloo(
@@ -65,7 +65,7 @@ class ProcessGroup:
             raise GroupBroken(place.rank, place.size, str(error)) from error
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
-        """Put the sum over all learners in the place of these numbers, in every one the same bits.
+        """Replace these numbers by their sum over all learners, the same bits in each.
 
         Returns when all have called. Raises GroupBroken.
         """

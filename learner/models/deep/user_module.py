@@ -1,13 +1,13 @@
-"""Modules of one's own: found by name, and tried before anything is learned.
+"""Loads a user's torch module by name, and tests it before anything is learned.
 
-A name is looked for where Python looks for any, and last in the working directory: a console script
-would not look there, and nothing that is installed is hidden by what lies there.
+A name is searched where Python searches, and last in the working directory: a console script would
+not search there, and no installed package is hidden by a file there.
 
-What would go wrong in the midst of a stream is looked for here: batches of one example, examples
-without recent items, an answer that hangs on who else is in the batch. A server asks for candidates
-in other company than a learner met them in, so such an answer would be another one there. So would
-one that hangs on what a constructor draws and no parameter holds: a server makes a module of its
-own, and is told parameters alone.
+Faults that would show in the middle of a stream are tested here: batches of one example, examples
+without recent items, an answer that depends on the other examples of the batch. A server asks for
+candidates in other batches than a learner does, so such an answer would differ there. An answer
+that depends on random numbers of the constructor outside parameters would differ, too: a server
+makes an instance of its own, and receives only parameters.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 _Returned = TypeVar("_Returned")
 
 _ITEMS = (2, 0, 1)
-"""How many recent items the examples of the larger trial batch have."""
+"""Recent items of each example of the larger trial batch."""
 _CLOSE = 1e-4
-"""Log-odds that differ by less are the same: sums of floats in another order."""
+"""Log-odds that differ by less count as equal: floats are summed in another order."""
 _DRAWS = 16
-"""Parameters drawn in search of an answer below 0 or above 1. Log-odds take either sign, so that a
-module in which nothing else than luck decides is wrongly refused once in 2 ** 16."""
+"""Draws of parameters in search of an answer below 0 or above 1. Log-odds take either sign, so a
+module is wrongly refused by chance once in 2 ** 16."""
 _FAR = 30.0
 """Log-odds of nearly 0 and nearly 1."""
 
 
 def make_own(name: str, form: NetworkShape) -> nn.Module:
-    """Return the module `package.file:Class`. Raises UnfitModule, saying why and where."""
+    """Return the module `package.file:Class`. Raises UnfitModule."""
     found = _done(name, "a class that can be imported", _find, name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise UnfitModule(name, "a class derived from torch.nn.Module", repr(found))
@@ -57,9 +57,9 @@ def make_own(name: str, form: NetworkShape) -> nn.Module:
 def check_module(name: str, module: nn.Module, again: nn.Module, form: NetworkShape) -> None:
     """Raise UnfitModule if the module is not what a deep model can train and serve.
 
-    again: the same module made once more, with other dice.
+    again: another instance of the module, with other random numbers.
     """
-    # of one whose constructor calls no other's, nothing can be asked
+    # a module whose constructor does not call its base has no attributes yet
     _done(name, "a constructor that calls super().__init__()", list, module.modules())
     buffers = [each for each, _ in module.named_buffers()]
     if buffers:
@@ -70,7 +70,7 @@ def check_module(name: str, module: nn.Module, again: nn.Module, form: NetworkSh
             raise UnfitModule(name, "parameters of torch.float32", f"{each} of {parameter.dtype}")
     if any(isinstance(each, nn.modules.dropout._DropoutNd) for each in module.modules()):  # noqa: SLF001
         raise UnfitModule(name, "no dropout: an example is learned once", "a dropout layer")
-    # one that remembers its last batch must not remember a trial
+    # a module that remembers its last batch must not remember a trial
     tried, twin = (
         _done(name, "a module that copy.deepcopy copies", copy.deepcopy, each)
         for each in (module, again)
@@ -79,7 +79,7 @@ def check_module(name: str, module: nn.Module, again: nn.Module, form: NetworkSh
         _check_answer(name, tried, _trial(form, items, only))
     dice = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in tried.parameters():  # a layer that begins with zeros hides what it is for
+        for parameter in tried.parameters():  # a layer that starts with zeros hides its effect
             parameter.add_(torch.randn(parameter.shape, generator=dice), alpha=0.1)
         _check_company(name, tried, form)
         _check_twin(name, tried, twin, form)
@@ -87,7 +87,7 @@ def check_module(name: str, module: nn.Module, again: nn.Module, form: NetworkSh
 
 
 def _find(name: str) -> object:
-    """Return what a name means. Raises whatever its file raises."""
+    """Import a name. Raises any error of the user's file."""
     if "" not in sys.path:
         sys.path.append("")
     where, _, wanted = name.partition(":")
@@ -98,18 +98,18 @@ def _find(name: str) -> object:
 
 
 def _done(name: str, expected: str, do: Callable[..., _Returned], *given: object) -> _Returned:
-    """Return what the user's code returns. Raises UnfitModule, whatever that code raises."""
+    """Call the user's code. Raises UnfitModule for every error in it."""
     try:
         return do(*given)
     except (Exception, SystemExit) as error:
-        # it is not ours: it may even mean to end the process
+        # user code: it may even try to end the process
         kind = do if isinstance(do, type) else type(do)
         found = repr(error) + _place(name, kind, error)
         raise UnfitModule(name, expected, found) from error
 
 
 def _place(name: str, kind: type, error: BaseException) -> str:
-    """Say where an error was raised: at the innermost line of the user's own package.
+    """Return the place of an error: the innermost line of the user's own package.
 
     kind: the user's class, or any other.
     """
@@ -131,7 +131,7 @@ def _place(name: str, kind: type, error: BaseException) -> str:
 
 
 def _check_company(name: str, module: nn.Module, form: NetworkShape) -> None:
-    """Raise UnfitModule if an example's answer hangs on who else is asked for."""
+    """Raise UnfitModule if an example's answer depends on the others of its batch."""
     together = _ask(name, module, _trial(form, _ITEMS))
     for place, items in enumerate(_ITEMS):
         alone = _ask(name, module, _trial(form, _ITEMS, place))[0]
@@ -142,9 +142,9 @@ def _check_company(name: str, module: nn.Module, form: NetworkShape) -> None:
 
 
 def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShape) -> None:
-    """Raise UnfitModule if the module made twice is not the same one, given the same parameters.
+    """Raise UnfitModule if two instances with the same parameters answer differently.
 
-    Moves those of `twin`.
+    Changes the parameters of `twin`.
     """
     one, other = (
         [(each, tuple(parameter.shape)) for each, parameter in made.named_parameters()]
@@ -170,7 +170,7 @@ def _check_twin(name: str, module: nn.Module, twin: nn.Module, form: NetworkShap
 
 
 def _check_reach(name: str, module: nn.Module, form: NetworkShape) -> None:
-    """Raise UnfitModule if all answers lie in [0, 1], whatever is asked. Moves parameters."""
+    """Raise UnfitModule if all answers are within [0, 1]. Changes parameters."""
     dice = torch.Generator().manual_seed(2)
     for draw in range(_DRAWS):
         answer = _ask(name, module, _trial(form, _ITEMS, wide=_FAR, scale=1.0 + draw))
@@ -192,7 +192,7 @@ def _trial(
     wide: float = 0.1,
     scale: float = 1.0,
 ) -> NetworkBatch:
-    """Return a batch of examples that have so many items each, or only one of these examples.
+    """Return a batch of examples with these numbers of items, or only one of these examples.
 
     wide: the largest of their sums of weights. scale: of their vectors.
     """
@@ -215,14 +215,14 @@ def _trial(
 
 
 def _ask(name: str, module: nn.Module, batch: NetworkBatch) -> Any:
-    """Return what a module answers: of the user's, that may be anything."""
+    """Return a module's answer; a user's module may return anything."""
     count, longest = batch.present.shape
     trial = f"a Batch of {count} examples, up to {longest} items each"
     return _done(name, f"a module that can be called with {trial}", module, batch)
 
 
 def _check_answer(name: str, module: nn.Module, batch: NetworkBatch) -> None:
-    """Raise UnfitModule unless it answers a batch with log-odds that can be learned from."""
+    """Raise UnfitModule unless the answer to a batch is log-odds with gradients."""
     count, longest = batch.present.shape
     answer = _ask(name, module, batch)
     if not isinstance(answer, Tensor) or answer.shape != (count,):
@@ -239,8 +239,8 @@ def _check_answer(name: str, module: nn.Module, batch: NetworkBatch) -> None:
     known = {id(each) for each in leaves}
     for leaf in _leaves(answer):
         if id(leaf) not in known:
-            expected = "parameters (those of layers in a plain list are none: nn.ModuleList)"
-            found = f"a tensor of shape {tuple(leaf.shape)} that has a gradient and is none of them"
+            expected = "parameters (layers in a plain list are not registered: use nn.ModuleList)"
+            found = f"a tensor of shape {tuple(leaf.shape)} with a gradient that is not a parameter"
             raise UnfitModule(name, expected, found)
 
 

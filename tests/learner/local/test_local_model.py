@@ -162,7 +162,7 @@ def test_learning_in_many_calls_is_learning_in_one() -> None:
     assert parts.metrics() == whole.metrics()
 
 
-def test_it_learns_what_users_like_and_says_how_well() -> None:
+def test_a_local_model_learns_what_users_like_and_measures_itself() -> None:
     model = headrace.LocalModel(spec_of("immediate"))
     model.learn(*events(5_000))
     metrics = model.metrics()
