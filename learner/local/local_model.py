@@ -2,8 +2,8 @@
 
 Events take the service's own path, without its processes: the joiner's decoder and rules make
 labelled examples, the encoder makes ids and numbers, the model scores each example before it learns
-from it. Only functions that need a store are missing: no batch is quarantined, no row expires, and one
-learner holds all rows.
+from it. Only functions that need a store are missing: no batch is quarantined, no row expires, and
+one learner holds all rows.
 
 A saved model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore`
 loads it into a parameter server. Its marks are empty, so a learner that goes on from it begins with
