@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Option
 
-from headrace.deploy.cli.options import Port
+from headrace.deploy.cli.options import Port, valid_specs
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
 from headrace.deploy.cli.run import speed_of
 
@@ -26,6 +26,7 @@ def demo(
             "--model",
             metavar="FILE",
             help="Model spec for --data. Default: the spec of the sample data.",
+            callback=valid_specs,
         ),
     ] = None,
     speed: Annotated[

@@ -209,11 +209,19 @@ def test_a_refused_option_imports_no_heavy_package() -> None:
     assert HEAVY & imported == {"numpy"}  # the spec was read first
 
 
-def test_a_refused_spec_imports_no_heavy_package(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("run --data .", "demo --data .", "ingest topics", "ingest join", "ingest sink ."),
+        *("ingest replay --data .", "learner run", "pserver init", "pserver keep"),
+        *("pserver doctor", "pserver snapshot .", "pserver restore .", "serving run"),
+        *("serving score", "evaluate run"),
+    ],
+)
+def test_a_refused_spec_imports_no_heavy_package(tmp_path: Path, command: str) -> None:
     (tmp_path / "broken.toml").write_text("[modle]\n")
-    for command in ("learner run", "ingest join", "serving run", "pserver init"):
-        imported = modules_of(*command.split(), "--model", str(tmp_path / "broken.toml"))
-        assert HEAVY & imported <= {"numpy"}
+    imported = modules_of(*command.split(), "--model", str(tmp_path / "broken.toml"))
+    assert HEAVY & imported <= {"numpy"}
 
 
 def test_the_version_is_that_of_the_package() -> None:

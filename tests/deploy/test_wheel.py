@@ -123,8 +123,12 @@ def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
 def test_an_installed_headrace_is_imported_and_pickled_beside_packages_of_the_same_names(
     built: Distributions, tmp_path: Path, project: Path, kind: str
 ) -> None:
-    package = {"wheel": [built.wheel], "sdist": [built.sdist], "editable": ["-e", ROOT]}[kind]
-    programs = _installed(tmp_path, *package)
+    packages: dict[str, tuple[str | Path, ...]] = {
+        "wheel": (built.wheel,),
+        "sdist": (built.sdist,),
+        "editable": ("-e", ROOT),
+    }
+    programs = _installed(tmp_path, *packages[kind])
     assert _run(programs / "headrace", "--version", cwd=project).startswith("headrace ")
     command = (programs / "python", "-P", "-m", "headrace", "ingest", "schema", "click")
     assert '"impression_id"' in _run(*command, cwd=project)
