@@ -60,6 +60,9 @@ end
 
 -- Return the values of any number of fields; false where a field is missing.
 local function values_of(key, fields)
+  if #fields <= MOST_VALUES_A_CALL then
+    return redis.call('HMGET', key, unpack(fields))
+  end
   local values = {}
   for first = 1, #fields, MOST_VALUES_A_CALL do
     local till = math.min(#fields, first + MOST_VALUES_A_CALL - 1)
@@ -72,15 +75,19 @@ end
 
 -- Append an entry. `head` holds version, nonce, a value that is ignored, and appended_bytes; it is
 -- replaced by the new version, nonce, previous and appended_bytes. `changes` are further fields of
--- marks and their values. They are written first: an error then leaves no entry beyond the head.
+-- marks and their values. Too many for one call are written first: an error then leaves no entry
+-- beyond the head.
 local function append(log, marks, head, nonce, blob, changes)
   local appended = text(tonumber(head[4]) + #blob)
   local version = text(tonumber(head[1]) + 1)
-  in_parts('HSET', marks, changes, 1, #changes + 1)
+  if #changes > MOST_VALUES_A_CALL then
+    in_parts('HSET', marks, changes, 1, #changes + 1)
+    changes = {}
+  end
   redis.call('XADD', log, version .. '-0', 'nonce', nonce, 'previous', head[2], 'blob', blob,
     'appended_bytes', appended)
   redis.call('HSET', marks, 'version', version, 'nonce', nonce, 'previous', head[2],
-    'appended_bytes', appended)
+    'appended_bytes', appended, unpack(changes))
   head[1], head[2], head[3], head[4] = version, nonce, head[2], appended
 end
 

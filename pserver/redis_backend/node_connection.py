@@ -146,7 +146,8 @@ class NodeExchange:
         """calls: index in the round, command, and whether ASKING goes before it."""
         self.node, self.place = node, place
         self._unsent = deque(calls)
-        self._unread: deque[deque[tuple[int, bool]]] = deque()  # pieces
+        self._unread: deque[list[tuple[int, bool]]] = deque()  # pieces
+        self._answered = 0  # commands of the oldest piece
         self._connection: Connection | None = None
 
     @property
@@ -162,17 +163,22 @@ class NodeExchange:
             self._connection = self.node.take()
         parts: list[bytes] = []
         size, limit = 0, self.node.piece_bytes
-        piece: deque[tuple[int, bool]] = deque()
+        piece: list[tuple[int, bool]] = []
         self._unread.append(piece)
-        while self._unsent and size < limit:
-            index, call, asking = self._unsent.popleft()
+        unsent = self._unsent
+        while unsent and size < limit:
+            index, call, asking = unsent.popleft()
             piece.append((index, asking))
+            if asking:
+                parts.append(_ASKING)
             packed = call.packed()
-            parts += (_ASKING, *packed) if asking else packed
-            size += sum(map(len, packed))
-        joined = memoryview(b"".join(parts))
-        # the client library applies its timeout to each item: a large command may take several
-        items = [joined[start : start + limit] for start in range(0, len(joined), limit)]
+            parts += packed
+            size += len(packed[-1])  # the longest by far, where there are several
+        joined = b"".join(parts)
+        items: Sequence[bytes | memoryview] = [joined]
+        if len(joined) > limit:  # the client library applies its timeout to each item
+            whole = memoryview(joined)
+            items = [whole[start : start + limit] for start in range(0, len(joined), limit)]
         self._connection.send_packed_command(items)  # type: ignore[no-untyped-call]
 
     def read(self) -> Iterator[tuple[int, Any]]:
@@ -182,19 +188,18 @@ class NodeExchange:
         """
         connection = self._connection
         assert connection is not None
-        piece = self._unread[0]
-        while piece:
-            index, asking = piece[0]
+        for index, asking in self._unread[0]:
             if asking:
                 read_one(connection)
             answer = read_one(connection)
-            piece.popleft()
+            self._answered += 1
             yield index, answer
         self._unread.popleft()
+        self._answered = 0
 
     def abandon(self) -> list[int]:
         """Close the connection; return the indexes of the commands that were not answered."""
-        unanswered = [index for piece in self._unread for index, _ in piece]
+        unanswered = [index for piece in self._unread for index, _ in piece][self._answered :]
         unanswered += [index for index, *_ in self._unsent]
         if self._connection is not None:
             self.node.give_back(self._connection, drained=False)
