@@ -6,6 +6,7 @@ A process checks the event between two steps, so that it ends with its work in g
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -32,6 +33,35 @@ def stopped_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+@contextmanager
+def stopped_while_calls_hang(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` at SIGTERM or SIGINT even while the main thread hangs in a call.
+
+    Python runs signal handlers between two steps of the main thread only. But it writes the number
+    of a signal to a socket at once, and a thread of its own reads it there. Not for processes with
+    an event loop, which needs that socket itself.
+    """
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        handled = {signal.SIGTERM, signal.SIGINT}
+        while numbers := reading.recv(16):
+            if handled.intersection(numbers):
+                stop.set()
+
+    watching = threading.Thread(target=watch, name="signals", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writing.close()
+        watching.join()
+        reading.close()
 
 
 REFUSED = 2

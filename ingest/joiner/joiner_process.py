@@ -20,6 +20,7 @@ from headrace.ingest.kafka import (
     EventTopics,
     KafkaReader,
     KafkaTransactions,
+    Watchdog,
     check_co_partitioned,
     examples_topic,
     joiner_group,
@@ -89,7 +90,7 @@ def run_joiner(
     instance = settings.instance or "0"
     reader = KafkaReader(kafka, group, [topics.impressions, topics.clicks], instance=instance)
     try:
-        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader)
+        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader, Watchdog(stop))
     except BaseException:
         reader.close()
         raise

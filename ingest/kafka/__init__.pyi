@@ -43,3 +43,4 @@ from .transactions import Committed as Committed
 from .transactions import KafkaTransactions as KafkaTransactions
 from .transactions import Outgoing as Outgoing
 from .transactions import Transactions as Transactions
+from .watchdog import Watchdog as Watchdog

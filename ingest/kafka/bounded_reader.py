@@ -204,7 +204,7 @@ def _read(
 
 
 def last_record(settings: KafkaSettings, source: Source) -> Record | None:
-    """Return the last committed record of a partition; None if there is none.
+    """Return the last committed record of a partition; None if it is empty.
 
     Reads back from the end in growing steps, since markers of transactions have offsets too. Raises
     KafkaUnreachable, also if a transaction stays open.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
+    from headrace.ingest.kafka.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +107,15 @@ class KafkaTransactions:
     NotAllowed.
     """
 
-    def __init__(self, settings: KafkaSettings, transactional_id: str, offsets: Offsets) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        transactional_id: str,
+        offsets: Offsets,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """`watchdog`: what ends the process when a transaction hangs beyond all timeouts."""
+        self._watchdog = watchdog
         self._settings, self._id, self._offsets = settings, transactional_id, offsets
         self._refused: StreamError | None = None
         self._producer: Producer | None = self._connect()
@@ -133,13 +143,7 @@ class KafkaTransactions:
         producer, began_s = self._producer, time.monotonic()
         try:
             with translated(f"transaction {self._id}", address, committing=True):
-                producer.begin_transaction()
-                for message in messages:
-                    _produce(producer, message)
-                producer.send_offsets_to_transaction(
-                    positions, self._offsets.group_metadata(), timeout_s
-                )
-                producer.commit_transaction(timeout_s)
+                self._run(producer, messages, positions, timeout_s)
         except StreamError as error:
             found = self._after(producer, error)
             lasted_s = time.monotonic() - began_s
@@ -151,6 +155,25 @@ class KafkaTransactions:
                 doing = f"transaction {self._id} took {lasted_s:.0f} s, and Kafka ended it: {found}"
                 found = unreachable(address, doing)
             raise found from error
+
+    def _run(
+        self,
+        producer: Producer,
+        messages: Sequence[Outgoing],
+        positions: list[TopicPartition],
+        timeout_s: float,
+    ) -> None:
+        # both calls have a timeout, which librdkafka does not always keep
+        longest_s = 2 * timeout_s + TRANSACTION_TIMEOUT_MS / 1000
+        doing = f"transaction {self._id}"
+        watched = self._watchdog.guard(doing, longest_s) if self._watchdog else nullcontext()
+        with watched:
+            producer.begin_transaction()
+            for message in messages:
+                _produce(producer, message)
+            metadata = self._offsets.group_metadata()
+            producer.send_offsets_to_transaction(positions, metadata, timeout_s)
+            producer.commit_transaction(timeout_s)
 
     def close(self) -> None:
         """Disconnect."""

@@ -13,6 +13,7 @@ from headrace.ingest.kafka import (
     KafkaReader,
     KafkaTransactions,
     TopicSpec,
+    Watchdog,
     ensure_topics,
     partition_counts,
     retry_until,
@@ -140,7 +141,7 @@ def _score(
     group, instance = scorer_group(served.spec.name), settings.instance or "0"
     reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
     try:
-        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader)
+        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader, Watchdog(stop))
     except BaseException:
         reader.close()
         raise

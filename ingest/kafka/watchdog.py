@@ -1,0 +1,76 @@
+"""Ends the process when a Kafka call hangs that should have returned long ago.
+
+librdkafka can hang in a call whatever its timeout is: `send_offsets_to_transaction` was measured to
+return 600 s after its broker was killed (librdkafka issues 5456 and 5511). Python runs no signal
+handler in that time, so SIGTERM does nothing. No thread can interrupt such a call. But a headrace
+process may die at any line, so ending it is safe, and its supervisor starts it again. Exit status
+75 means that a server was not reachable.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+log = logging.getLogger(__name__)
+
+EXIT_STATUS = 75
+STOP_GRACE_S = 15.0
+"""For a call that was under way when the process was told to stop: a transaction takes 10 s."""
+_LOOK_S = 0.2
+
+
+def end_process(doing: str) -> None:
+    """Log where every thread is, and end the process at once, without any clean-up."""
+    log.error("%s hangs: this process ends now, so that it can be started again", doing)
+    faulthandler.dump_traceback(sys.stderr)
+    sys.stderr.flush()
+    os._exit(EXIT_STATUS)
+
+
+class Watchdog:
+    """Watches the calls of one thread from another, which ends with the process."""
+
+    def __init__(self, stop: threading.Event, expired: Callable[[str], None] = end_process) -> None:
+        """`expired` is called once for a call that takes too long, or too long after `stop`."""
+        self._stop, self._expired = stop, expired
+        self._call: tuple[str, float] | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def guard(self, doing: str, limit_s: float) -> Iterator[None]:
+        """Call `expired` if the block takes longer than `limit_s`. Not reentrant."""
+        if self._thread is None:  # a process that guards nothing needs no thread
+            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+            self._thread.start()
+        self._call = (doing, time.monotonic() + limit_s)
+        try:
+            yield
+        finally:
+            self._call = None
+
+    def _watch(self) -> None:
+        watched: tuple[str, float] | None = None
+        until_s = 0.0
+        while True:
+            time.sleep(_LOOK_S)
+            call, now = self._call, time.monotonic()
+            if call is None:
+                watched = None
+                continue
+            if call is not watched:
+                watched, until_s = call, call[1]
+            if self._stop.is_set():
+                until_s = min(until_s, now + STOP_GRACE_S)
+            if now > until_s:
+                self._expired(call[0])
+                watched, until_s = call, float("inf")
