@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 75
 STOP_GRACE_S = 15.0
-"""For a call that was under way when the process was told to stop: a transaction takes 10 s."""
+"""For a call that was under way at the signal: a transaction takes 10 s."""
 _LOOK_S = 0.2
 
 
