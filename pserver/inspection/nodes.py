@@ -107,7 +107,7 @@ def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[
         found[identity] = places.get(identity, (host or asked[0], int(port)))
     members = []
     for identity, _, flags, primary, *rest in lines:
-        slots = [each for each in rest[4:] if not each.startswith("[")]
+        slots = [text for text in rest[4:] if not text.startswith("[")]
         above = "" if primary == "-" or primary not in found else "{}:{}".format(*found[primary])
         members.append(
             ClusterMember(
@@ -115,7 +115,7 @@ def parse_members(text: str, asked: Place, places: Mapping[str, Place]) -> list[
                 identity,
                 frozenset(flags.split(",")) - {"myself"},
                 above,
-                sum(_width(each) for each in slots),
+                sum(_width(text) for text in slots),
                 len(rest[4:]) - len(slots),
             )
         )
@@ -149,8 +149,8 @@ def _replicas(info: Mapping[str, str], primary: Place) -> list[ClusterMember]:
     """Return the replicas of one server, as its INFO lists them."""
     found = []
     for number in range(int(info.get("connected_slaves", "0"))):
-        said = dict(pair.split("=", 1) for pair in info[f"slave{number}"].split(","))
-        place = said["ip"], int(said["port"])
+        fields = dict(pair.split("=", 1) for pair in info[f"slave{number}"].split(","))
+        place = fields["ip"], int(fields["port"])
         found.append(ClusterMember(place, "", frozenset({"slave"}), "{}:{}".format(*primary)))
     return found
 

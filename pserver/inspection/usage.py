@@ -30,27 +30,27 @@ def signs_of_use(store: RedisStore, seen: Survey, wait: Callable[[float], object
     signs.
     """
     signs = [
-        f"bucket {each.bucket}: keeper {each.keeper} holds the lease, "
-        f"{each.lease_left_ms / 1000:.0f} s left"
-        for each in seen.buckets
-        if each.there and each.keeper and each.lease_left_ms and each.lease_left_ms > 0
+        f"bucket {found.bucket}: keeper {found.keeper} holds the lease, "
+        f"{found.lease_left_ms / 1000:.0f} s left"
+        for found in seen.buckets
+        if found.there and found.keeper and found.lease_left_ms and found.lease_left_ms > 0
     ]
     if signs:
         return signs
     wait(WATCH_S)
-    there = [each for each in seen.buckets if each.there]
+    there = [found for found in seen.buckets if found.there]
     calls = []
-    for each in there:
-        marks = store.key(each.bucket, "marks")
+    for found in there:
+        marks = store.key(found.bucket, "marks")
         calls.append(Call(marks, ("OBJECT", "IDLETIME", marks)))
         calls.append(Call(marks, ("HGET", marks, "version")))
     replies = store.nodes.run(calls)
-    for each, idle_s, version in zip(there, replies[::2], replies[1::2], strict=True):
-        if isinstance(version, bytes) and int(version) != each.version:
+    for found, idle_s, version in zip(there, replies[::2], replies[1::2], strict=True):
+        if isinstance(version, bytes) and int(version) != found.version:
             signs.append(
-                f"bucket {each.bucket}: went from version {each.version} to {int(version)} within "
+                f"bucket {found.bucket}: went from version {found.version} to {int(version)} within "
                 f"{WATCH_S:g} s"
             )
         elif not isinstance(idle_s, StoreError) and idle_s is not None and idle_s <= _TOUCHED_S:
-            signs.append(f"bucket {each.bucket}: was read less than {_TOUCHED_S + 1} s ago")
+            signs.append(f"bucket {found.bucket}: was read less than {_TOUCHED_S + 1} s ago")
     return signs

@@ -86,7 +86,7 @@ class RedisCommands:
         log, prefix = self.key(bucket, "log"), f"{{{self.model}:{bucket}}}:rows:"
         subs, length = words.subs.tolist(), len(prefix.encode())
         keys = "".join([f"${length + len(_TEXTS[n])}\r\n{prefix}{_TEXTS[n]}\r\n" for n in subs])
-        said = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
+        encoded = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
         counts = words.counts.ravel().tolist()
         if max(counts, default=0) < len(_FRAMED):
             framed = "".join([_FRAMED[count] for count in counts])
@@ -98,12 +98,12 @@ class RedisCommands:
             b"".join(
                 [
                     keys.encode(),
-                    *(b"$%d\r\n%b\r\n" % (len(word), word) for word in said),
+                    *(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded),
                     framed.encode(),
                     words.rows,
                 ]
             ),
-            len(subs) + len(said) + len(counts) + words.row_words,
+            len(subs) + len(encoded) + len(counts) + words.row_words,
         )
 
     def one(self, key: bytes, *words: bytes | str | int) -> Any:

@@ -32,11 +32,11 @@ def translated(error: Exception, node: str) -> StoreError:
     """Return the StoreError for an error of the client library or a refusal of the server."""
     if isinstance(error, StoreError):
         return error
-    said = str(error)
-    text = f"{node}: {said or type(error).__name__}"
-    word = said.partition(" ")[0]
+    message = str(error)
+    text = f"{node}: {message or type(error).__name__}"
+    word = message.partition(" ")[0]
     if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM":
-        return OutOfMemory(f"{node} is at its memory limit: {said}")
+        return OutOfMemory(f"{node} is at its memory limit: {message}")
     if word == "MISSING":
         return MissingBucket(f"{text}: its shard came back empty; `headrace pserver restore`")
     if word == "EXISTS":
@@ -64,7 +64,7 @@ def translated(error: Exception, node: str) -> StoreError:
         OSError,
     )
     if isinstance(error, later) or word in _LATER:
-        if "CERTIFICATE_VERIFY_FAILED" in said:
+        if "CERTIFICATE_VERIFY_FAILED" in message:
             text += " Name its authority with ?ssl_ca_certs=FILE."
         return Unreachable(text)
     return StoreError(text)

@@ -73,22 +73,22 @@ class ModelLifecycle:
         if found is None:
             return None
         try:
-            kept = msgspec.json.decode(found, type=StoredShape)
+            stored = msgspec.json.decode(found, type=StoredShape)
         except msgspec.DecodeError as error:
             raise StoreError(f"{key.decode()} cannot be read: {error}") from error
-        if kept.format != FORMAT:
-            raise StoreError(f"{key.decode()}: expected format {FORMAT}, got {kept.format}")
-        return kept
+        if stored.format != FORMAT:
+            raise StoreError(f"{key.decode()}: expected format {FORMAT}, got {stored.format}")
+        return stored
 
     def finished(self) -> StoredShape:
         """Return the shape of a finished model. Raises MissingModel."""
-        kept = self.read()
-        if kept is None or not kept.complete:
+        stored = self.read()
+        if stored is None or not stored.complete:
             raise MissingModel(
                 f"expected the model {self._calls.model!r} in the store, got "
-                f"{'no model' if kept is None else 'an unfinished one'}: `headrace pserver init`"
+                f"{'no model' if stored is None else 'an unfinished one'}: `headrace pserver init`"
             )
-        return kept
+        return stored
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
@@ -99,8 +99,8 @@ class ModelLifecycle:
                 f"{self._calls.shape_key.decode()}: its shard came back empty; "
                 "`headrace pserver restore`"
             )
-        kept = self.begin(shape)
-        if not kept.complete:
+        stored = self.begin(shape)
+        if not stored.complete:
             makes = [
                 self._calls.function("create", bucket, ("marks",), (self._draw_nonce(),))
                 for bucket in range(shape.buckets)
@@ -112,22 +112,22 @@ class ModelLifecycle:
         """See Store.begin."""
         if shape.model != self._calls.model:
             raise ValueError(f"expected the shape of {self._calls.model!r}, got {shape.model!r}")
-        kept = self.read()
-        if kept is None:
+        stored = self.read()
+        if stored is None:
             fields = asdict(shape)
             del fields["model"]
             sub_hashes = self._sub_hashes or self._survivors(shape.buckets)
             sub_hashes = sub_hashes or sub_hashes_for(shape.buckets)
-            kept = StoredShape(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
+            stored = StoredShape(FORMAT, sub_hashes=sub_hashes, complete=False, **fields)
             key = self._calls.shape_key
-            self._calls.one(key, "SET", key, msgspec.json.encode(kept), "NX")
-            kept = self._begun()  # that of another process, if it was first
+            self._calls.one(key, "SET", key, msgspec.json.encode(stored), "NX")
+            stored = self._begun()  # that of another process, if it was first
         for name in ("buckets", "width", "fingerprint", "spec"):
-            expected, found = getattr(shape, name), getattr(kept, name)
+            expected, found = getattr(shape, name), getattr(stored, name)
             if expected != found:
                 shown = "" if name == "spec" else f": expected {expected}, got {found}"
                 raise ModelExists(f"the store's model {shape.model!r} has another {name}{shown}")
-        return kept
+        return stored
 
     def _survivors(self, buckets: int) -> int | None:
         """Return the number of sub-hashes of buckets that outlived the shape; None if they have no
@@ -174,26 +174,25 @@ class ModelLifecycle:
 
     def finish(self) -> StoredShape:
         """See Store.finish."""
-        kept = self._begun()
-        if missing := self._missing(kept.buckets):
+        stored = self._begun()
+        if missing := self._missing(stored.buckets):
             raise self.lost(missing[0])
-        if not kept.complete:
-            kept.complete = True
+        if not stored.complete:
+            stored.complete = True
             key = self._calls.shape_key
-            self._calls.one(key, "SET", key, msgspec.json.encode(kept))
-        return kept
+            self._calls.one(key, "SET", key, msgspec.json.encode(stored))
+        return stored
 
     def drop(self) -> None:
         """See Store.drop."""
-        kept, key = self.read(), self._calls.shape_key
-        if kept is None:
+        stored, key = self.read(), self._calls.shape_key
+        if stored is None:
             return
-        kept.complete = (
-            False  # processes that start now find an unfinished model, not a part of its buckets
-        )
-        self._calls.one(key, "SET", key, msgspec.json.encode(kept))
-        every = names_of_all(kept.sub_hashes)
-        for bucket in range(kept.buckets):
+        # processes that start now find an unfinished model, not a part of its buckets
+        stored.complete = False
+        self._calls.one(key, "SET", key, msgspec.json.encode(stored))
+        every = names_of_all(stored.sub_hashes)
+        for bucket in range(stored.buckets):
             self._calls.all([self._calls.function("drop", bucket, every, ())])
         self._calls.one(key, "DEL", key)
 
@@ -206,13 +205,13 @@ class ModelLifecycle:
         )
 
     def _begun(self) -> StoredShape:
-        kept = self.read()
-        if kept is None:
+        stored = self.read()
+        if stored is None:
             raise MissingModel(
                 f"expected the model {self._calls.model!r} in the store, got no model: "
                 "`headrace pserver init`"
             )
-        return kept
+        return stored
 
     def _missing(self, buckets: int) -> list[int]:
         keys = [self._calls.key(bucket, "marks") for bucket in range(buckets)]

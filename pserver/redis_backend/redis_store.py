@@ -73,40 +73,42 @@ class RedisStore:
         """`nonces` draws 8 bytes for each new bucket."""
         self.nodes = nodes
         self._calls = RedisCommands(nodes, model)
-        self._making = ModelLifecycle(self._calls, sub_hashes, nonces)
-        self._kept: StoredShape | None = None
+        self._lifecycle = ModelLifecycle(self._calls, sub_hashes, nonces)
+        self._stored: StoredShape | None = None
 
     def create(self, shape: Shape) -> None:
         """See Store.create."""
-        self._making.create(shape)
+        self._lifecycle.create(shape)
 
     def begin(self, shape: Shape) -> None:
         """See Store.begin."""
-        self._making.begin(shape)
+        self._lifecycle.begin(shape)
 
     def missing(self) -> list[int]:
         """See Store.missing."""
-        return self._making.missing()
+        return self._lifecycle.missing()
 
     def load(
         self, bucket: int, version: int, marks: Mapping[str, int], chunks: Iterable[FoldedRows]
     ) -> None:
         """See Store.load."""
-        self._making.load(bucket, version, marks, chunks)
+        self._lifecycle.load(bucket, version, marks, chunks)
 
     def finish(self) -> None:
         """See Store.finish."""
-        self._making.finish()
+        self._lifecycle.finish()
 
     def drop(self) -> None:
         """See Store.drop."""
-        self._kept = None
-        self._making.drop()
+        self._stored = None
+        self._lifecycle.drop()
 
     def shape(self) -> Shape:
         """See Store.shape."""
-        kept = self._known()
-        return Shape(self._calls.model, kept.buckets, kept.width, kept.fingerprint, kept.spec)
+        stored = self._known()
+        return Shape(
+            self._calls.model, stored.buckets, stored.width, stored.fingerprint, stored.spec
+        )
 
     @property
     def sub_hashes(self) -> int:
@@ -122,7 +124,7 @@ class RedisStore:
         keys = [self.key(bucket, "marks") for bucket in buckets]
         replies = self.nodes.run([Call(key, ("HGETALL", key)) for key in keys])
         return [
-            self._standing(bucket, checked(reply))
+            self._bucket_answer(bucket, checked(reply))
             for bucket, reply in zip(buckets, replies, strict=True)
         ]
 
@@ -223,8 +225,8 @@ class RedisStore:
         """Return `host:port` of the node that has a bucket."""
         return self.nodes.name_of(self.key(bucket, "marks"))
 
-    def _fold(self, fold: Fold, kept: StoredShape) -> Call:
-        words = written(fold.version, fold.rows, fold.gone, kept.layout)
+    def _fold(self, fold: Fold, stored: StoredShape) -> Call:
+        words = written(fold.version, fold.rows, fold.gone, stored.layout)
         fence = (fold.keeper, fold.number, fold.version, fold.nonce)
         return self._calls.scattered("fold", fold.bucket, fence, words)
 
@@ -234,16 +236,16 @@ class RedisStore:
         return self._calls.all([self._calls.function(name, bucket, keys, arguments)])[0]
 
     def _known(self) -> StoredShape:
-        if self._kept is None:
-            self._kept = self._making.finished()
-        return self._kept
+        if self._stored is None:
+            self._stored = self._lifecycle.finished()
+        return self._stored
 
-    def _standing(self, bucket: int, reply: Any) -> BucketAnswer | Unreachable:
+    def _bucket_answer(self, bucket: int, reply: Any) -> BucketAnswer | Unreachable:
         if isinstance(reply, Unreachable):
             return reply
         found = dict(zip(reply[::2], reply[1::2], strict=True))
         if b"version" not in found:
-            raise self._making.lost(bucket)
+            raise self._lifecycle.lost(bucket)
         marks = {name.decode(): mark for name, mark in found.items()}
         return BucketAnswer(
             bucket,
@@ -260,7 +262,7 @@ class RedisStore:
                 return reply
         version, nonce, trimmed = head
         if version is None:
-            raise self._making.lost(bucket)
+            raise self._lifecycle.lost(bucket)
         return PollResult(
             bucket,
             int(version),

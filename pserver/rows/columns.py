@@ -114,9 +114,9 @@ def make_columns(
     if memory is not None:
         if beside:
             raise ValueError(f"expected no columns beside a table in shared memory, got {beside}")
-        made = columns_in(memory(columns_size(rows, width)), rows, width)
-        made.slots.fill(-1)
-        return made, {}
+        columns = columns_in(memory(columns_size(rows, width)), rows, width)
+        columns.slots.fill(-1)
+        return columns, {}
     ahead = rows if rows <= FEW else _TIMES * rows
     kinds = _columns(width) | beside
     try:

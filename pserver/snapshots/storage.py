@@ -188,5 +188,5 @@ def _translated(path: str, doing: str) -> Iterator[None]:
             "for s3://: pip install 'headrace[s3]'"
         ) from error
     except Exception as error:  # each kind of storage has its own errors
-        said = str(error) or type(error).__name__
-        raise StorageFailed(f"{doing} {path}: {said}") from error
+        message = str(error) or type(error).__name__
+        raise StorageFailed(f"{doing} {path}: {message}") from error
