@@ -181,7 +181,7 @@ def test_a_rebuild_does_not_start_with_a_snapshot_of_another_spec(
     rebuilding = Rebuilder(RebuildSettings(FAR_MS), model.kafka, model.spec, shelf)
     rebuilding.reader.close()
     assert rebuilding.manifest is None
-    assert f"not beginning with snapshot {other.name}: it is of another spec" in caplog.text
+    assert f"skipping snapshot {other.name}: it is of another spec" in caplog.text
 
 
 # ---------------------------------------------------------------- where history ends
