@@ -48,8 +48,8 @@ def signs_of_use(store: RedisStore, seen: Survey, wait: Callable[[float], object
     for found, idle_s, version in zip(there, replies[::2], replies[1::2], strict=True):
         if isinstance(version, bytes) and int(version) != found.version:
             signs.append(
-                f"bucket {found.bucket}: went from version {found.version} to {int(version)} within "
-                f"{WATCH_S:g} s"
+                f"bucket {found.bucket}: went from version {found.version} to {int(version)} "
+                f"within {WATCH_S:g} s"
             )
         elif not isinstance(idle_s, StoreError) and idle_s is not None and idle_s <= _TOUCHED_S:
             signs.append(f"bucket {found.bucket}: was read less than {_TOUCHED_S + 1} s ago")
