@@ -11,7 +11,7 @@ WORKERS ?= 2
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check docs format simulate bench lock clean
+.PHONY: help setup demo test quick test-long check docs format simulate bench lock clean
 
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_
 
 test: $(WHOLE) ## Run the tests, with a real Kafka and a real Valkey that they start themselves (WORKERS=2)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+quick: $(WHOLE) ## Run the tests that need no server and no other process, in a minute (WORKERS=2)
+	HEADRACE_TESTS=quick $(BIN)/python -m pytest -n $(WORKERS) -m 'not long and not servers and not thorough'
 
 test-long: $(WHOLE) ## Run the longer proofs too
 	$(BIN)/python -m pytest -m 'long or not long' --timeout 1800

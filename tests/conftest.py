@@ -14,20 +14,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
 SERVERS = {"kafka_node", "valkey_cluster", "valkey_node"}
-"""Fixtures that start a server: `make quick` leaves out the tests that ask for one."""
+"""Fixtures that start a server."""
+THOROUGH = (
+    *("tests/bench", "tests/deploy", "tests/docs", "tests/faults", "tests/simulation"),
+    *("tests/ingest/test_join_restart.py", "tests/serving/workers", "tests/serving/evaluation"),
+)
+"""Folders and files that start processes, or search for minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server."""
+    """Mark the tests that `make quick` leaves out: servers, processes, long searches."""
+    root = Path(__file__).parents[1]
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
+        if item.path.relative_to(root).as_posix().startswith(THOROUGH):
+            item.add_marker("thorough")
+
+
+settings.register_profile("quick", max_examples=10, deadline=None)
+if os.environ.get("HEADRACE_TESTS") == "quick":
+    settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")
