@@ -24,7 +24,12 @@ SERVERS = {"kafka_node", "valkey_cluster", "valkey_node"}
 """Fixtures that start a server."""
 THOROUGH = (
     *("tests/bench", "tests/deploy", "tests/docs", "tests/faults", "tests/simulation"),
-    *("tests/ingest/test_join_restart.py", "tests/serving/workers", "tests/serving/evaluation"),
+    *("tests/serving/workers", "tests/serving/evaluation", "tests/serving/test_process"),
+    *("tests/ingest/test_join_restart", "tests/pserver/test_snapshot_s3", "tests/ingest/test_java"),
+    *("tests/learner/test_guard", "tests/learner/test_architectures", "tests/learner/test_joint"),
+    *("tests/learner/test_bounded", "tests/learner/test_backpressure"),
+    *("tests/learner/test_staleness", "tests/serving/test_snapshots_served"),
+    *("tests/learner/test_calibration", "tests/ingest/test_event_tables"),
 )
 """Folders and files that start processes, or search for minutes."""
 
