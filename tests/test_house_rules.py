@@ -84,6 +84,12 @@ def test_imports_use_the_one_name_that_the_wheel_ships(path: Path) -> None:
     assert bare == [], "import headrace.… instead"
 
 
+@pytest.mark.parametrize("path", TESTS, ids=_name)
+def test_a_test_file_imports_no_other_test_file(path: Path) -> None:
+    others = re.compile(r"^\s*from tests[\w.]*\.test_\w+ import|^\s*import tests[\w.]*\.test_")
+    assert [line for line in path.read_text().splitlines() if others.search(line)] == []
+
+
 def test_documents_name_no_package_without_headrace() -> None:
     bare = re.compile(rf"(?:from|import) (?:{'|'.join(PARTS)})\b|-m (?:{'|'.join(PARTS)})\.")
     found = [

@@ -61,7 +61,7 @@ ATTACKS: dict[str, tuple[bytes, bytes, float]] = {
 
 def serve(ready: Connection) -> None:
     """Serve the sample news until the process is terminated; send the port first."""
-    from tests.serving.test_app import complete
+    from tests.serving.app_client import complete
 
     _files()
     serving, _ = complete(tokens=[TOKEN])

@@ -21,7 +21,7 @@ from tests.deploy.browser import CHROMIUM, needs_chromium, screenshot, text_of
 from tests.deploy.browser import document as document_at
 from tests.deploy.command import running
 from tests.deploy.prometheus import PROMETHEUS, needs_prometheus, scraping
-from tests.docs.test_monitoring import MONITORING, queries
+from tests.docs.monitoring import MONITORING, queries
 
 if TYPE_CHECKING:
     from tests.deploy.command import Running

@@ -11,7 +11,7 @@ from headrace.deploy.reports import observer
 from headrace.deploy.reports.observer import ServerStatus, ask_caught_up, copied
 from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH, Pusher
-from tests.pserver.test_replica import new_store
+from tests.pserver.new_stores import new_store
 
 if TYPE_CHECKING:
     from headrace.pserver.replica.replica import Replica

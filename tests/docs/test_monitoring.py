@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
-import headrace.deploy
+from tests.docs.monitoring import DASHBOARD, MONITORING, queries
 from tests.docs.pages import DOCS
 from tests.docs.reference.metrics import page
 
-MONITORING = Path(headrace.deploy.__file__).parent / "monitoring"
 RULES = [
     rule
     for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"]
     for rule in group["rules"]
 ]
 ALERTS = [rule for rule in RULES if "alert" in rule]
-DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
 RUNBOOK = (DOCS / "guides/monitoring.md").read_text()
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool (Debian's prometheus) is not installed"
 )
-
-
-def queries() -> list[str]:
-    """The queries of the dashboard's panels."""
-    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
 
 
 def test_rules_and_dashboard_ask_only_for_metrics_that_exist() -> None:

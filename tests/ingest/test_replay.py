@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka
 import pytest
-import zstandard
 
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.replay.ndjson import NoEventsError
 from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
+from tests.ingest.event_directories import START_MS, clicked, shown, write_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from headrace.ingest.replay.ndjson import Line
 
 WINDOW_MS = 1_000
-START_MS = 1_700_000_000_000
 PARTITIONS = 3
 
 
@@ -40,22 +39,6 @@ def topics(settings: KafkaSettings, fresh_name: Callable[[str], str]) -> EventTo
     topics = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
     ensure_topics(settings, topics_for(fresh_name("model"), PARTITIONS, topics))
     return topics
-
-
-def shown(i: int) -> bytes:
-    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i}).encode()
-
-
-def clicked(i: int) -> bytes:
-    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i + 5}).encode()
-
-
-def write_directory(path: Path, impressions: list[bytes], clicks: list[bytes]) -> Path:
-    path.mkdir()
-    (path / "impressions.ndjson").write_bytes(b"\n".join(impressions) + b"\n")
-    packed = zstandard.compress(b"\n".join(clicks))
-    (path / "clicks.ndjson.zst").write_bytes(packed)
-    return path
 
 
 def test_a_replay_sends_every_line_once_in_order_and_ends_with_ticks(

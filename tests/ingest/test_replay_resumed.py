@@ -17,7 +17,7 @@ from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
 from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
-from tests.ingest.test_replay import clicked, shown, write_directory
+from tests.ingest.event_directories import clicked, shown, write_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,33 +12,15 @@ from headrace.ingest.examples.batch import Examples, Kind, concatenate
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.calibration.platt import PlattScaling
-from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
-from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from headrace.learner.spec.calibration_spec import Calibration
+from headrace.learner.spec.model_spec import parse_spec
 from headrace.learner.validation.progressive import calibration, normalized_entropy
-from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples, random_spec
+from tests.learner.calibration_pairs import DEEP, SECTION, layer_of, pair
+from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
 
-SECTION = '[calibration]\nkind = "platt"\nalpha = 0.01\n'
 ISOTONIC = '[calibration]\nkind = "isotonic"\nalpha = 0.3\n'
 MACHINE = 'architecture = "factorization_machine"\ndimensions = 3\n'
-DEEP = 'architecture = "wide_and_deep"\ndimensions = 3\nlayers = [4]\nmini_batch = 8\n'
 MODELS = ["", MACHINE, DEEP]
-
-
-def pair(
-    policy: str = "window", model: str = "", section: str = SECTION
-) -> tuple[ModelSpec, ModelSpec]:
-    """The same model with the layer and without it."""
-    if model == DEEP:
-        pytest.importorskip("torch", reason="deep models are an extra")
-    both = (
-        random_spec(np.random.default_rng(1), policy, True, each, model) for each in (section, "")
-    )
-    with_layer, bare = both
-    return with_layer, bare
-
-
-def layer_of(bench: Bench) -> np.ndarray:
-    return np.asarray(bench.rows().ids & np.uint64(1023) == CALIBRATION_NUMBER)
 
 
 def _expected(raw: np.ndarray, examples: Examples) -> tuple[list[float], float, float]:

@@ -15,10 +15,10 @@ from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
 from tests.bench.week import WEEK, read_events, run
+from tests.learner.calibration_pairs import layer_of, pair
 from tests.learner.few_rows import Model, assert_same, drawn
+from tests.learner.shipped_specs import MODELS
 from tests.learner.streams import BUCKETS, FIELDS, Bench, part, random_examples
-from tests.learner.test_calibration import layer_of, pair
-from tests.learner.test_spec import MODELS
 
 if TYPE_CHECKING:
     from headrace.ingest.examples.batch import Examples

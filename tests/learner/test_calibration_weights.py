@@ -12,8 +12,8 @@ import pytest
 from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.calibration.platt import PlattScaling, gain_of
 from headrace.learner.spec.calibration_spec import Calibration
+from tests.learner.calibration_pairs import pair
 from tests.learner.streams import BUCKETS, Bench, part, random_examples
-from tests.learner.test_calibration import pair
 
 if TYPE_CHECKING:
     import numpy.typing as npt

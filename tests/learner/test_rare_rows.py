@@ -14,6 +14,7 @@ from headrace.learner.models.logistic import LogisticRegression
 from headrace.pserver.rows.deltas import Deletions
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Shape
+from tests.learner.row_comparison import assert_same_rows
 from tests.learner.slow_logistic import SlowLogistic
 from tests.learner.streams import (
     BUCKETS,
@@ -25,7 +26,6 @@ from tests.learner.streams import (
     random_examples,
     random_spec,
 )
-from tests.learner.test_logistic import assert_same_rows
 
 KINDS = pytest.mark.parametrize("growth", [COUNT, PROBABILITY], ids=["count", "probability"])
 HIGH = high_bits(BUCKETS)

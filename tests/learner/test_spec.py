@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import headrace.deploy
 from headrace.ingest.features.spec_text import SpecError
 from headrace.learner.spec.growth import Admission
 from headrace.learner.spec.model_spec import load_spec, parse_spec
+from tests.learner.shipped_specs import MODELS
 from tests.learner.streams import FIELDS, of_ids_alone
-
-MODELS = Path(headrace.deploy.__file__).parent / "models"
 
 GOOD = """\
 [model]

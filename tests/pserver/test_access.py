@@ -16,29 +16,17 @@ from headrace.pserver.errors import AccessRefused, StoreError
 from headrace.pserver.inspection.model_survey import survey
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
-from headrace.pserver.redis_backend.acl import ROLES, rule
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.store import BucketAnswer, Shape
+from tests.pserver.access_grants import PASSWORD, ROLE, grant
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
-from tests.pserver.test_stores import RedisWorld
+from tests.pserver.store_worlds import RedisWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-PASSWORD = "opens-nothing-else"
-ROLE = {role.name: role for role in ROLES}
-
-
-def grant(server: str, role: str, model: str) -> str:
-    """Create the user of a role's rule; return a URL with its name and password."""
-    user = f"{model}-{role}"
-    line = rule(ROLE[role], model, user, PASSWORD)
-    with redis.Redis.from_url(server) as admin:
-        assert admin.execute_command(*line.split())
-    return server.replace("://", f"://{user}:{PASSWORD}@")
 
 
 class OperatorWorld(RedisWorld):
@@ -65,11 +53,6 @@ class TestOperator(StoreLaws):
         world = OperatorWorld(valkey_node, model, grant(valkey_node, "operator", model))
         yield world
         world.close()
-
-
-@pytest.fixture
-def model(fresh_name: Callable[[str], str]) -> str:
-    return fresh_name("roles")
 
 
 @pytest.fixture

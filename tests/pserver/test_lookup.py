@@ -27,7 +27,7 @@ from tests.pserver.store_world import (
     standing,
     trim_through,
 )
-from tests.pserver.test_stores import MemoryWorld, RedisWorld
+from tests.pserver.store_worlds import MemoryWorld, RedisWorld
 from tests.pserver.truth import Row, rows_of
 
 if TYPE_CHECKING:

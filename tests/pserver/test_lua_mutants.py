@@ -15,7 +15,8 @@ import pytest
 
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
-from tests.pserver.test_stores import RedisLaws, RedisWorld
+from tests.pserver.redis_laws import RedisLaws
+from tests.pserver.store_worlds import RedisWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,20 +26,10 @@ from headrace.pserver.rows.deltas import (
     unpack,
 )
 from headrace.pserver.rows.table import RowTable
-from headrace.pserver.store import Delete, Fold, PollResult, Push, Shape, Trim
+from headrace.pserver.store import Delete, Fold, PollResult, Push, Trim
 from tests.pserver.entries import WIDTH, Pusher
+from tests.pserver.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.truth import rows_of, truth
-
-BUCKETS = 2
-SHAPE = Shape("m", BUCKETS, WIDTH, "fingerprint", "spec")
-
-
-def new_store() -> MemoryStore:
-    dice = random.Random(0)
-    ticks = itertools.count()
-    store = MemoryStore(clock_ms=lambda: next(ticks), nonces=lambda: dice.randbytes(8))
-    store.create(SHAPE)
-    return store
 
 
 def following(store: Any, table: RowTable | None = None) -> Replica:

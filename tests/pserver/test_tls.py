@@ -14,10 +14,10 @@ from headrace.pserver.redis_backend.address import parse_address, with_login, wi
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import open_store
 from headrace.pserver.store import BucketAnswer, Shape
+from tests.pserver.access_grants import PASSWORD, grant
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.store_laws import BUCKETS, StoreLaws, World
-from tests.pserver.test_access import PASSWORD, grant
-from tests.pserver.test_stores import RedisWorld
+from tests.pserver.store_worlds import RedisWorld
 from tests.pserver.tls import Certificates, TlsNode, make_certificates, missing_for_tls
 
 if TYPE_CHECKING:

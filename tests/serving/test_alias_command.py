@@ -10,7 +10,7 @@ from headrace.deploy.operations.aliases import AliasRefused
 from headrace.serving.models.loading import StoreModel
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import eventually, memory_store, news
-from tests.serving.test_models import second
+from tests.serving.two_models import second
 
 
 def test_the_alias_command_shows_switches_and_reverts_an_alias() -> None:

@@ -1,9 +1,7 @@
 """The HTTP routes of a server, without a socket."""
 
-import asyncio
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.optimizer_spec import Optimizer
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.requests.limits import RequestLimits
+from tests.serving.app_client import PREDICT, ask, complete
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,
@@ -22,24 +21,7 @@ from tests.serving.scenery import (
     news,
 )
 
-PREDICT = "/v1/models/news:predict"
 RANK = "/v1/models/news:rank"
-
-
-def ask(serving: Serving, method: str, path: str, **how: Any) -> httpx.Response:
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app=serving.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
-            return await client.request(method, path, **how)
-
-    return asyncio.run(send())
-
-
-def complete(**how: Any) -> tuple[Serving, Pusher]:
-    store = memory_store(news())
-    serving = Serving(store, **how)
-    serving.follow()
-    return serving, Pusher(store)
 
 
 def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.http as triton  # type: ignore[import-untyped]
 
 from headrace.serving.requests.tensors import Tensor, candidates_of
+from tests.serving.app_client import PREDICT, ask, complete
 from tests.serving.running import Running, ready, running
 from tests.serving.scenery import (
     NOW_MS,
@@ -21,7 +22,6 @@ from tests.serving.scenery import (
     memory_store,
     news,
 )
-from tests.serving.test_app import PREDICT, ask, complete
 
 INFER = "/v2/models/news/infer"
 HEADER = "Inference-Header-Content-Length"

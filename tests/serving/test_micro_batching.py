@@ -14,9 +14,9 @@ from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.requests.limits import RequestLimits
+from tests.serving.app_client import complete
+from tests.serving.connections import Connection, posted
 from tests.serving.scenery import gains_of_article
-from tests.serving.test_app import complete
-from tests.serving.test_fast_path import Connection, posted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

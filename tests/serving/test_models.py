@@ -1,7 +1,6 @@
 """Several models in one server: aliases, shadows, and the prediction log."""
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,86 +10,23 @@ import httpx
 import pytest
 
 from headrace.ingest.errors import KafkaUnreachable
-from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.fakes import ListWriter
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.learner.models.factory import open_model
-from headrace.learner.spec.model_spec import ModelSpec, parse_spec
-from headrace.pserver.memory_store import MemoryStore
-from headrace.serving.api.app import make_app
-from headrace.serving.api.request_metrics import RequestMetrics
 from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import StoreModel
-from headrace.serving.models.predictor import Predictor
-from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
-from headrace.serving.observers.shadows import Shadows
-from headrace.serving.requests.decoder import RequestDecoder
+from tests.serving.app_client import TOKEN, ask
 from tests.serving.running import SETTINGS, ready, running
 from tests.serving.scenery import (
     NOW_MS,
-    SPEC,
     Clock,
-    Pusher,
-    Serving,
     eventually,
-    follow,
-    gains_of_article,
     memory_store,
     news,
 )
-from tests.serving.test_app import ask
-from tests.serving.test_limits import TOKEN
-
-LATER = NOW_MS + 1_000
-ALIASES = {"production": "news", "shadow": "news-2"}
-
-
-def second() -> ModelSpec:
-    """The fields of `news`, and one that only this model reads."""
-    text = SPEC.replace('name = "news"', 'name = "news-2"')
-    return parse_spec(text + '\n[fields.colour]\nnumber = 9\ntransform = "id"\n', "news-2.toml")
-
-
-class Two(Serving):
-    """A server of two models; `log` holds the logged messages."""
-
-    def __init__(self, log: PredictionLog | None = None, admin: str = "") -> None:
-        super().__init__(memory_store(news()))
-        self.follow()
-        spec, store = second(), memory_store(second())
-        Pusher(store).push(gains_of_article(spec, "hot", -3.0))
-        other = self._follower(store)
-        follow(other)
-        self.second = ServedModel(
-            spec,
-            RequestDecoder(spec.fields, self.limits),
-            Predictor(spec.fields, open_model(spec, store.shape().buckets)),
-            other,
-        )
-        self.models = ModelRegistry([self.served, self.second], self._aliases())
-        counts = RequestMetrics(self.registry)
-        logs = [] if log is None else [log]
-        self.shadows = Shadows(self.models, counts.shadowed, logs)
-        parts = replace(
-            self.parts(self.models, counts),
-            beside=[*logs, self.shadows],
-            admin_tokens=Tokens([admin] if admin else []),
-            admin_open=not admin,
-        )
-        self.__dict__["app"] = make_app(parts)
-
-    def _aliases(self) -> Aliases:
-        return Aliases(["news", "news-2"], ALIASES, lambda: LATER)
-
-    def _follower(self, store: MemoryStore) -> Any:
-        from headrace.pserver.replica.replica import Replica
-        from headrace.serving.replicas.follower import Follower, Following
-
-        replica = Replica(store, store.shape())
-        return Follower(replica, Following(), self.clock, lambda _: None)
+from tests.serving.two_models import ALIASES, LATER, Stuck, Two, second
 
 
 def test_a_request_to_an_alias_is_answered_by_its_model_and_names_both() -> None:
@@ -228,19 +164,6 @@ def test_the_log_of_a_ranking_has_only_the_candidates_of_the_answer(
     assert ranked["index"] == 1
     assert message["impression_id"] == ranked["impression_id"]
     assert (message["fields"], message["alias"]) == ({"article_id": "hot"}, "")
-
-
-class Stuck(ListWriter):
-    """A writer that blocks until it is released."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def flush(self) -> None:
-        self.reached.set()
-        self.go_on.wait(20)
-        super().flush()
 
 
 def test_a_full_prediction_log_drops_and_counts_while_answers_do_not_wait() -> None:

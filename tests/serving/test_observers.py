@@ -14,9 +14,9 @@ from headrace.serving.observers.bounded_worker import BoundedWorker
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from headrace.serving.observers.prediction_message import messages_of
 from headrace.serving.observers.shadows import Shadows
+from tests.serving.app_client import ask
 from tests.serving.scenery import eventually
-from tests.serving.test_app import ask
-from tests.serving.test_models import Stuck, Two
+from tests.serving.two_models import Stuck, Two
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from tests.serving.test_app import complete
+from tests.serving.app_client import complete
 
 EXAMPLES = 60
 SEED = 20_261_121

@@ -1,0 +1,30 @@
+"""Directories of events, as a replay reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import zstandard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+START_MS = 1_700_000_000_000
+
+
+def shown(i: int) -> bytes:
+    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i}).encode()
+
+
+def clicked(i: int) -> bytes:
+    return json.dumps({"impression_id": f"i{i}", "timestamp_ms": START_MS + 10 * i + 5}).encode()
+
+
+def write_directory(path: Path, impressions: list[bytes], clicks: list[bytes]) -> Path:
+    path.mkdir()
+    (path / "impressions.ndjson").write_bytes(b"\n".join(impressions) + b"\n")
+    packed = zstandard.compress(b"\n".join(clicks))
+    (path / "clicks.ndjson.zst").write_bytes(packed)
+    return path

@@ -1,0 +1,9 @@
+"""The specs that come along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import headrace.deploy
+
+MODELS = Path(headrace.deploy.__file__).parent / "models"

@@ -1,0 +1,33 @@
+"""Grants the rights of a role to a user of a real server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from headrace.pserver.redis_backend.acl import ROLES, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+PASSWORD = "opens-nothing-else"
+
+
+ROLE = {role.name: role for role in ROLES}
+
+
+def grant(server: str, role: str, model: str) -> str:
+    """Create the user of a role's rule; return a URL with its name and password."""
+    user = f"{model}-{role}"
+    line = rule(ROLE[role], model, user, PASSWORD)
+    with redis.Redis.from_url(server) as admin:
+        assert admin.execute_command(*line.split())
+    return server.replace("://", f"://{user}:{PASSWORD}@")
+
+
+@pytest.fixture
+def model(fresh_name: Callable[[str], str]) -> str:
+    return fresh_name("roles")
