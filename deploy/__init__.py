@@ -1,0 +1,1 @@
+"""The command line, pipelines on one machine, reports, and tools for operators."""

@@ -1,7 +1,8 @@
-"""Decodes messages into columns: one kernel finds the declared fields in the bytes of JSON.
+"""Decodes JSON events into columns: one kernel finds the declared fields in their bytes.
 
 This folder is a low-level optimization; `json_scanner` has the reason. `decoder` is its interface
-and has the plain fallback, `json_tokens` has the grammar of JSON.
+and passes odd events to `ingest.events.read_event`, the complete reader; `json_tokens` has the
+grammar of JSON.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Decodes messages into the columns that a model needs.
+"""Decodes JSON events into the columns that a model needs.
 
 `scan` finds the declared fields of plain events in their bytes. Events that it marks as odd are
 read here by `read_event`, the plain fallback. The canonical texts of their values are appended to

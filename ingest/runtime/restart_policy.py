@@ -4,7 +4,9 @@ A process that ran for `quick_s` had begun to work, so its death is an accident:
 at once. A process that dies earlier may never work. Each such quick failure doubles the pause, and
 after `quick_failures` of them in a row there is no further start.
 
-Both supervisors follow this policy: that of `headrace run` and `demo`, and that of server workers.
+Two supervisors follow it: `deploy.local.supervisor` for the parts of `headrace run` and `demo`, and
+`serving.workers.process_pool` for the workers of a server, which also gives up on a worker that was
+never ready.
 """
 
 from __future__ import annotations

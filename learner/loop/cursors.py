@@ -1,4 +1,4 @@
-"""Offsets of each bucket in each source: the arithmetic behind exactly once.
+"""Marks and cursors of each bucket in each source: the arithmetic behind exactly once.
 
 Every bucket and source has two offsets. `acknowledged` is the known mark of the bucket: the `start`
 of the next push. `cursor` is the end of what is applied or pending there. An example counts in a

@@ -1,4 +1,4 @@
-"""The quality of scores.
+"""Measures accuracy from scores that were made before learning.
 
 `progressive` has the five figures of a stream, `breakdown` the same by score, slice and time, and
 `outcomes` joins scores with what happened.

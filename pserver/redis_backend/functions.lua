@@ -91,7 +91,7 @@ local function append(log, marks, head, nonce, blob, changes)
   head[1], head[2], head[3], head[4] = version, nonce, head[2], appended
 end
 
--- Apply a push at most once: keys log, marks; arguments nonce, blob, then source, start, stop of
+-- Apply a push at most once; the marks are its fence. Keys log, marks; arguments nonce, blob, then source, start, stop of
 -- each span. Answers version, nonce, previous, bytes in the log, then the mark of each source.
 local function push(keys, args)
   local log, marks = keys[1], keys[2]

@@ -1,4 +1,4 @@
-"""Single rows, exactly as in a full replica, for processes that cannot hold all rows.
+"""A partial replica: log tails, and single rows on demand, bit for bit as in a full replica.
 
 A partial replica follows the logs as a replica does, but keeps only their tails: the entries that
 keepers have not yet trimmed (pserver.replica.log_tail). A row consists of its folded part, read on

@@ -1,4 +1,4 @@
-"""Caches the most recently used rows of a model, and keeps them up to date with the logs.
+"""Caches the most recently used rows of a model, evicts the others, and follows the logs.
 
 The cache follows the tails of the logs (`pserver.replica.PartialReplica`) and folds every entry
 into the cached rows, in log order. A cached row is therefore bit-identical to the row of a full

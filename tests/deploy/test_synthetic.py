@@ -90,7 +90,7 @@ def test_a_request_shows_different_items_of_one_user_at_ascending_positions() ->
 
 def test_a_synthetic_stream_refuses_time_that_goes_back() -> None:
     stream = SyntheticStream(SyntheticSite(), 1, START_MS)
-    with pytest.raises(ValueError, match=f"expected {START_MS} or later"):
+    with pytest.raises(ValueError, match=f"expected a time of {START_MS} or later"):
         stream.step(START_MS - 1, 1)
 
 

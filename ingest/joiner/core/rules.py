@@ -1,4 +1,8 @@
-"""The rules of joining, and the constants that the core shares with its compiled kernel.
+"""The rules of joining: label policy, clocks, duplicates, late clicks; shared with the kernel.
+
+The label policy (`ingest.features.LabelPolicy`) says what an impression becomes. `immediate` makes
+an example with label 0 when the impression is taken, and a second with label 1 at its click.
+`window` makes one example when the window closes (`JoinRule.closing`).
 
 There are three clocks of event time. None of them goes back:
 
