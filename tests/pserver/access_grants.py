@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
 import redis
 
 from headrace.pserver.redis_backend.acl import ROLES, rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 PASSWORD = "opens-nothing-else"
 
@@ -26,8 +19,3 @@ def grant(server: str, role: str, model: str) -> str:
     with redis.Redis.from_url(server) as admin:
         assert admin.execute_command(*line.split())
     return server.replace("://", f"://{user}:{PASSWORD}@")
-
-
-@pytest.fixture
-def model(fresh_name: Callable[[str], str]) -> str:
-    return fresh_name("roles")

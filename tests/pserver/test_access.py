@@ -56,6 +56,11 @@ class TestOperator(StoreLaws):
 
 
 @pytest.fixture
+def model(fresh_name: Callable[[str], str]) -> str:
+    return fresh_name("roles")
+
+
+@pytest.fixture
 def shape(valkey_node: str, model: str) -> Shape:
     shape = Shape(model, BUCKETS, WIDTH, "fingerprint", "spec")
     with closing(open_store(valkey_node, model, StoreSettings(sub_hashes=4))) as store:
