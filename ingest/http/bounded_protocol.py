@@ -81,9 +81,9 @@ class BoundedProtocol(HttpToolsProtocol):
     """Whether the last answer of this connection is decided: bytes are no longer parsed."""
     _offered = False
     """Whether the head that was just read offers an upgrade."""
-    _in_message = _in_head = False
+    _in_head = False
     _progressed = False
-    """Whether these bytes began a request, ended its head or brought some of its body."""
+    """Whether these bytes ended a head, brought some of a body, or ended a request."""
     _idle_bytes = 0
     """Received since the last progress: of an unfinished head, of trailers, of blank lines."""
     _head_bytes = 0
@@ -106,7 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> bytes:
         """Parse these bytes; return those that are to be parsed next."""
-        self._progressed, only_head = False, not self._in_message
+        self._progressed = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -114,10 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse_unparsed(error)
             return b""
-        if self._progressed and not (only_head and self._in_head):
-            self._idle_bytes = 0
-        else:
-            self._idle_bytes += len(data)
+        self._idle_bytes = 0 if self._progressed else self._idle_bytes + len(data)
         if self._idle_bytes > self.limits.head_bytes:
             self._refuse_head()
         elif self._in_head or self._idle_bytes:
@@ -147,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------ parser callbacks
 
     def on_message_begin(self) -> None:
-        self._in_message = self._in_head = self._progressed = True
+        self._in_head = True
         self._head_bytes = self._headers = 0
         super().on_message_begin()
 
@@ -175,7 +172,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def note_message_end(self) -> None:
         """Note that a request was read. A subclass that handles a request itself calls it."""
-        self._in_message, self._progressed = False, True
+        self._progressed = True
 
     def on_headers_complete(self) -> None:
         self.note_head_end()

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
     from headrace.learner.local.event_input import Event, Events
     from headrace.learner.validation import Outcomes, ProgressiveValidation
-    from headrace.pserver.replica import Change
     from headrace.pserver.snapshots import Manifest
 
 _BUCKETS = 16
@@ -285,9 +284,8 @@ class LocalModel:
             tell=lambda _: None,
         )
         replica = Replica(store, manifest.shape)
-        changes: list[Change] = []
         while not replica.complete:
-            changes += replica.poll()
+            replica.poll()
         model._pending.refresh(replica.table, replica.table.ids.copy(), None)
         return model
 

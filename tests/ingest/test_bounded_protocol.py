@@ -227,6 +227,12 @@ def test_a_connection_gets_at_most_some_pipelined_answers_and_is_closed() -> Non
     assert b"connection: close" in answers[-1]
 
 
+def test_a_read_of_whole_requests_and_the_begin_of_another_is_no_endless_head() -> None:
+    whole = post("/", b"x" * LIMITS.head_bytes)
+    answers = conversation(whole * 2 + b"POST /", b"end HTTP/1.1\r\nHost: s\r\n\r\n", count=3)
+    assert [answer[9:12] for answer in answers] == [b"200"] * 3
+
+
 def test_reading_pauses_until_pipelined_requests_are_answered() -> None:
     go = asyncio.Event()
 

@@ -218,12 +218,12 @@ def test_a_request_on_the_fast_path_leaves_the_bounds_of_its_connection_as_with_
         for _ in range(3):
             connection.protocol.data_received(ONE)
             await until(lambda: protocol.cycle.response_complete)
-            bounds = protocol._in_head, protocol._in_message, protocol._idle_bytes
+            bounds = protocol._in_head, protocol._idle_bytes
             found.append((*bounds, protocol._head_timer))
         await connection.answered()
         return found
 
-    nothing_pending = (False, False, 0, None)
+    nothing_pending = (False, 0, None)
     assert asyncio.run(ask(FastPathProtocol)) == [nothing_pending] * 3
     assert asyncio.run(ask(SingleWriteProtocol)) == [nothing_pending] * 3
 
