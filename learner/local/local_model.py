@@ -170,7 +170,7 @@ class LocalModel:
         count, refused = 0, []
         while True:
             joined = self._joiner.advance(0, _EVENTS_A_TURN)
-            refused += [RefusedEvent(each.reason, each.record.value) for each in joined.dead]
+            refused += [RefusedEvent(each.reason.value, each.record.value) for each in joined.dead]
             count += len(joined.examples)
             if len(joined.examples):
                 self._learn(joined.examples)
