@@ -21,20 +21,16 @@ class KafkaWithPasswords(KafkaNode):
     def asking(self) -> str:
         return f"{HOST}:{self.asking_port}"
 
-    def _server_properties(self) -> str:
-        lines = super()._server_properties().splitlines()
+    def _properties(self) -> dict[str, object]:
+        properties = super()._properties()
         listener = f",SASL_PLAINTEXT://{self.asking}"
-        lines = [
-            line + listener if line.startswith(("listeners=", "advertised.listeners=")) else line
-            for line in lines
-        ]
         name = "listener.name.sasl_plaintext"
         module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        return "\n".join(
-            [
-                *lines,
-                f"listener.security.protocol.map={PROTOCOLS}",
-                "sasl.enabled.mechanisms=PLAIN",
-                f'{name}.plain.sasl.jaas.config={module} required user_headrace="secret";',
-            ]
-        )
+        return {
+            **properties,
+            "listeners": f"{properties['listeners']}{listener}",
+            "advertised.listeners": f"{properties['advertised.listeners']}{listener}",
+            "listener.security.protocol.map": PROTOCOLS,
+            "sasl.enabled.mechanisms": "PLAIN",
+            f"{name}.plain.sasl.jaas.config": f'{module} required user_headrace="secret";',
+        }

@@ -69,7 +69,8 @@ class KafkaNode(ServerProcess):
         self.settings = settings or KafkaNodeSettings()
         super().__init__(self.settings.start_timeout_s)
         self.port = free_port()
-        self._controller_port = free_port()
+        self.controller_port = free_port()
+        self._cluster_id = new_cluster_id()
         self._jars = list(jars)
         self._remove = remove
         self._log_start_bytes = 0
@@ -91,7 +92,8 @@ class KafkaNode(ServerProcess):
         for name in ("log", "tmp"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         config = self.directory / "server.properties"
-        config.write_text(self._server_properties())
+        lines = (f"{key}={value}\n" for key, value in self._properties().items())
+        config.write_text("".join(lines))
         log_config = self.directory / "log4j2.properties"
         log_config.write_text(LOG4J2_PROPERTIES)
 
@@ -104,9 +106,8 @@ class KafkaNode(ServerProcess):
         ]
         command = f"exec {shlex.join([*java, 'kafka.Kafka', str(config)])}"
         if not (self.directory / "log" / "meta.properties").exists():
-            cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
             # joined by "=", because an id may begin with a dash
-            named = f"--cluster-id={cluster_id}"
+            named = f"--cluster-id={self._cluster_id}"
             tool = ["kafka.tools.StorageTool", "format", named, "-c", str(config)]
             command = f"{shlex.join([*java, *tool])} && {command}"
         log_path = self.directory / "kafka.log"
@@ -133,13 +134,14 @@ class KafkaNode(ServerProcess):
         except OSError:
             return False
 
-    def _server_properties(self) -> str:
+    def _properties(self) -> dict[str, object]:
+        """Return the broker's settings."""
         settings = self.settings
-        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{self._controller_port}"
-        properties = {
+        listeners = f"PLAINTEXT://{self.bootstrap},CONTROLLER://{HOST}:{self.controller_port}"
+        return {
             "process.roles": "broker,controller",
             "node.id": 1,
-            "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
+            "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
             "listeners": listeners,
             "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
@@ -166,7 +168,11 @@ class KafkaNode(ServerProcess):
             # Deleting a topic, as tests do, soon frees its disk.
             "log.segment.delete.delay.ms": 1_000,
         }
-        return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def new_cluster_id() -> str:
+    """Return a new id for a cluster, which its storage is formatted with."""
+    return urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
 
 
 LOG4J2_PROPERTIES = """\
