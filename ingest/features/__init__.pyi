@@ -1,3 +1,4 @@
+from .arrow_columns import ArrowColumns as ArrowColumns
 from .encoder import Encoded as Encoded
 from .encoder import Encoder as Encoder
 from .encoder import Event as Event

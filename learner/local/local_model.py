@@ -4,16 +4,10 @@ Events take the service's own path, without its processes: the joiner's decoder 
 labelled examples, the encoder makes ids and numbers, the model scores each example before it learns
 from it. Only functions that need a store are missing: no batch is quarantined, no row expires, and
 one learner holds all rows.
-
-A saved model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore`
-loads it into a parameter server. Its marks are empty, so a learner that goes on from it begins with
-the first example of its topic.
 """
 
 from __future__ import annotations
 
-import secrets
-import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,24 +18,12 @@ from headrace.ingest.examples import Examples
 from headrace.ingest.features import Encoder
 from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
 from headrace.ingest.kafka import MessageBlock, Record, Source
-from headrace.ingest.runtime import steady_ms, wall_ms
-from headrace.learner.kernels import PendingGains, view_of
+from headrace.ingest.runtime import wall_ms
 from headrace.learner.local.event_input import labelled, message_of, rows_of, time_of
+from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop import Scores
-from headrace.learner.models import open_model
-from headrace.learner.spec import ModelSpec, check_compatible, load_spec, parse_spec
+from headrace.learner.spec import ModelSpec, load_spec
 from headrace.learner.validation import join_outcomes
-from headrace.pserver import MemoryStore, Shape
-from headrace.pserver.replica import Replica
-from headrace.pserver.rows import sub_hashes_for
-from headrace.pserver.snapshots import (
-    SnapshotFacts,
-    SnapshotStorage,
-    find_snapshot,
-    list_snapshots,
-    restore,
-    write_snapshot,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +33,7 @@ if TYPE_CHECKING:
 
     from headrace.learner.local.event_input import Event, Events
     from headrace.learner.validation import Outcomes, ProgressiveValidation
-    from headrace.pserver.snapshots import Manifest
 
-_BUCKETS = 16
-"""Of the rows. A restore may split each of them, so a small model can grow into a large store."""
 _EVENTS_A_TURN = 4096
 
 
@@ -86,16 +65,8 @@ class LocalModel:
         `spec`: a spec, or the path of its TOML file. Raises SpecError; MissingTorch if the spec is
         of a deep model and torch is not installed; UnfitModule for a module of your own.
         """
-        self.spec = spec if isinstance(spec, ModelSpec) else load_spec(spec)
-        self._shape = _shape_of(self.spec, _BUCKETS)
-        self._begin()
-
-    def _begin(self) -> None:
-        spec = self.spec
-        self._model = open_model(spec, self._shape.buckets)
-        self._view = view_of(spec.width)
-        self._pending = PendingGains(self._view, self._shape)
-        self._active = np.ones(self._shape.buckets, np.bool_)
+        self.spec = spec = spec if isinstance(spec, ModelSpec) else load_spec(spec)
+        self._model = InMemoryModel(spec)
         self._encoder = Encoder(spec.fields)
         self._reader = ChunkReader(spec.fields)
         self._joiner = PartitionJoiner(spec.fields)
@@ -107,7 +78,7 @@ class LocalModel:
 
     def __len__(self) -> int:
         """Return the number of rows that the model has."""
-        return int(self._view.everything().exist().sum())
+        return len(self._model)
 
     # ------------------------------------------------------------------------------- learning
 
@@ -178,10 +149,7 @@ class LocalModel:
                 return LearnSummary(count, tuple(refused))
 
     def _learn(self, examples: Examples) -> None:
-        self._view.reserve(self._model.rows_needed(examples))
-        scores = self._model.learn(self._view, self._pending.reserve(), self._active, examples)
-        # pending gains are for pushes: here the view is all there is
-        self._pending.take(range(self._shape.buckets))
+        scores = self._model.learn(examples)
         scored = np.flatnonzero(~np.isnan(scores))
         self._scores.append(
             Scores(
@@ -213,7 +181,7 @@ class LocalModel:
         features = self._encoder.encode_candidates(_with_time(shared), own)
         common_ms = time_of(shared)
         times = [time_of(event) if TIME in event else common_ms for event in own]
-        return self._model.predict(self._view, features, np.array(times, np.int64))
+        return self._model.predict(features, np.array(times, np.int64))
 
     # ------------------------------------------------------------------------------ measuring
 
@@ -237,24 +205,7 @@ class LocalModel:
         `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots. Pending
         impressions and the scores so far are not saved. Raises StorageFailed.
         """
-        store = _memory_store()
-        store.begin(self._shape)
-        rows = self._view.everything().existing()
-        of_row = self._shape.bucket_of(rows.ids)
-        for bucket in range(self._shape.buckets):
-            store.load(bucket, 1, {}, [rows.chosen(of_row == bucket)])
-        store.finish()
-        written = write_snapshot(
-            store,
-            SnapshotStorage(str(folder)),
-            SnapshotFacts(_version(), sub_hashes_for(self._shape.buckets)),
-            now_ms=wall_ms,
-            token=secrets.token_hex(2),
-            stop=threading.Event(),
-            tell=lambda _: None,
-        )
-        assert written is not None  # nothing stops it
-        return written.name
+        return self._model.save(folder)
 
     @classmethod
     def load(
@@ -266,54 +217,11 @@ class LocalModel:
         the snapshot's own if missing. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel
         if `spec` differs.
         """
-        storage = SnapshotStorage(str(folder))
-        manifest = _manifest(storage, name, spec)
-        own = parse_spec(manifest.spec, f"snapshot {manifest.name}")
-        if spec is not None:
-            check_compatible(spec, manifest.shape)
-        model = cls(own)
-        model._shape = manifest.shape
-        model._begin()
-        store = _memory_store()
-        restore(
-            store,
-            storage,
-            manifest,
-            manifest.shape,
-            stop=threading.Event(),
-            tell=lambda _: None,
-        )
-        replica = Replica(store, manifest.shape)
-        while not replica.complete:
-            replica.poll()
-        model._pending.refresh(replica.table, replica.table.ids.copy(), None)
+        saved = InMemoryModel.load(folder, name, spec=spec)
+        model = cls(saved.spec)
+        model._model = saved
         return model
-
-
-def _manifest(storage: SnapshotStorage, name: str | None, spec: ModelSpec | None) -> Manifest:
-    """Return the snapshot that is meant. Raises NoSnapshot, DamagedSnapshot."""
-    if name is None and spec is None:
-        names = [listed.name for listed in list_snapshots(storage)]
-        name = names[-1] if names else None
-    return find_snapshot(storage, "any model" if spec is None else spec.name, name)
-
-
-def _memory_store() -> MemoryStore:
-    return MemoryStore(clock_ms=steady_ms, nonces=lambda: secrets.token_bytes(8))
-
-
-def _shape_of(spec: ModelSpec, buckets: int) -> Shape:
-    return Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
 
 
 def _with_time(event: Event) -> Event:
     return {**event, TIME: time_of(event)} if TIME in event else event
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("headrace")
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "unknown"

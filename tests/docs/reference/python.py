@@ -18,6 +18,7 @@ Import these names and no others: the modules behind them may move.
 """
 MODULES: dict[str, tuple[str, ...]] = {
     "headrace": (),
+    "headrace.sklearn": (),
     "headrace.ingest.client": ("ClientSettings", "UndeliverableEvent", "NotDelivered"),
     "headrace.learner.models.deep": ("NetworkShape", "NetworkBatch", "hidden_layers"),
 }

@@ -1,0 +1,162 @@
+"""A model whose rows are all in this process: learns batches of examples, predicts, saves, loads.
+
+It has no store, no log and no marks, so nothing is pushed or pulled, and no row expires. A saved
+model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore` loads
+it into a parameter server. Its marks are empty, so a learner that goes on from it begins with the
+first example of its topic.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.ingest.runtime import steady_ms, wall_ms
+from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.models import open_model
+from headrace.learner.spec import ModelSpec, check_compatible, parse_spec
+from headrace.pserver import MemoryStore, Shape
+from headrace.pserver.replica import Replica
+from headrace.pserver.rows import sub_hashes_for
+from headrace.pserver.snapshots import (
+    SnapshotFacts,
+    SnapshotStorage,
+    find_snapshot,
+    list_snapshots,
+    restore,
+    write_snapshot,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.features import Encoded
+    from headrace.pserver.snapshots import Manifest
+
+_BUCKETS = 16
+"""Of the rows. A restore may split each of them, so a small model can grow into a large store."""
+
+
+class InMemoryModel:
+    """The rows of a spec, and the model on them. It can be pickled. One thread uses it at a time.
+
+    Raises MissingTorch if the spec is of a deep model and torch is not installed; UnfitModule for a
+    module of your own.
+    """
+
+    def __init__(self, spec: ModelSpec, buckets: int = _BUCKETS) -> None:
+        self.spec = spec
+        self._shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
+        self._model = open_model(spec, buckets)
+        self._view = view_of(spec.width)
+        self._pending = PendingGains(self._view, self._shape)
+        self._active = np.ones(buckets, np.bool_)
+
+    def __len__(self) -> int:
+        """Return the number of rows that the model has."""
+        return int(self._view.everything().exist().sum())
+
+    def __getstate__(self) -> dict[str, Any]:
+        rows = self._view.everything().existing()
+        return {"spec": self.spec.text, "buckets": self._shape.buckets, "rows": rows}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(parse_spec(state["spec"], "pickle"), state["buckets"])  # type: ignore[misc]
+        self._view.put(state["rows"])
+        self._view.changed()
+
+    def learn(self, examples: Examples) -> npt.NDArray[np.float64]:
+        """Score each of n examples, then learn it; return the scores, shape (n,)."""
+        self._view.reserve(self._model.rows_needed(examples))
+        scores = self._model.learn(self._view, self._pending.reserve(), self._active, examples)
+        # pending gains are for pushes: here the view is all there is
+        self._pending.take(range(self._shape.buckets))
+        return scores
+
+    def predict(
+        self, features: Encoded, event_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of a click of n candidates; shape (n,). Changes nothing."""
+        return self._model.predict(self._view, features, event_ms)
+
+    def save(self, folder: Path | str) -> str:
+        """Write the rows as a snapshot; return its name. Raises StorageFailed.
+
+        `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots.
+        """
+        store = _memory_store()
+        store.begin(self._shape)
+        rows = self._view.everything().existing()
+        of_row = self._shape.bucket_of(rows.ids)
+        for bucket in range(self._shape.buckets):
+            store.load(bucket, 1, {}, [rows.chosen(of_row == bucket)])
+        store.finish()
+        written = write_snapshot(
+            store,
+            SnapshotStorage(str(folder)),
+            SnapshotFacts(_version(), sub_hashes_for(self._shape.buckets)),
+            now_ms=wall_ms,
+            token=secrets.token_hex(2),
+            stop=threading.Event(),
+            tell=lambda _: None,
+        )
+        assert written is not None  # nothing stops it
+        return written.name
+
+    @classmethod
+    def load(
+        cls, folder: Path | str, name: str | None = None, *, spec: ModelSpec | None = None
+    ) -> InMemoryModel:
+        """Return the model of a snapshot.
+
+        `name`: which snapshot of the folder; the newest if missing. `spec`: what the model must be;
+        the snapshot's own if missing. Raises NoSnapshot, DamagedSnapshot, StorageFailed, WrongModel
+        if `spec` differs.
+        """
+        storage = SnapshotStorage(str(folder))
+        manifest = _manifest(storage, name, spec)
+        own = parse_spec(manifest.spec, f"snapshot {manifest.name}")
+        if spec is not None:
+            check_compatible(spec, manifest.shape)
+        model = cls(own, manifest.shape.buckets)
+        store = _memory_store()
+        restore(
+            store,
+            storage,
+            manifest,
+            manifest.shape,
+            stop=threading.Event(),
+            tell=lambda _: None,
+        )
+        replica = Replica(store, manifest.shape)
+        while not replica.complete:
+            replica.poll()
+        model._pending.refresh(replica.table, replica.table.ids.copy(), None)
+        return model
+
+
+def _manifest(storage: SnapshotStorage, name: str | None, spec: ModelSpec | None) -> Manifest:
+    """Return the snapshot that is meant. Raises NoSnapshot, DamagedSnapshot."""
+    if name is None and spec is None:
+        names = [listed.name for listed in list_snapshots(storage)]
+        name = names[-1] if names else None
+    return find_snapshot(storage, "any model" if spec is None else spec.name, name)
+
+
+def _memory_store() -> MemoryStore:
+    return MemoryStore(clock_ms=steady_ms, nonces=lambda: secrets.token_bytes(8))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("headrace")
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return "unknown"

@@ -1,0 +1,121 @@
+"""Makes labelled examples of the rows of tables, column by column.
+
+A row is an impression whose outcome is known, so it becomes one example under both label policies:
+kind CLOSED, learned once, counted as a show and, if its label is 1, as a click. Nothing is joined:
+a table has no late clicks and no duplicates. A field gets the ids it would get from an event with
+the row's values (`ArrowColumns`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from headrace.ingest.events import TIME
+from headrace.ingest.examples import Examples, Kind
+from headrace.ingest.features import ArrowColumns, Encoder, weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features import Encoded, FieldSet
+
+
+class TableEncoder:
+    """Encodes rows for the models of one set of fields."""
+
+    def __init__(self, fields: FieldSet) -> None:
+        self._fields = fields
+        self._encoder = Encoder(fields)
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Columns that the fields are computed from; a table may lack some of them."""
+        fields = self._fields
+        every = (*fields.singles, *fields.bags, *fields.numbers)
+        return frozenset(field.source for field in every if field.source)
+
+    def features(self, columns: Mapping[str, pa.Array], event_ms: npt.NDArray[np.int64]) -> Encoded:
+        """Return the inputs of n rows at these times, (n,). Raises TypeError: see ArrowColumns."""
+        sources = self.sources
+        used = {name: values for name, values in columns.items() if name in sources}
+        if TIME in sources:
+            used[TIME] = pa.array(event_ms)
+        count = event_ms.shape[0]
+        return self._encoder.encode_columns(count, ArrowColumns(count, used))
+
+    def examples(
+        self,
+        columns: Mapping[str, pa.Array],
+        event_ms: npt.NDArray[np.int64],
+        labels: npt.NDArray[np.uint8],
+        weights: npt.NDArray[np.float32] | None = None,
+        first: int = 0,
+    ) -> Examples:
+        """Return n rows as examples with these labels, (n,), and weights, (n,) or None for 1.
+
+        `first`: number of the first row; admission by probability draws by it. The weights of the
+        spec's own field, `[examples] weight`, multiply `weights`. A spec that drops negatives keeps
+        all of them here, with weight 1: the model it approximates. Raises TypeError for a column of
+        a type that no event can have, ValueError for a weight that is no number from 0 to a
+        million.
+        """
+        count = event_ms.shape[0]
+        numbers = pa.array(np.arange(first, first + count)).cast(pa.string())
+        return Examples(
+            fingerprint=self._fields.fingerprint,
+            watermark_ms=int(event_ms.max(initial=0)),
+            kinds=np.full(count, Kind.CLOSED, np.uint8),
+            labels=labels,
+            event_ms=event_ms,
+            shown_ms=event_ms,
+            append_ms=event_ms,
+            impression_ids=numbers,
+            request_ids=pa.nulls(count, pa.string()),
+            features=self.features(columns, event_ms),
+            slices={},
+            weights=self._weights(columns, count, weights),
+        )
+
+    def _weights(
+        self,
+        columns: Mapping[str, pa.Array],
+        count: int,
+        given: npt.NDArray[np.float32] | None,
+    ) -> npt.NDArray[np.float32] | None:
+        source = self._fields.weights.source
+        if source not in columns:
+            return given
+        values = columns[source]
+        absent = values.is_null().to_numpy(zero_copy_only=False)
+        own, bad = weights_of(absent, ArrowColumns(count, {source: values}).reals(source))
+        if bad.any():
+            raise ValueError(
+                f"column {source!r}: expected weights from 0 to a million, "
+                f"got {values[int(bad.argmax())]} in row {int(bad.argmax())}"
+            )
+        return own if given is None else own * given
+
+
+def times_of(columns: Mapping[str, pa.Array], count: int, default_ms: int) -> npt.NDArray[np.int64]:
+    """Return the times of n rows in milliseconds, (n,); `default_ms` where it is missing.
+
+    The column `timestamp_ms` has milliseconds as numbers, or times; times without a zone are UTC.
+    """
+    values = columns.get(TIME)
+    if values is None:
+        return np.full(count, default_ms, np.int64)
+    if pt.is_timestamp(values.type) or pt.is_date(values.type):
+        values = values.cast(pa.timestamp("ms"), safe=False)
+    elif not (pt.is_integer(values.type) or pt.is_floating(values.type)):
+        raise TypeError(
+            f"column {TIME!r}: expected milliseconds as numbers, or times, got {values.type}"
+        )
+    numbers = values.cast(pa.int64(), safe=False).fill_null(default_ms)
+    times: npt.NDArray[np.int64] = numbers.to_numpy()
+    return times

@@ -1,0 +1,205 @@
+"""`headrace.sklearn.HeadraceClassifier` is a scikit-learn classifier with the service's model."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import headrace
+from headrace.sklearn import HeadraceClassifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOT_EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "rows are learned one after another: one step of weight 2 is not two steps"
+    )
+}
+SPEC = """
+[model]
+name = "shop"
+
+[label]
+policy = "window"
+window_s = 60
+
+[fields.user]
+number = 1
+transform = "id"
+
+[fields.item]
+number = 2
+transform = "id"
+
+[fields.price]
+number = 3
+transform = "number"
+
+[fields.tags]
+number = 4
+transform = "bag"
+
+[fields.hour]
+number = 5
+transform = "hour"
+
+[fields.user_item]
+number = 6
+transform = "cross"
+of = ["user", "item"]
+
+[statistics.rate]
+number = 7
+statistic = "rate"
+of = "item"
+"""
+
+
+@parametrize_with_checks(
+    [HeadraceClassifier()], expected_failed_checks=lambda _: NOT_EXPECTED, xfail_strict=True
+)
+def test_scikit_learns_checks_of_a_classifier_pass(
+    estimator: HeadraceClassifier, check: Callable[[HeadraceClassifier], None]
+) -> None:
+    check(estimator)
+
+
+def table(count: int = 2000, seed: int = 1) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """Rows a second apart, clicked more often where a user likes an item."""
+    dice = np.random.default_rng(seed)
+    user, item = dice.integers(0, 20, count), dice.integers(0, 10, count)
+    columns = {
+        "user": pa.array([f"u{each}" for each in user]),
+        "item": pa.array(item),
+        "price": pa.array(dice.random(count)),
+        "tags": pa.array([[f"t{k}" for k in dice.integers(0, 9, 2)] for _ in range(count)]),
+        "timestamp_ms": pa.array(1_700_000_000_000 + 1000 * np.arange(count)),
+    }
+    clicked = dice.random(count) < np.where(user % 10 == item, 0.8, 0.1)
+    return pa.table(columns), clicked.astype(np.int64)
+
+
+def test_a_classifier_learns_what_a_local_model_learns_from_the_same_rows() -> None:
+    spec = headrace.parse_spec(SPEC, "shop.toml")
+    rows, clicked = table()
+    classifier = HeadraceClassifier(spec).fit(rows, clicked)
+    local = headrace.LocalModel(spec)
+    local.learn(rows.append_column("clicked", pa.array(clicked)), label="clicked")
+    local.flush()
+    asked = rows.slice(0, 100)
+    np.testing.assert_array_equal(classifier.predict_proba(asked)[:, 1], local.predict(asked))
+    assert len(classifier.model_) == len(local)
+
+
+FRAMES: dict[str, Callable[[pa.Table], Any]] = {
+    "arrow": lambda rows: rows,
+    "pandas": lambda rows: rows.to_pandas(),
+    "pandas of Arrow": lambda rows: rows.to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.from_arrow,
+    "chunked": lambda rows: pa.concat_tables([rows.slice(0, 700), rows.slice(700)]),
+}
+
+
+@pytest.mark.parametrize("frame", sorted(FRAMES))
+def test_every_kind_of_data_frame_gives_the_same_model(frame: str) -> None:
+    rows, clicked = table()
+    wanted = HeadraceClassifier().fit(rows, clicked).predict_proba(rows)
+    made = FRAMES[frame](rows)
+    found = HeadraceClassifier().fit(made, clicked)
+    np.testing.assert_array_equal(found.predict_proba(made), wanted)
+    assert found.feature_names_in_.tolist() == rows.column_names
+
+
+def test_categories_of_pandas_are_their_values() -> None:
+    rows, clicked = table()
+    frame = rows.to_pandas()
+    wanted = HeadraceClassifier().fit(frame, clicked).predict_proba(frame)
+    frame["user"] = frame["user"].astype("category")
+    found = HeadraceClassifier().fit(frame, clicked).predict_proba(frame)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_grid_search_in_two_processes_finds_the_cross_that_the_data_has() -> None:
+    rows, clicked = table(4000)
+    frame = rows.drop(["timestamp_ms"]).to_pandas()
+    grid = {"crosses": [(), (("user", "item"),)], "alpha": [0.05, 0.2]}
+    search = GridSearchCV(HeadraceClassifier(), grid, scoring="neg_log_loss", cv=3, n_jobs=2)
+    search.fit(frame, clicked)
+    assert search.best_params_["crosses"] == (("user", "item"),)
+
+
+def test_a_classifier_is_a_step_of_a_pipeline() -> None:
+    dice = np.random.default_rng(3)
+    numbers = dice.normal(size=(1000, 3)) * [1.0, 100.0, 0.01]
+    clicked = (numbers[:, 0] + 100 * numbers[:, 2] > 0).astype(int)
+    steps = make_pipeline(StandardScaler(), HeadraceClassifier(alpha=0.5))
+    assert cross_val_score(steps, numbers, clicked, cv=3).min() > 0.9
+
+
+def test_a_pickled_classifier_answers_and_learns_on_as_the_original() -> None:
+    rows, clicked = table()
+    original = HeadraceClassifier(crosses=[["user", "item"]]).fit(rows, clicked)
+    copy = pickle.loads(pickle.dumps(original))
+    np.testing.assert_array_equal(copy.predict_proba(rows), original.predict_proba(rows))
+    for each in (copy, original):
+        each.partial_fit(*table(seed=2))
+    np.testing.assert_array_equal(copy.predict_proba(rows), original.predict_proba(rows))
+
+
+def test_parts_learned_in_turn_make_the_model_of_the_whole() -> None:
+    rows, clicked = table()
+    whole = HeadraceClassifier().fit(rows, clicked)
+    parts = HeadraceClassifier()
+    for begin in range(0, rows.num_rows, 300):
+        parts.partial_fit(rows.slice(begin, 300), clicked[begin : begin + 300], classes=[0, 1])
+    np.testing.assert_array_equal(parts.predict_proba(rows), whole.predict_proba(rows))
+
+
+@pytest.mark.parametrize("architecture", ["logistic_regression", "factorization_machine", "deepfm"])
+def test_a_snapshot_has_the_model_and_a_local_model_reads_it(
+    architecture: str, tmp_path: Path
+) -> None:
+    if architecture == "deepfm":
+        pytest.importorskip("torch")
+    rows, clicked = table(500)
+    wanted = HeadraceClassifier(architecture=architecture, random_state=7).fit(rows, clicked)
+    name = wanted.to_snapshot(tmp_path)
+    found = HeadraceClassifier.from_snapshot(tmp_path, name)
+    np.testing.assert_array_equal(found.predict_proba(rows), wanted.predict_proba(rows))
+    local = headrace.LocalModel.load(tmp_path, name)
+    np.testing.assert_array_equal(local.predict(rows), wanted.predict_proba(rows)[:, 1])
+
+
+def test_a_row_of_weight_two_counts_as_one_show_and_moves_the_model_further() -> None:
+    rows, clicked = table(1)
+    plain = HeadraceClassifier().partial_fit(rows, clicked, classes=[0, 1])
+    heavy = HeadraceClassifier().partial_fit(rows, clicked, classes=[0, 1], sample_weight=[2.0])
+    moves = [abs(each.decision_function(rows)[0]) for each in (plain, heavy)]
+    assert 0 < moves[0] < moves[1]
+
+
+def test_wrong_parameters_and_targets_are_refused_with_what_was_expected() -> None:
+    rows, clicked = table(100)
+    with pytest.raises(ValueError, match=r"names of columns.*got 'colour'"):
+        HeadraceClassifier(crosses=[["user", "colour"]]).fit(rows, clicked)
+    with pytest.raises(ValueError, match="epochs: expected 1 or more, got 0"):
+        HeadraceClassifier(epochs=0).fit(rows, clicked)
+    with pytest.raises(headrace.SpecError, match="architecture"):
+        HeadraceClassifier(architecture="forest").fit(rows, clicked)
+    with pytest.raises(ValueError, match="expected two classes, got 1 class"):
+        HeadraceClassifier().fit(rows, np.zeros(100))
+    with pytest.raises(ValueError, match=r"expected classes among .*got \[2\]"):
+        HeadraceClassifier().fit(rows, clicked).partial_fit(rows, np.where(clicked, 2, 0))
