@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
+app.command("warm")(run.warm)
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(learner.app, name="learner")
 app.add_typer(pserver.app, name="pserver")

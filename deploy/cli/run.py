@@ -53,3 +53,30 @@ def run(
     )
     with stopped_by_signals() as stop:
         run_log(settings, stop)
+
+
+def warm(
+    model: Annotated[
+        list[Path] | None,
+        Option(
+            "--model",
+            metavar="FILE",
+            help="Model spec (TOML). Repeatable. Default: the specs that headrace ships, except "
+            "those that need torch.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Compile the kernels of models and keep the machine code, for an image with a read-only root.
+
+    Without it every new container compiles them again when it starts.
+    """
+    from typer import echo
+
+    from headrace.deploy.local import warm as compile_kernels
+    from headrace.deploy.models import specs_without_torch
+    from headrace.learner.spec import load_spec
+
+    for path in model or specs_without_torch():
+        compile_kernels(load_spec(path))
+        echo(f"compiled the kernels of {path.stem}")

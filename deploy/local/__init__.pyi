@@ -2,6 +2,7 @@ from .background_replay import BackgroundReplay as BackgroundReplay
 from .background_replay import watch_replay as watch_replay
 from .drain import Backlog as Backlog
 from .drain import DrainTimeout as DrainTimeout
+from .kernel_warmup import warm as warm
 from .log_run import RunSettings as RunSettings
 from .log_run import run_log as run_log
 from .pipeline import PRODUCTION as PRODUCTION

@@ -15,3 +15,11 @@ def path_of(name: str) -> Path:
         names = ", ".join(sorted(path.stem for path in directory.glob("*.toml")))
         raise DeployError(f"expected one of the models {names}, got {name!r}")
     return path
+
+
+def specs_without_torch() -> list[Path]:
+    """Return the files of the shipped specs that need no optional dependency."""
+    from headrace.learner.spec import load_spec
+
+    specs = sorted(Path(__file__).parent.glob("*.toml"))
+    return [path for path in specs if load_spec(path).optimizers.dense is None]

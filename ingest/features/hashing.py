@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from headrace.ingest.runtime import inlined, kernel
+from headrace.kernel_cache import compiled_and_kept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -321,19 +321,19 @@ def xxh64(data, at, end):  # type: ignore[no-untyped-def]
     return hashed ^ (hashed >> np.uint64(32))
 
 
-@njit(cache=True, nogil=True)
+@compiled_and_kept(nogil=True)
 def _hash_many(data, offsets, hashes):  # type: ignore[no-untyped-def]
     for i in range(hashes.shape[0]):
         hashes[i] = xxh64(data, np.int64(offsets[i]), np.int64(offsets[i + 1]))
 
 
-@njit(cache=True, nogil=True)
+@compiled_and_kept(nogil=True)
 def _number_many(hashes, number, ids):  # type: ignore[no-untyped-def]
     for i in range(hashes.shape[0]):
         ids[i] = (fmix64(hashes[i] + number * _P1) & ~_LOW) | number
 
 
-@njit(cache=True, nogil=True)
+@compiled_and_kept(nogil=True)
 def _number_fields(hashes, numbering, ids):  # type: ignore[no-untyped-def]
     for f in range(numbering[0]):
         at = 1 + 4 * f
@@ -349,12 +349,12 @@ def _number_fields(hashes, numbering, ids):  # type: ignore[no-untyped-def]
             ids[i, place] = (fmix64(hashed + number * _P1) & ~_LOW) | number
 
 
-@njit(cache=True, nogil=True)
+@compiled_and_kept(nogil=True)
 def _hash_one(data):  # type: ignore[no-untyped-def]
     return xxh64(data, 0, data.shape[0])
 
 
-@njit(cache=True, nogil=True)
+@compiled_and_kept(nogil=True)
 def _hash_decimals(numbers, hashes):  # type: ignore[no-untyped-def]
     text = np.empty(20, np.uint8)  # the longest has a sign and 19 digits
     for i in range(numbers.shape[0]):

@@ -24,6 +24,8 @@ import numpy as np
 from numba import njit
 from numba.core.registry import CPUDispatcher
 
+from headrace.kernel_cache import compiled_and_kept
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -44,7 +46,7 @@ class _InlinedDispatcher(CPUDispatcher):
 
 def kernel(function: Function) -> Any:
     """Compile a function that only reads and writes the arrays passed to it."""
-    return njit(cache=True, **_BARE)(function)
+    return compiled_and_kept(**_BARE)(function)
 
 
 def inlined(function: Function) -> Any:

@@ -12,12 +12,14 @@ from typing import Any
 
 from numba import njit
 
+from headrace.kernel_cache import compiled_and_kept
+
 _BARE: dict[str, Any] = {"nogil": True, "_nrt": False, "no_cfunc_wrapper": True}
 
-kernel: Any = njit(cache=True, **_BARE)
+kernel: Any = compiled_and_kept(**_BARE)
 """Compiles a kernel and caches its machine code on disk."""
 
-counted_kernel: Any = njit(cache=True, nogil=True)
+counted_kernel: Any = compiled_and_kept(nogil=True)
 """Compiles a kernel with reference counting, for kernels that take records out of arrays."""
 
 inlined_kernel: Any = njit(forceinline=True, **_BARE)

@@ -116,7 +116,7 @@ def run_evaluation(
     address = settings.metrics_host, settings.metrics_port
     with (
         running_process("evaluation", kafka, REGISTRY, address, collectors=[collector]),
-        tempfile.TemporaryDirectory(prefix="headrace-evaluation-") as directory,
+        _faust_directory() as directory,
     ):
         feeding.start()
         try:
@@ -126,6 +126,18 @@ def run_evaluation(
             feeding.join()
     if ending.failure is not None:
         raise ending.failure
+
+
+def _faust_directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for Faust, which asks for one and leaves it empty.
+
+    A read-only root has no folder of temporary files, but memory that a container may write.
+    """
+    prefix = "headrace-evaluation-"
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except FileNotFoundError:
+        return tempfile.TemporaryDirectory(prefix=prefix, dir="/dev/shm")
 
 
 def rules_of(settings: EvaluationSettings, spec: ModelSpec) -> EvaluationRules:

@@ -1,0 +1,83 @@
+"""Compiles kernels and keeps their machine code, also where nothing can be written.
+
+numba stores the machine code of a function beside its source, in a directory that `NUMBA_CACHE_DIR`
+names, or below the home directory. If it can write none of them, it refuses to compile. A container
+with a read-only root, or with a user that has no home, is exactly that. So a kernel of headrace
+also accepts a directory that it can only read: the machine code that an image contains is loaded,
+and a kernel that is missing there is compiled in memory, once in each process. A full disk is no
+error either.
+
+This module is beside the parts, because `ingest` and `pserver` may not import each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numba.core.compiler import CompileResult
+
+
+class _ReadOnlyLocator(InTreeCacheLocator):
+    """The directory beside the source, from which machine code is only read."""
+
+    def ensure_cache_path(self) -> None:
+        """Accept any directory."""
+
+
+class _InstalledLocator(_ReadOnlyLocator):
+    """The same, if the module was compiled when it was installed."""
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Any:
+        """Return a locator, or None if the module has no machine code."""
+        source = Path(py_file)
+        compiled = (source.parent / "__pycache__").glob(f"{source.stem}.*.nbi")
+        found = super().from_function(py_func, py_file)  # type: ignore[no-untyped-call]
+        return found if any(compiled) else None
+
+
+_NUMBAS = CompileResultCacheImpl._locator_classes  # noqa: SLF001
+"""NUMBA_CACHE_DIR, beside the source, then the home directory and notebooks."""
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):
+    """numba's own places in numba's order, the read-only ones among them."""
+
+    _locator_classes: ClassVar = [*_NUMBAS[:2], _InstalledLocator, *_NUMBAS[2:], _ReadOnlyLocator]
+
+    def check_cachable(self, data: CompileResult) -> bool:
+        """Return whether to store the machine code of a function that was just compiled."""
+        if isinstance(self.locator, _ReadOnlyLocator):
+            return False
+        return bool(super().check_cachable(data))  # type: ignore[no-untyped-call]
+
+
+class _KernelCache(FunctionCache):
+    """The machine code of one function."""
+
+    _impl_class = _KernelCacheImpl
+
+    def save_overload(self, sig: object, data: CompileResult) -> None:
+        """Store the machine code if the disk takes it."""
+        with contextlib.suppress(OSError):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+def compiled_and_kept(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return the decorator `numba.njit(cache=True, **options)`, which works read-only as well."""
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        dispatcher = njit(**options)(function)
+        cache = _KernelCache(function)  # type: ignore[no-untyped-call]
+        dispatcher._cache = cache  # noqa: SLF001 - as `enable_caching` does
+        return dispatcher
+
+    return compiled
