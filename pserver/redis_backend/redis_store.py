@@ -17,7 +17,13 @@ from headrace.pserver.redis_backend.cluster_client import ClusterClient
 from headrace.pserver.redis_backend.commands import RedisCommands, checked
 from headrace.pserver.redis_backend.lifecycle import FORMAT, ModelLifecycle, StoredShape
 from headrace.pserver.redis_backend.node_connection import Call, WaitLimits
-from headrace.pserver.redis_backend.row_io import find_rows, look_rows, read_bucket, written
+from headrace.pserver.redis_backend.row_io import (
+    ROWS_A_CHUNK,
+    find_rows,
+    look_rows,
+    read_bucket,
+    written,
+)
 from headrace.pserver.store import OWN_FIELDS, BucketAnswer, Entry, LookResult, PollResult, Shape
 
 if TYPE_CHECKING:
@@ -69,9 +75,10 @@ class RedisStore:
         model: str,
         sub_hashes: int | None = None,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(8),
+        rows_a_chunk: int = ROWS_A_CHUNK,
     ) -> None:
-        """`nonces` draws 8 bytes for each new bucket."""
-        self.nodes = nodes
+        """`nonces` draws 8 bytes for each new bucket; `rows_a_chunk`: most rows read at a time."""
+        self.nodes, self._rows_a_chunk = nodes, rows_a_chunk
         self._calls = RedisCommands(nodes, model)
         self._lifecycle = ModelLifecycle(self._calls, sub_hashes, nonces)
         self._stored: StoredShape | None = None
@@ -165,7 +172,7 @@ class RedisStore:
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
         """See Store.rows."""
-        return read_bucket(self._calls, bucket, self._known().layout)
+        return read_bucket(self._calls, bucket, self._known().layout, self._rows_a_chunk)
 
     def find(self, wanted: Mapping[int, npt.NDArray[np.uint64]]) -> list[StoredRows | Unreachable]:
         """See Store.find."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.pserver.redis_backend.commands import RedisCommands
     from headrace.pserver.rows import StoredRows
 
-_ROWS_A_CHUNK = 16_384
+ROWS_A_CHUNK = 16_384
 """Rows read at a time: a few MB, so that neither side is busy for long."""
 
 
@@ -65,7 +65,9 @@ def written(
     return RowsByNode(subs, counts, tail, words)
 
 
-def read_bucket(calls: RedisCommands, bucket: int, layout: BucketLayout) -> Iterator[StoredRows]:
+def read_bucket(
+    calls: RedisCommands, bucket: int, layout: BucketLayout, rows_a_chunk: int = ROWS_A_CHUNK
+) -> Iterator[StoredRows]:
     """Yield all rows of a bucket in chunks. Raises Unreachable."""
     keys = [calls.key(bucket, f"rows:{n}") for n in range(layout.sub_hashes)]
     trimmed = _Trimmed(calls, bucket)
@@ -74,10 +76,10 @@ def read_bucket(calls: RedisCommands, bucket: int, layout: BucketLayout) -> Iter
     chunk: list[bytes] = []
     rows_of_chunk = 0
     for key, count in zip(keys, counts, strict=True):
-        if count > _ROWS_A_CHUNK:
-            yield from _scan(trimmed, key, layout.width)
+        if count > rows_a_chunk:
+            yield from _scan(trimmed, key, layout.width, rows_a_chunk // 4)
         elif count:
-            if rows_of_chunk + count > _ROWS_A_CHUNK:
+            if rows_of_chunk + count > rows_a_chunk:
                 yield _read_whole(trimmed, chunk, layout.width)
                 chunk, rows_of_chunk = [], 0
             chunk.append(key)
@@ -145,10 +147,10 @@ def _read_whole(trimmed: _Trimmed, keys: Sequence[bytes], width: int) -> StoredR
     return unpack_rows(flat[::2], flat[1::2], width)._replace(trimmed=trimmed.version)
 
 
-def _scan(trimmed: _Trimmed, key: bytes, width: int) -> Iterator[StoredRows]:
+def _scan(trimmed: _Trimmed, key: bytes, width: int, rows_a_page: int) -> Iterator[StoredRows]:
     cursor = b"0"
     while True:
-        scan = Call(key, ("HSCAN", key, cursor, "COUNT", _ROWS_A_CHUNK // 4))
+        scan = Call(key, ("HSCAN", key, cursor, "COUNT", rows_a_page))
         [(cursor, flat)] = trimmed.after([scan])
         found = dict(zip(flat[::2], flat[1::2], strict=True))  # may name a row twice
         rows = unpack_rows(list(found), list(found.values()), width)

@@ -1,17 +1,24 @@
-"""The worlds in which the laws of stores run: memory, one server, a cluster."""
+"""The worlds in which the laws of stores run: memory, embedded functions, servers."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from headrace.pserver.memory_store import BucketState, MemoryStore
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings, open_store
 from headrace.pserver.store import Shape
+from tests.embedded_valkey.server import EmbeddedValkey
 from tests.pserver.entries import WIDTH
 from tests.pserver.store_laws import BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.embedded_valkey.keyspace import Value
 
 
 class MemoryWorld:
@@ -30,6 +37,30 @@ class MemoryWorld:
 
     def empty(self, bucket: int) -> None:
         self.store.empty(bucket)
+
+
+class EmbeddedWorld:
+    """The store on real servers, and the real functions, without a server."""
+
+    def __init__(self, library: str | None = None) -> None:
+        dice = random.Random(0)
+        self.server = EmbeddedValkey(lambda: time.monotonic_ns() // 1_000_000, library)
+        self.store = RedisStore(self.server, "laws", 8, lambda: dice.randbytes(8))  # type: ignore[arg-type]
+        self.shape = Shape("laws", BUCKETS, WIDTH, "fingerprint", "the spec")
+        self.store.create(self.shape)
+
+    def keys(self, bucket: int) -> list[bytes]:
+        names = ("log", "marks", *(f"rows:{n}" for n in range(8)))
+        return [self.store.key(bucket, name) for name in names]
+
+    def checkpoint(self, bucket: int) -> Mapping[bytes, Value]:
+        return self.server.copy_of(self.keys(bucket))
+
+    def revert(self, bucket: int, checkpoint: Mapping[bytes, Value]) -> None:
+        self.server.put_back(self.keys(bucket), checkpoint)
+
+    def empty(self, bucket: int) -> None:
+        self.server.put_back(self.keys(bucket), {})
 
 
 class RedisWorld:

@@ -1,8 +1,8 @@
 """Every check of functions.lua is needed: without it, a law of the store fails on a real server.
 
 A mutant is the library with one check taken out by text. It replaces the library on a server of its
-own, and the law that should notice has to fail. The mutants of the simulation do the same to the
-store in memory (tests/simulation/test_mutants.py).
+own, and on an embedded one; the law that should notice has to fail on both. The mutants of the
+simulation take some of these checks out under faults (tests/simulation/test_mutants.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
 from tests.pserver.redis_laws import RedisLaws
-from tests.pserver.store_worlds import RedisWorld
+from tests.pserver.store_worlds import EmbeddedWorld, RedisWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +138,7 @@ def server(stack_directory: Path) -> Iterator[ValkeyNode]:
         node.stop()
 
 
-@pytest.mark.parametrize(
+EACH_MUTANT = pytest.mark.parametrize(
     "mutant",
     [
         pytest.param(
@@ -149,20 +149,34 @@ def server(stack_directory: Path) -> Iterator[ValkeyNode]:
         for mutant in MUTANTS
     ],
 )
+
+
+@EACH_MUTANT
 def test_a_law_notices_a_check_taken_out_of_the_functions(
     server: ValkeyNode, fresh_name: Callable[[str], str], mutant: LuaMutant
 ) -> None:
     assert SOURCE.count(mutant.check) > mutant.occurrence, "the library lacks the mutant's text"
     world = RedisWorld(server.url, fresh_name("mutant"))
-    law: Any = getattr(RedisLaws(), mutant.law)
     with closing(world.store):
         server.call("FUNCTION", "LOAD", "REPLACE", mutant.library)
         try:
-            law(world, *mutant.arguments)
-        except BaseException as noticed:
-            if isinstance(noticed, KeyboardInterrupt):
-                raise
-            return
+            noticed = _notices(mutant, world)
         finally:
             server.call("FUNCTION", "LOAD", "REPLACE", SOURCE)
-    pytest.fail(f"{mutant.law} does not notice: {mutant.name}")
+    assert noticed, f"{mutant.law} does not notice: {mutant.name}"
+
+
+@EACH_MUTANT
+def test_a_law_notices_a_check_taken_out_of_embedded_functions(mutant: LuaMutant) -> None:
+    assert _notices(mutant, EmbeddedWorld(mutant.library))
+
+
+def _notices(mutant: LuaMutant, world: RedisWorld | EmbeddedWorld) -> bool:
+    law: Any = getattr(RedisLaws(), mutant.law)
+    try:
+        law(world, *mutant.arguments)
+    except BaseException as noticed:
+        if isinstance(noticed, KeyboardInterrupt):
+            raise
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""The laws of a store, on the store in memory, on one server, and on a cluster."""
+"""The laws of a store, in memory, on embedded functions, on a server, on a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.pserver.store import Shape
 from tests.pserver.entries import WIDTH
 from tests.pserver.redis_laws import RedisLaws
 from tests.pserver.store_laws import StoreLaws, World
-from tests.pserver.store_worlds import MemoryWorld, RedisWorld
+from tests.pserver.store_worlds import EmbeddedWorld, MemoryWorld, RedisWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,12 @@ class TestMemoryStore(StoreLaws):
     @pytest.fixture
     def world(self) -> World:
         return MemoryWorld()
+
+
+class TestEmbeddedFunctions(RedisLaws):
+    @pytest.fixture
+    def world(self) -> World:
+        return EmbeddedWorld()
 
 
 class TestOneServer(RedisLaws):

@@ -1,7 +1,8 @@
 """Checks taken out one at a time, to see that the simulation would notice.
 
 A mutant is a function of the product with a piece of its text replaced. If the text is no longer
-there, the mutant says so: then the check has moved, and its mutant must move with it.
+there, the mutant says so: then the check has moved, and its mutant must move with it. The checks of
+the store are in functions.lua, and a mutant of it is that text with a piece replaced.
 """
 
 from __future__ import annotations
@@ -14,9 +15,14 @@ import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from tests.embedded_valkey import server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+FUNCTIONS = "functions.lua"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class Mutant:
 
     name: str
     where: str
-    """`module:function` or `module:class.method`"""
+    """`module:function`, `module:class.method`, or FUNCTIONS."""
     check: str
     instead: str
     found_by: int = 0
@@ -34,26 +40,33 @@ class Mutant:
     """The kind of world, of `plan.KINDS`, in whose seeds it is looked for; None: in all kinds as
     they are drawn. A check against a race that is rare in all worlds is common in one."""
 
-    def mutated(self) -> Callable[..., Any]:
-        """Return the function without the check."""
+    def mutated(self) -> Any:
+        """Return the function, or the text of functions.lua, without the check."""
+        if self.where == FUNCTIONS:
+            return self._without_check(server.LIBRARY)
         module, _, _, original = self._parts()
-        text = textwrap.dedent(inspect.getsource(original))
-        if text.count(self.check) != 1:
-            raise LookupError(f"expected once in {self.where}: {self.check!r}, found:\n{text}")
         code = compile(
-            text.replace(self.check, self.instead),
+            self._without_check(textwrap.dedent(inspect.getsource(original))),
             f"<{self.name}>",
             "exec",
             flags=__future__.annotations.compiler_flag,
         )
         made: dict[str, Any] = {}
         exec(code, vars(module), made)
-        function: Callable[..., Any] = made[original.__name__]
-        return function
+        return made[original.__name__]
+
+    def _without_check(self, text: str) -> str:
+        if text.count(self.check) != 1:
+            raise LookupError(f"expected once in {self.where}: {self.check!r}, found:\n{text}")
+        return text.replace(self.check, self.instead)
 
     @contextmanager
     def at_large(self) -> Iterator[None]:
         """Run with the check taken out, wherever the function is known."""
+        if self.where == FUNCTIONS:
+            with patch.object(server, "LIBRARY", self.mutated()):
+                yield
+            return
         _, owner, name, original = self._parts()
         owners = [owner]
         if inspect.ismodule(owner):
@@ -81,28 +94,74 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "a push need not begin at the marks",
-        "headrace.pserver.memory_store:MemoryStore._push",
-        "if all(state.marks.get(span.source, 0) == span.start for span in push.spans):",
-        "if True:",
+        FUNCTIONS,
+        "found[place] == args[i + 1]",
+        "true",
+    ),
+    Mutant(
+        "a push need not begin at the marks of all its sources",
+        FUNCTIONS,
+        "applies and found[place]",
+        "found[place]",
+        10,
     ),
     Mutant(
         "a follower does not compare the nonces between entries",
         "headrace.pserver.replica.log_chain:_links",
         " or entry.previous != nonce",
         "",
+        7,
     ),
     Mutant(
-        "folds and trims need no lease",
-        "headrace.pserver.memory_store:MemoryStore._refusal",
-        "state.keeper != keeper or self._clock_ms() >= state.lease_ms",
-        "False",
+        "folds and trims need not be those of the keeper with the lease",
+        FUNCTIONS,
+        "if found[3] ~= keeper then",
+        "if false then",
+        49,
+    ),
+    Mutant(
+        "folds and trims need a lease that may have ended",
+        FUNCTIONS,
+        "if now_ms() >= tonumber(found[4]) then",
+        "if false then",
+    ),
+    Mutant(
+        "a lease can be taken before its end",
+        FUNCTIONS,
+        "if found[2] ~= '' and now < tonumber(found[3]) then",
+        "if false then",
+    ),
+    Mutant(
+        "any keeper can release a lease",
+        FUNCTIONS,
+        "if redis.call('HGET', keys[1], 'keeper') == args[1] then",
+        "if true then",
+        6,
+    ),
+    Mutant(
+        "folds are counted on under another lease",
+        FUNCTIONS,
+        "'keeper', args[1], 'folds', '0'",
+        "'keeper', args[1]",
+    ),
+    Mutant(
+        "an entry names the wrong entry before it",
+        FUNCTIONS,
+        "'previous', head[2], 'blob'",
+        "'previous', nonce, 'blob'",
+    ),
+    Mutant(
+        "a fold does not remove the rows that are gone",
+        FUNCTIONS,
+        "in_parts('HDEL'",
+        "local _ = (function() end)('HDEL'",
     ),
     Mutant(
         "folds and trims need not know how many folds there were",
-        "headrace.pserver.memory_store:MemoryStore._refusal",
-        "state.folds != folds",
-        "False",
-        160,
+        FUNCTIONS,
+        "if found[5] ~= folds then",
+        "if false then",
+        152,
     ),
     Mutant(
         "a copy adds entries to rows that have them",
@@ -115,6 +174,7 @@ MUTANTS = (
         "headrace.pserver.replica.replica:Replica.fold_own",
         "not position.precedes(version, previous_nonce)",
         "False",
+        27,
     ),
     Mutant(
         "every example counts in every bucket",
@@ -127,6 +187,7 @@ MUTANTS = (
         "headrace.learner.loop.learner:Learner._recheck",
         "if self._pushes.awaited or now < self._recheck_at_ms:",
         "if True:",
+        10,
     ),
     Mutant(
         "a learner pushes before its scores are delivered",
@@ -150,9 +211,9 @@ MUTANTS = (
     ),
     Mutant(
         "a trim need not know the log from where it begins",
-        "headrace.pserver.memory_store:MemoryStore._trim",
-        "state.trimmed < trim.trimmed",
-        "False",
+        FUNCTIONS,
+        "if tonumber(redis.call('HGET', marks, 'trimmed')) < tonumber(args[6]) then",
+        "if false then",
         163,
     ),
     Mutant(
@@ -164,10 +225,10 @@ MUTANTS = (
     ),
     Mutant(
         "folds and trims need not name an entry of this history",
-        "headrace.pserver.memory_store:MemoryStore._refusal",
-        "known.get(named.version) != named.nonce",
-        "False",
-        11,
+        FUNCTIONS,
+        "if not entry or entry[2][2] ~= nonce then",
+        "if false then",
+        72,
         "at war",
     ),
     Mutant(
@@ -175,7 +236,7 @@ MUTANTS = (
         "headrace.pserver.replica.replica:Replica._copy",
         "chunk.trimmed < start.trimmed",
         "False",
-        29,
+        17,
         "unfolding",
     ),
     Mutant(

@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from headrace.learner.loop.exchange import DirectExchange
-from headrace.pserver.errors import MissingBucket, OutOfMemory, Unreachable
+from headrace.pserver.errors import MissingBucket, Unreachable
+from headrace.pserver.store import Store
 
 if TYPE_CHECKING:
     import random
     from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import numpy as np
     import numpy.typing as npt
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
         PollResult,
         Push,
         Shape,
-        Store,
         Trim,
     )
     from tests.simulation.plan import Weather
@@ -67,6 +68,13 @@ class Surroundings(Protocol):
         """The calling process pauses here until all others have made progress."""
 
 
+class SimulatedStore(Store, Protocol):
+    """A store whose server can be full."""
+
+    def at_memory_limit(self) -> AbstractContextManager[None]:
+        """Refuse meanwhile what needs memory."""
+
+
 class Late(NamedTuple):
     """A request that is still in the network."""
 
@@ -94,7 +102,7 @@ class Network:
 class Connection:
     """A `Store` as one process sees it, through the weather."""
 
-    def __init__(self, store: Store, network: Network, world: Surroundings) -> None:
+    def __init__(self, store: SimulatedStore, network: Network, world: Surroundings) -> None:
         self._store, self._network, self._world = store, network, world
         self._polls: dict[int, list[PollResult]] = {}
         self._marks: dict[int, list[BucketAnswer]] = {}
@@ -155,11 +163,14 @@ class Connection:
         """See Store. Each push by itself: other nodes answer although one does not."""
         answers: list[BucketAnswer | Unreachable] = []
         for push in pushes:
-            if self._chance(self._world.weather.out_of_memory, "pushes refused for memory"):
-                answers.append(OutOfMemory("simulated: at the memory limit"))
-            else:
-                answers.append(self._one("pushes", partial(self._store.push, [push])))
+            full = self._chance(self._world.weather.out_of_memory, "pushes to a full server")
+            send = self._push_to_full_server if full else self._store.push
+            answers.append(self._one("pushes", partial(send, [push])))
         return answers
+
+    def _push_to_full_server(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
+        with self._store.at_memory_limit():
+            return self._store.push(pushes)
 
     # ---------------------------------------------------------------- what replicas call
 

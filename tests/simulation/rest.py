@@ -53,7 +53,7 @@ def unkept(world: World) -> str:
     """Say which log or rows keepers still have to make shorter; empty if none, or no keepers."""
     plan, store = world.plan, world.store
     for bucket in range(plan.buckets) if plan.keepers else ():
-        entries = len(store.checkpoint(bucket).log)
+        entries = store.entries(bucket)
         if entries > 1:  # the last one stays
             return f"the log of bucket {bucket} still has {entries} entries"
         rows = len(store.ledgers[bucket].rows)

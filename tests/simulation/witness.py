@@ -1,11 +1,11 @@
-"""A store in memory that checks its content against the expected content after every call.
+"""A store on an embedded server, with every call checked against what it should have done.
 
-The witness keeps a ledger of each bucket. It checks every call that changes something, and raises
-Broken at once when
+The server runs functions.lua, and the product's `RedisStore` calls it. The witness keeps a ledger
+of each bucket. It checks every call that changes something, and raises Broken at once when
 
     a push does not have exactly the examples of its ranges, or is applied although a mark is not at
     the start of its range, or covers an impression whose score is not delivered
-    a keeper changes anything without the lease, or after its end
+    a keeper changes anything without the lease, or after its end, or takes another's lease
     a fold writes a row that differs from the row at that version, removes one that existed, or
     removes entries that the log no longer has
     a trim removes an entry that a row lacks
@@ -18,50 +18,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.pserver.memory_store import MemoryStore
+from headrace.pserver.redis_backend.commands import names_of_all
+from headrace.pserver.redis_backend.redis_store import RedisStore
 from headrace.pserver.rows.deltas import Deletions, RowDeltas, unpack_entry
-from headrace.pserver.rows.row_codec import unpack_rows
+from tests.embedded_valkey.server import EmbeddedValkey
 from tests.simulation.batches import summed
+from tests.simulation.bucket_state import entries_in, folded_versions, read_state
 from tests.simulation.ledger import Broken, Ledger, Row, differences, rows_by_id, rows_of
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace.pserver.errors import LostLease, Unreachable
-    from headrace.pserver.memory_store import BucketState
     from headrace.pserver.rows.row_codec import StoredRows
     from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
+    from tests.embedded_valkey.keyspace import Value
+    from tests.simulation.bucket_state import BucketState
     from tests.simulation.kafka import SimulatedTopic
 
-_ROWS_A_CHUNK = 3
+_ROWS_A_CHUNK = 8
 """So that much can happen between two chunks."""
-
-
-Standing = tuple[int, bytes, int, int]
-"""Version, nonce, what is trimmed, and how many folds its lease has had."""
+_SUB_HASHES = 4
 
 
 class Memory:
     """A bucket as it was at some time, with its ledger."""
 
-    def __init__(self, bucket: int, state: BucketState, ledger: Ledger) -> None:
-        self.bucket, self.state, self.ledger = bucket, state, ledger.copy()
+    def __init__(
+        self, bucket: int, state: BucketState, values: Mapping[bytes, Value], ledger: Ledger
+    ) -> None:
+        """`values`: what the bucket's keys held."""
+        self.bucket, self.state, self.values, self.ledger = bucket, state, values, ledger.copy()
         self.abandoned = False
         """Whether the bucket went back to before this: it can be restored, but not fail over."""
 
-    @property
-    def standing(self) -> Standing:
-        """Return the progress of the bucket."""
-        return _standing(self.state)
 
-
-def _standing(state: BucketState) -> Standing:
-    return state.version, state.nonce, state.trimmed, state.folds
-
-
-class WitnessedStore(MemoryStore):
-    """A store in memory that raises Broken when a call breaks an invariant."""
+class WitnessedStore(RedisStore):
+    """A store that raises Broken when a call breaks an invariant."""
 
     def __init__(
         self,
@@ -71,10 +66,18 @@ class WitnessedStore(MemoryStore):
         topic: SimulatedTopic,
         tally: Counter[str],
     ) -> None:
-        super().__init__(clock_ms=clock_ms, nonces=nonces)
+        self._server = EmbeddedValkey(clock_ms)
+        super().__init__(
+            self._server,  # type: ignore[arg-type]  # in the place of the client of real servers
+            "simulated",
+            _SUB_HASHES,
+            nonces,
+            _ROWS_A_CHUNK,
+        )
+        self._clock_ms = clock_ms
         self._topic, self._tally = topic, tally
         self.ledgers: dict[int, Ledger] = {}
-        self._known: dict[tuple[int, int, bytes], list[dict[int, Row]]] = {}
+        self._histories: dict[tuple[int, int, bytes], list[dict[int, Row]]] = {}
         self._looked_at: set[bytes] = set()  # nonces of pushes
         self.changing: Callable[[int], None] = lambda bucket: None
         """Called before a bucket is changed: what a follower that lags may still have."""
@@ -85,22 +88,30 @@ class WitnessedStore(MemoryStore):
         """See Store."""
         answers: list[BucketAnswer | Unreachable] = []
         for push in pushes:
-            state = self._state(push.bucket)
-            version, marks = state.version, dict(state.marks)
+            before = self.state(push.bucket)
             self._look_at(push)
             self.changing(push.bucket)
             answers += super().push([push])
-            if state.version == version:
+            if self.state(push.bucket).version == before.version:
                 self._tally["pushes refused or repeated"] += 1
                 continue
             self._tally["pushes applied"] += 1
             for span in push.spans:
-                if marks.get(span.source, 0) != span.start:
-                    raise Broken(f"{span} was applied to bucket {push.bucket} at {marks}")
+                if before.marks.get(span.source, 0) != span.start:
+                    raise Broken(f"{span} was applied to bucket {push.bucket} at {before.marks}")
                 self._check_scores(span)
             self.ledgers[push.bucket].add(unpack_entry(push.blob)[1])
             self._know(push.bucket)
         return answers
+
+    def claim(self, bucket: int, keeper: str, lease_ms: int) -> bool:
+        """See Store."""
+        before = self.state(bucket)
+        claimed = super().claim(bucket, keeper, lease_ms)
+        held = before.keeper not in ("", keeper) and self._clock_ms() < before.lease_ms
+        if claimed and held:
+            raise Broken(f"{keeper} took the lease of {bucket} that {before.keeper} has")
+        return claimed
 
     def fold(self, folds: Sequence[Fold]) -> list[LostLease | Unreachable | None]:
         """See Store."""
@@ -140,20 +151,12 @@ class WitnessedStore(MemoryStore):
         return answers
 
     def rows(self, bucket: int) -> Iterator[StoredRows]:
-        """See Store. In small chunks; like a real store it does not say that the bucket is gone."""
-        state = self._buckets.get(bucket)
-        ids = list(state.rows) if state else []
-        trimmed = state.trimmed if state else 0
-        yield unpack_rows([], [], self.shape().width)._replace(trimmed=trimmed)
-        for start in range(0, len(ids), _ROWS_A_CHUNK):
-            state = self._buckets.get(bucket)
-            stored = state.rows if state else {}
-            there = [name for name in ids[start : start + _ROWS_A_CHUNK] if name in stored]
-            rows = unpack_rows(there, [stored[name] for name in there], self.shape().width)
-            yield rows._replace(trimmed=state.trimmed if state else 0)
-        state = self._buckets.get(bucket)
-        self._tally["logs trimmed while rows were read"] += state is not None and (
-            state.trimmed > trimmed
+        """See Store."""
+        before = self._state_or_none(bucket)
+        yield from super().rows(bucket)
+        after = self._state_or_none(bucket)
+        self._tally["logs trimmed while rows were read"] += (
+            before is not None and after is not None and after.trimmed > before.trimmed
         )
 
     # ---------------------------------------------------------------- what the world does
@@ -164,22 +167,34 @@ class WitnessedStore(MemoryStore):
         for bucket in range(shape.buckets):
             self._begin(bucket, Ledger(0, {}))
 
+    def at_memory_limit(self) -> AbstractContextManager[None]:
+        """Let the server refuse meanwhile what needs memory."""
+        return self._server.at_memory_limit()
+
+    def state(self, bucket: int) -> BucketState:
+        """Return the marks of a bucket. Raises MissingBucket."""
+        state = self._state_or_none(bucket)
+        if state is None:
+            raise self._lifecycle.lost(bucket)
+        return state
+
+    def entries(self, bucket: int) -> int:
+        """Return the number of entries in the log of a bucket."""
+        return entries_in(self._values.get(self.key(bucket, "log")))
+
     def remember(self, bucket: int) -> Memory:
         """Return the bucket as it is now, for `go_back` and `restore`."""
-        return Memory(bucket, self.checkpoint(bucket), self.ledgers[bucket])
-
-    def standing(self, bucket: int) -> Standing:
-        """Return how far the bucket is."""
-        return _standing(self._state(bucket))
+        values = self._server.copy_of(self._keys(bucket))
+        return Memory(bucket, self.state(bucket), values, self.ledgers[bucket])
 
     def go_back(self, memory: Memory) -> None:
         """Fail over: the bucket is what it was then, log, lease and all."""
-        self.revert(memory.bucket, memory.state)
+        self._server.put_back(self._keys(memory.bucket), memory.values)
         self.ledgers[memory.bucket] = memory.ledger.copy()
 
     def lose(self, bucket: int) -> None:
         """The bucket comes back empty."""
-        self.empty(bucket)
+        self._server.put_back(self._keys(bucket), {})
         del self.ledgers[bucket]
 
     def restore(self, bucket: int, memory: Memory | None) -> None:
@@ -189,11 +204,21 @@ class WitnessedStore(MemoryStore):
         self.load(bucket, version, memory.state.marks if memory else {}, [rows_of(rows)])
         self._begin(bucket, Ledger(version, rows))
 
+    def _keys(self, bucket: int) -> list[bytes]:
+        return [self.key(bucket, name) for name in names_of_all(_SUB_HASHES)]
+
+    @property
+    def _values(self) -> Mapping[bytes, Value]:
+        return self._server.keyspace.values
+
+    def _state_or_none(self, bucket: int) -> BucketState | None:
+        return read_state(self._values.get(self.key(bucket, "marks")))
+
     # ---------------------------------------------------------------- looking
 
     def agrees(self, bucket: int, version: int, nonce: bytes, rows: dict[int, Row]) -> str:
         """Say how rows differ from all that were at that version of a history; empty if not."""
-        known = self._known.get((bucket, version, nonce), [{}])
+        known = self._histories.get((bucket, version, nonce), [{}])
         return "" if rows in known else differences(rows, known[-1])
 
     def _begin(self, bucket: int, ledger: Ledger) -> None:
@@ -201,13 +226,13 @@ class WitnessedStore(MemoryStore):
         self._know(bucket)
 
     def _know(self, bucket: int) -> None:
-        state, rows = self._buckets[bucket], self.ledgers[bucket].rows
-        known = self._known.setdefault((bucket, state.version, state.nonce), [])
+        state, rows = self.state(bucket), self.ledgers[bucket].rows
+        known = self._histories.setdefault((bucket, state.version, state.nonce), [])
         if rows not in known:
             known.append(rows)
 
     def _held(self, named: Fold | Trim | Delete) -> bool:
-        state = self._state(named.bucket)
+        state = self.state(named.bucket)
         return state.keeper == named.keeper and self._clock_ms() < state.lease_ms
 
     def _done(
@@ -247,7 +272,7 @@ class WitnessedStore(MemoryStore):
                     raise Broken(f"{span} is marked as learned, {impression} has no score")
 
     def _check_fold(self, fold: Fold) -> None:
-        ledger, trimmed = self.ledgers[fold.bucket], self._state(fold.bucket).trimmed
+        ledger, trimmed = self.ledgers[fold.bucket], self.state(fold.bucket).trimmed
         found, then = rows_by_id(fold.rows), ledger.at(fold.version)
         ids: list[int] = [*fold.rows.ids.tolist(), *fold.gone.tolist()]
         expected = {row_id: then[row_id] for row_id in ids if row_id in then}
@@ -264,12 +289,10 @@ class WitnessedStore(MemoryStore):
                 )
 
     def _check_trim(self, trim: Trim) -> None:
-        state, ledger = self._state(trim.bucket), self.ledgers[trim.bucket]
+        state, ledger = self.state(trim.bucket), self.ledgers[trim.bucket]
         trimmed = ledger.at(state.trimmed)
-        folded = {
-            int.from_bytes(name, "little"): int.from_bytes(blob[:8], "little")
-            for name, blob in state.rows.items()
-        }
+        keys = self._keys(trim.bucket)
+        folded = folded_versions(self._values.get(key) for key in keys if b":rows:" in key)
         for row_id in folded.keys() | trimmed.keys():
             version = folded.get(row_id, ledger.gone.get(row_id, 0))
             if version >= state.trimmed:

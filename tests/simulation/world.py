@@ -222,13 +222,13 @@ class World:
         bucket = self.dice.randrange(self.plan.buckets)
         if bucket in self.store.missing():
             return
-        now = self.store.standing(bucket)
+        now = self.store.state(bucket).standing
         present = [memory for memory in self._memories[bucket] if not memory.abandoned]
-        lagging = [memory for memory in present if memory.standing != now]
+        lagging = [memory for memory in present if memory.state.standing != now]
         if not lagging:
             return
         memory = lagging[-1]  # followers mostly lag by a little: by folds alone, or by pushes too
-        pushed = [memory for memory in lagging if memory.standing[0] < now[0]]
+        pushed = [memory for memory in lagging if memory.state.standing[0] < now[0]]
         if pushed and self.dice.random() < 0.5:
             memory = pushed[-1]
         while memory is not present[0] and self.dice.random() < self.plan.farther:
