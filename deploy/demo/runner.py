@@ -264,7 +264,8 @@ class _Demo:
             served=self._served(),
             upheaval=None if upheaval_s is None else observed_drift(comparison, upheaval_s),
             counted=EventCounts(
-                impressions, clicks, state.late_clicks, rows.shows_by_field, rows.clicks_by_field
+                *(impressions, clicks, state.late_clicks + state.unmatched_clicks),
+                *(rows.shows_by_field, rows.clicks_by_field),
             ),
         )
         self._console.print(f"\n{summary(result)}", soft_wrap=True, highlight=False)

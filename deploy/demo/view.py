@@ -63,14 +63,15 @@ class EventCounts:
 
     shows: int
     clicks: int
-    late_clicks: int
+    unlearned_clicks: int
+    """Late, or without an impression."""
     shows_by_field: dict[str, int]
     clicks_by_field: dict[str, int]
 
     @property
     def exact(self) -> bool:
         """Whether every field has each show and each click exactly once."""
-        clicks = self.clicks - self.late_clicks
+        clicks = self.clicks - self.unlearned_clicks
         return set(self.shows_by_field.values()) == {self.shows} and set(
             self.clicks_by_field.values()
         ) == {clicks}
@@ -223,7 +224,7 @@ def _freshness(result: DemoSummary) -> str:
 
 
 def _exactness(counted: EventCounts) -> str:
-    learned = counted.clicks - counted.late_clicks
+    learned = counted.clicks - counted.unlearned_clicks
     if counted.exact:
         return (
             f"Exactly once: the rows of each of the {len(counted.shows_by_field)} fields add up to "

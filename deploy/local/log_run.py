@@ -26,8 +26,8 @@ from headrace.deploy.reports import (
     curl_of,
     first_impressions,
     make_report,
-    read_held,
     read_outcomes,
+    read_refusals,
     write_report,
 )
 from headrace.ingest.joiner import read_state
@@ -104,7 +104,7 @@ def _report(
     server = ask_caught_up(pipeline.address, pipeline.spec.name, rows, stop)
     return make_report(
         state=read_state(pipeline.kafka, pipeline.spec),
-        held=read_held(pipeline.kafka, pipeline.spec),
+        refusals=read_refusals(pipeline.kafka, pipeline.spec),
         outcomes=read_outcomes(pipeline.kafka, pipeline.spec),
         data=settings.data,
         layout=settings.layout,
@@ -124,12 +124,13 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
     }
     events = report["impressions"] + report["clicks"]
     counted = (
-        f"{report['impressions']:,} impressions and {report['clicks']:,} clicks learned in "
+        f"{report['impressions']:,} impressions and {report['learned_clicks']:,} clicks learned in "
         f"{report['seconds']:.1f} s ({events / report['seconds']:,.0f} events/s), "
         f"{report['rows']:,} rows"
     )
     excluded = (
-        f"late clicks {report['late_clicks']:,}, duplicates {report['duplicates']:,}, "
+        f"not learned: late clicks {report['late_clicks']:,}, clicks without an impression "
+        f"{report['unmatched_clicks']:,}, duplicates {report['duplicates']:,}, "
         f"dead letters {report['dead_letters']:,}"
     )
     accuracies = (
@@ -137,13 +138,18 @@ def in_words(report: Mapping[str, Any], path: Path | None) -> str:
         f"{accuracy['log_loss']}, normalized entropy {accuracy['normalized_entropy']}, "
         f"calibration {accuracy['calibration']}"
     )
-    lines = [counted, excluded, accuracies]
+    lines = [counted, excluded, *map(_reason, report["refused_by_reason"])]
     if report["held_batches"]:
-        lines.insert(
-            2,
+        lines.append(
             f"quarantined, to protect the model: {report['held_examples']:,} examples in "
-            f"{report['held_batches']:,} batches (reasons are in the dead letters)",
+            f"{report['held_batches']:,} batches"
         )
+        lines += map(_reason, report["held_by_reason"])
+    lines.append(accuracies)
     if path is not None:
         lines.append(f"report: {path}")
     return "\n".join(lines)
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    return f"  {found['count']:,} times: {found['reason']}\n    first: {found['example']}"

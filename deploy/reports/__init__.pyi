@@ -13,10 +13,11 @@ from .observer import copy_rows as copy_rows
 from .observer import curl_of as curl_of
 from .ranking_client import RankingClient as RankingClient
 from .ranking_client import RequestStats as RequestStats
+from .refusals import Refusals as Refusals
+from .refusals import read_refusals as read_refusals
 from .report import FreshnessReport as FreshnessReport
 from .report import count_rows as count_rows
 from .report import make_report as make_report
-from .report import read_held as read_held
 from .report import read_outcomes as read_outcomes
 from .report import write_report as write_report
 from .served_comparison import served_beside_learned as served_beside_learned

@@ -15,11 +15,8 @@ import numpy as np
 import orjson
 
 from headrace.deploy.reports.event_log import impression_ids_of
-from headrace.ingest.dead_letters import Letter
-from headrace.ingest.dead_letters import unpack as unpack_letter
 from headrace.ingest.examples import unpack as unpack_examples
-from headrace.ingest.kafka import EventTopics, examples_topic, read_all, scores_topic
-from headrace.learner.loop import quarantine_reason
+from headrace.ingest.kafka import examples_topic, read_all, scores_topic
 from headrace.learner.loop import unpack as unpack_scores
 from headrace.learner.validation import (
     by_decile,
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from headrace.deploy.reports.refusals import Refusals
     from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner import JoinerState
     from headrace.ingest.kafka import KafkaSettings
@@ -65,14 +63,6 @@ class FreshnessReport:
     p99_ms: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBatches:
-    """Batches that learners quarantined (`headrace.learner.loop.batch_guard`)."""
-
-    batches: int
-    examples: int
-
-
 def count_rows(table: RowTable, fields: FieldSet) -> RowCounts:
     """Sum the counters of the rows of each single-valued field. `table` must be complete."""
     size = len(table)
@@ -95,23 +85,10 @@ def read_outcomes(kafka: KafkaSettings, spec: ModelSpec) -> Outcomes:
     )
 
 
-def read_held(kafka: KafkaSettings, spec: ModelSpec) -> HeldBatches:
-    """Return what learners quarantined, from the dead letters; a repeated letter counts once.
-
-    A group of learners quarantines parts of a batch, with a letter about each.
-    """
-    topic, held = examples_topic(spec.name), {}
-    for record in read_all(kafka, EventTopics().dead_letters):
-        letter = unpack_letter(record.value)
-        if isinstance(letter, Letter) and letter.topic == topic:
-            held[letter.origin, letter.value] = quarantine_reason(letter.reason)
-    return HeldBatches(len({origin for origin, _ in held}), sum(held.values()))
-
-
 def make_report(
     *,
     state: JoinerState,
-    held: HeldBatches,
+    refusals: Refusals,
     outcomes: Outcomes,
     data: Sequence[Path],
     layout: LogLayout | None = None,
@@ -127,13 +104,17 @@ def make_report(
     return {
         "impressions": state.impressions,
         "clicks": state.clicks,
+        "learned_clicks": state.learned_clicks,
         "late_clicks": state.late_clicks,
+        "unmatched_clicks": state.unmatched_clicks,
         "duplicates": state.duplicates,
         "examples": state.examples,
         "dead_letters": state.dead_letters,
         "dropped_negatives": state.dropped_negatives,
-        "held_batches": held.batches,
-        "held_examples": held.examples,
+        "held_batches": refusals.held.batches,
+        "held_examples": refusals.held.examples,
+        "refused_by_reason": [each._asdict() for each in refusals.events],
+        "held_by_reason": [each._asdict() for each in refusals.held.reasons],
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.progressive()),
         "by_data": by_data,

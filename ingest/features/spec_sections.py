@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.inspect import BoolType, EnumType, FloatType, IntType, Metadata, type_info
 
-from headrace.ingest.features.spec_text import one_of
+from headrace.ingest.features.spec_text import SpecError, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.ingest.features.spec_text import SpecError, SpecText
+    from headrace.ingest.features.spec_text import SpecText
 
     Table = Mapping[str, object]
 
@@ -90,6 +90,8 @@ class Variants(Generic[S]):
         """
         tag = table.get(self.tag, self.usual)
         if not isinstance(tag, str) or tag not in self._tags:
+            if self.tag not in table:
+                self._check_keys(table, where, keys, also)
             wanted = f"{self.tag} {one_of(self.kinds, str(tag))}{self._otherwise}"
             raise where.error((*keys, self.tag), wanted, shown(table.get(self.tag)))
         values = msgspec.structs.asdict(
@@ -97,6 +99,15 @@ class Variants(Generic[S]):
         )
         given[self._attribute] = self._tags[tag]
         return self.section(**{**self.kinds[tag].defaults, **values, **given})
+
+    def _check_keys(
+        self, table: Table, where: SpecText, keys: tuple[str, ...], also: Iterable[str]
+    ) -> None:
+        """Raise SpecError for a key that no kind takes: the tag may be misspelt."""
+        known = {self.tag, *self.always, *also}
+        for kind in self.kinds.values():
+            known.update(kind.takes, kind.needs)
+        _check_known(known, table, where, keys)
 
     def _variant(
         self, name: str, known: Mapping[str, msgspec.structs.FieldInfo]
@@ -167,15 +178,23 @@ def _refusal(
     fields = {each.encode_name: each for each in type_info(section).fields}  # type: ignore[attr-defined]
     tag = section.__struct_config__.tag_field
     known = {*fields, *also, *([tag] if tag else [])}
-    for name in table:
-        if name not in known:
-            wanted = f"a key of [{'.'.join(keys)}], {one_of(known, name)}"
-            return where.error((*keys, name), wanted, f'"{name}"')
+    try:
+        _check_known(known, table, where, keys)
+    except SpecError as error:
+        return error
     # "... - at `$.layers[1]`" or "... required field `of`"
     [(name, found)] = [
         (each, table.get(each)) for each in re.findall(r"`(?:\$\.)?(\w+)[^`]*`$", message)
     ]
     return where.error((*keys, name), _expected(fields[name], found), shown(found))
+
+
+def _check_known(known: set[str], table: Table, where: SpecText, keys: tuple[str, ...]) -> None:
+    """Raise SpecError for the first key of the table that is not known."""
+    for name in table:
+        if name not in known:
+            wanted = f"a key of [{'.'.join(keys)}], {one_of(known, name)}"
+            raise where.error((*keys, name), wanted, f'"{name}"')
 
 
 def _expected(field: msgspec.inspect.Field, found: object) -> str:

@@ -80,7 +80,9 @@ class JoinerState:
     impressions: int
     """Each counted once, even if it was sent several times."""
     clicks: int
+    """Accepted: learned, late, unmatched and repeated ones, and those that still wait."""
     late_clicks: int
+    """More than the label window from their impression."""
     duplicates: int
     """Repeated impressions and clicks."""
     examples: int
@@ -89,6 +91,16 @@ class JoinerState:
     """Events not yet joined, including those of open transactions."""
     dropped_negatives: int = 0
     """Examples dropped by down-sampling."""
+    unmatched_clicks: int = 0
+    """Clicks without an impression of their id."""
+    duplicate_clicks: int = 0
+    """Further clicks of an impression. `duplicates` includes them."""
+
+    @property
+    def learned_clicks(self) -> int:
+        """Clicks that became the label of an example, if none still waits."""
+        lost = self.late_clicks + self.unmatched_clicks + self.duplicate_clicks
+        return self.clicks - lost
 
 
 class StateReader:
@@ -155,6 +167,8 @@ class StateReader:
             dead_letters=counters.dead_letters,
             lag=lag,
             dropped_negatives=counters.dropped_negatives,
+            unmatched_clicks=counters.unmatched_clicks,
+            duplicate_clicks=counters.duplicate_clicks,
         )
 
     def _sources(self) -> list[TopicPartition]:

@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 
 _COUNTED = {
     "impressions": "Impressions joined, without repeated ones.",
-    "clicks": "Clicks accepted: learned, late, repeated, or still without their impression.",
-    "late_clicks": "Clicks more than the label window after their impression, or without one.",
+    "clicks": "Clicks accepted: learned, late, unmatched, repeated, or still waiting.",
+    "late_clicks": "Clicks more than the label window after their impression.",
+    "unmatched_clicks": "Clicks without an impression of their id within two label windows.",
     "duplicates": "Repeated impressions and clicks.",
     "examples": "Examples written.",
     "dropped_negatives": "Negative examples dropped by down-sampling.",

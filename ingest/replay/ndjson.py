@@ -19,6 +19,8 @@ import msgspec
 import zstandard
 
 from headrace.ingest.errors import StreamError
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +35,7 @@ class Line(NamedTuple):
     """One message to send."""
 
     time_ms: int
-    """Event time; never less than that of the line before. 0 before the first line with a time."""
+    """Event time; never less than that of the line before. 0 before the first valid time."""
     is_click: bool
     key: bytes | None
     value: bytes
@@ -103,9 +105,13 @@ class DirectoryLog:
 
 
 def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
-    """Yield the lines of one file with keys and times; times never decrease."""
+    """Yield the lines of one file with keys and times; times never decrease.
+
+    A time that the joiner will refuse (in seconds, in microseconds, of the year 3000) is not taken.
+    One such line would otherwise be the time of all lines after it.
+    """
     decode = msgspec.json.Decoder(_LineHead).decode
-    time_ms = 0
+    time_ms, latest_ms = 0, wall_ms() + AHEAD_MS
     for line in text:
         value = line.rstrip(b"\r\n")
         if not value:
@@ -116,7 +122,8 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             pass  # sent anyway: the joiner writes it to the dead letters with the reason
         else:
-            time_ms = max(time_ms, int(head.timestamp_ms))
+            if EARLIEST_MS <= head.timestamp_ms <= latest_ms:
+                time_ms = max(time_ms, int(head.timestamp_ms))
             key = head.impression_id.encode() if head.impression_id else None
         yield Line(time_ms, is_click, key, value)
 

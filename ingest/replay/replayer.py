@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
+from headrace.ingest.events import AHEAD_MS
 from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
 from headrace.ingest.replay.ndjson import DirectoryLog, NoEventsError
 from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.tables import TableLog
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     import threading
@@ -146,7 +148,8 @@ def replay(
             if settings.resume_as is None:
                 run.tick(run.event_ms)  # partitions must not wait for events that will not come
         elif not writer.complete:
-            run.tick(run.event_ms + window_ms + 1)
+            if run.event_ms:
+                run.tick(run.event_ms + window_ms + 1)
             writer.commit(run.taken, complete=True)
     finally:
         writer.close()
@@ -212,9 +215,13 @@ class _ReplayRun:
         return True
 
     def tick(self, time_ms: int) -> None:
-        """Advance every partition of both topics to this time."""
+        """Advance every partition of both topics to this time, at most a day from now.
+
+        A later tick would be a dead letter.
+        """
         if time_ms <= 0:
             return  # no line had a time yet
+        time_ms = min(time_ms, wall_ms() + AHEAD_MS)
         value = msgspec.json.encode({"timestamp_ms": time_ms})
         for target in self._targets:
             for partition in range(self._partitions):

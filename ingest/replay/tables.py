@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
 from headrace.ingest.features import SpecError
 from headrace.ingest.replay.layout import PACKED, BagLayout
 from headrace.ingest.replay.ndjson import Line
+from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -190,19 +191,21 @@ class TableLog:
         self._file = self._opened()
         waiting: list[tuple[int, int, Line]] = []  # clicks whose time has not come
         time_ms = number = 0
+        latest_ms = wall_ms() + AHEAD_MS
         for row in self._rows():
             if isinstance(row, bytes):
                 yield Line(time_ms, False, None, row)
                 continue
             impression, click = row
-            time_ms = max(time_ms, impression.get(TIME, 0))
+            if EARLIEST_MS <= (shown_ms := impression.get(TIME, 0)) <= latest_ms:
+                time_ms = max(time_ms, shown_ms)  # else the joiner refuses the row
             while waiting and waiting[0][0] < time_ms:
                 yield heapq.heappop(waiting)[2]
             key = impression[IMPRESSION_ID].encode()
             yield Line(time_ms, False, key, orjson.dumps(impression, default=_as_json))
             if click is not None:
                 number += 1
-                clicked_ms = max(time_ms, click[TIME])
+                clicked_ms = max(time_ms, min(click[TIME], latest_ms))
                 line = Line(clicked_ms, True, key, orjson.dumps(click))
                 heapq.heappush(waiting, (clicked_ms, number, line))
         while waiting:

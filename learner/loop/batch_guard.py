@@ -59,10 +59,13 @@ def quarantine_letter(examples: int, reason: str) -> str:
     return f"batch of {examples} examples held back: {reason}"
 
 
-def quarantine_reason(letter: str) -> int:
-    """Return how many examples a dead letter says were quarantined; 0 if it is another letter."""
-    found = re.match(r"batch of (\d+) examples held back: ", letter)
-    return int(found[1]) if found else 0
+def quarantine_reason(letter: str) -> tuple[int, str]:
+    """Return the count and the reason of a dead letter of quarantined examples.
+
+    (0, the text itself) if it is another letter.
+    """
+    found = re.match(r"batch of (\d+) examples held back: (.*)", letter, re.DOTALL)
+    return (int(found[1]), found[2]) if found else (0, letter)
 
 
 @dataclass(frozen=True, slots=True)

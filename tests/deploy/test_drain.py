@@ -48,3 +48,20 @@ def test_a_batch_in_an_open_transaction_is_awaited(
     assert drain.behind().batches == 1
     assert held_topic(model.kafka, model.spec.name).lag({}) == 1
     producer.close()
+
+
+def test_a_mark_past_the_end_of_one_partition_hides_no_batch_of_another(
+    model: LearnedModel, kafka: str
+) -> None:
+    """Markers of transactions move an end between reading the ends and reading the marks."""
+    spec, source = model.spec, min(held_topic(model.kafka, model.spec.name).held)
+    store = MemoryStore(clock_ms=lambda: 0, nonces=lambda: b"bucket00")
+    store.begin(Shape(spec.name, 1, spec.width, spec.fingerprint, spec.text))
+    store.load(0, 1, {source: 1}, [])
+    store.finish()
+    drain = Drain(model.kafka, spec, store)
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(model.topic, b"a batch", partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert drain.behind().batches == 1
+    drain.close()

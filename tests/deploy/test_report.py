@@ -17,15 +17,20 @@ from headrace.deploy.reports.event_log import (
     impression_ids_of,
     span_ms,
 )
+from headrace.deploy.reports.refusals import (
+    HeldBatches,
+    RefusalReason,
+    Refusals,
+    read_refusals,
+)
 from headrace.deploy.reports.report import (
     FreshnessReport,
-    HeldBatches,
     count_rows,
     make_report,
-    read_held,
     write_report,
 )
 from headrace.ingest.dead_letters.letter import pack as pack_letter
+from headrace.ingest.events.contract import Reason
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.spec_text import SpecError
 from headrace.ingest.joiner.committed_state import JoinerState
@@ -140,8 +145,11 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
         [scores([("a", 0.6), ("b", 0.5), ("c", 0.1), ("d", 0.3)])],
     )
     report = make_report(
-        state=JoinerState(4, 2, 0, 0, 6, 1, 0),
-        held=HeldBatches(2, 300),
+        state=JoinerState(4, 5, 1, 1, 6, 1, 0, unmatched_clicks=2),
+        refusals=Refusals(
+            HeldBatches(2, 300, (RefusalReason("gradients explode", 300, "examples.m/0@7"),)),
+            (RefusalReason(Reason.BEFORE_2000, 1, '{"timestamp_ms":1700000000}'),),
+        ),
         outcomes=outcomes,
         data=data,
         rows=count_rows(rows([(1, 4, 2)]), SPEC.fields),
@@ -156,19 +164,26 @@ def test_the_report_has_the_accuracy_of_the_whole_and_of_each_directory(tmp_path
     assert report["freshness_ms"] == {"p50": 12.5, "p99": None}
     assert report["seconds"] == 1.235
     assert (report["held_batches"], report["held_examples"]) == (2, 300)
-    assert "300 examples in 2 batches" in in_words(report, None)
-    assert (report["impressions"], report["clicks"], report["dead_letters"]) == (4, 2, 1)
+    assert (report["impressions"], report["clicks"], report["dead_letters"]) == (4, 5, 1)
     assert (report["rows"], report["shows_by_field"]["user"]) == (1, 4)
     assert list(report)[:6] == [
-        *("impressions", "clicks", "late_clicks", "duplicates", "examples", "dead_letters")
+        *("impressions", "clicks", "learned_clicks", "late_clicks", "unmatched_clicks"),
+        "duplicates",
     ]
+    words = in_words(report, None)
+    assert "4 impressions and 2 clicks learned" in words
+    assert "late clicks 1, clicks without an impression 2, duplicates 1, dead letters 1" in words
+    assert f"1 times: {Reason.BEFORE_2000}" in words
+    assert 'first: {"timestamp_ms":1700000000}' in words
+    assert "300 examples in 2 batches" in words
+    assert "300 times: gradients explode\n    first: examples.m/0@7" in words
 
 
 def test_an_undefined_figure_of_the_report_is_null(tmp_path: Path) -> None:
     outcomes = join_outcomes([examples([(Kind.SHOWN, "a", None)])], [scores([("a", 0.5)])])
     report = make_report(
         state=JoinerState(1, 0, 0, 0, 1, 0, 0),
-        held=HeldBatches(0, 0),
+        refusals=Refusals(),
         outcomes=outcomes,
         data=[],
         rows=count_rows(rows([]), SPEC.fields),
@@ -200,4 +215,10 @@ def test_a_quarantined_batch_counts_once_even_with_several_dead_letters(
         writer.send(Source(letters, 0), pack_letter(Record(source, offset, 1, b"[]"), reason))
     writer.flush()
     writer.close()
-    assert read_held(settings, spec) == HeldBatches(2, 150)
+    held = read_refusals(settings, spec).held
+    assert (held.batches, held.examples) == (2, 150)
+    assert [(each.count, each.reason) for each in held.reasons] == [
+        (120, "gradients explode"),
+        (30, "another"),
+    ]
+    assert held.reasons[0].example == f"examples.{name}/1@7"

@@ -61,7 +61,7 @@ def _check_counts(report: Any) -> None:
     shows, clicks = report["shows_by_field"], report["clicks_by_field"]
     assert len(shows) >= 8
     assert {name: n for name, n in shows.items() if n != IMPRESSIONS} == {}
-    late = report["late_clicks"]
+    late = report["late_clicks"] + report["unmatched_clicks"]
     assert {name: n for name, n in clicks.items() if n + late != CLICKS} == {}
 
 

@@ -68,7 +68,7 @@ def test_a_click_waits_for_its_impression_up_to_the_window(
     partition = Partition(policy)
     made = partition.join([shown("a", early_ms), END], [clicked("a", 0), END])
     assert sum(label for _, _, label in made) == 1 - late
-    assert partition.joiner.counters.late_clicks == late
+    assert partition.joiner.counters.unmatched_clicks == late
     assert partition.joiner.held.waiting_clicks == 0
 
 
@@ -93,10 +93,11 @@ def test_a_click_that_waited_has_its_own_times_and_the_impressions_fields() -> N
     assert made.fingerprint == partition.fields.fingerprint
 
 
-def test_a_click_without_an_impression_is_late() -> None:
+def test_a_click_without_an_impression_is_unmatched_and_not_late() -> None:
     partition = Partition()
     assert partition.join([shown("a", 0), END], [clicked("z", 1), END])[1:] == []
-    assert partition.joiner.counters.late_clicks == 1
+    counters = partition.joiner.counters
+    assert (counters.unmatched_clicks, counters.late_clicks) == (1, 0)
 
 
 @pytest.mark.parametrize("policy", list(Policy))

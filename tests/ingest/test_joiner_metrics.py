@@ -79,5 +79,5 @@ def test_joiner_metrics_show_the_window_state_and_the_lag() -> None:
     assert seen("lag") == 2 * PARTITIONS
     life.run()
     assert seen("lag") == 0
-    assert (seen("waiting_clicks"), seen("late_clicks_total")) == (0, 1)
+    assert (seen("waiting_clicks"), seen("unmatched_clicks_total")) == (0, 1)
     assert seen("watermark_seconds", partition="1") == last_ms / 1000

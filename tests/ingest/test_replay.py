@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka
 import pytest
 
+from headrace.ingest.events.contract import read_event
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
@@ -198,3 +199,39 @@ def test_a_replay_shows_lines_before_sending_with_lines_of_one_time_together(
     groups = [set(group) for group in seen]
     assert not any(one & other for one, other in pairwise(groups)), "none is split"
     assert in_kafka_then[0] <= len(seen[0]) + len(seen[1]), "what was shown was not yet sent"
+
+
+def test_an_empty_log_sends_no_tick(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    empty = write_directory(tmp_path / "empty", [], [])
+    replay(settings, [empty], WINDOW_MS, threading.Event(), topics=topics)
+    for topic in (topics.impressions, topics.clicks):
+        assert list(read_all(settings, topic)) == []
+
+
+def test_ticks_are_never_dead_letters_whatever_the_times_of_a_log(
+    settings: KafkaSettings, topics: EventTopics, tmp_path: Path
+) -> None:
+    """Times in seconds, in microseconds and of the year 3000 are refused; the ticks are not."""
+    times = (START_MS // 1000, START_MS * 1000, START_MS, 32_000_000_000_000)
+    lines = [
+        json.dumps({"impression_id": f"i{i}", "timestamp_ms": time_ms}).encode()
+        for i, time_ms in enumerate(times)
+    ]
+    reached: list[ReplayProgress] = []
+    replay(
+        settings,
+        [write_directory(tmp_path / "log", lines, [])],
+        WINDOW_MS,
+        threading.Event(),
+        topics=topics,
+        progress=reached.append,
+    )
+    assert reached[-1].event_ms == START_MS
+    for record in read_all(settings, topics.impressions):
+        event = read_event(record.value, record.append_ms)
+        if b"impression_id" not in record.value:
+            assert event == {"timestamp_ms": START_MS + WINDOW_MS + 1} or event == {
+                "timestamp_ms": START_MS
+            }

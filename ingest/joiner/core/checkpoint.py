@@ -16,17 +16,17 @@ class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
     """Counts since the first event of the partition.
 
     Each message of impressions is an accepted impression, a duplicate, a dead letter or a tick.
-    Each message of clicks is a click, a dead letter or a tick. Each click becomes learned, late or
-    a duplicate, or it waits. So without duplicates and waiting clicks,
-    clicks = learned + late_clicks.
+    Each message of clicks is a click, a dead letter or a tick. Each click becomes learned, late,
+    unmatched or a duplicate, or it waits (`learned_clicks`).
+    Checkpoints written before `unmatched_clicks` existed count those clicks as late.
     """
 
     impressions: int = 0
     """Accepted, without repeated ones."""
     clicks: int = 0
-    """Accepted messages: learned, late, duplicate and waiting ones."""
+    """Accepted messages: learned, late, unmatched, duplicate and waiting ones."""
     late_clicks: int = 0
-    """More than the window from their impression, or without one."""
+    """More than the window from their impression."""
     duplicate_impressions: int = 0
     """Impressions repeated within two windows."""
     duplicate_clicks: int = 0
@@ -38,6 +38,8 @@ class JoinerCounters(msgspec.Struct, frozen=True, omit_defaults=True):
     ticks: int = 0
     dropped_negatives: int = 0
     """Examples dropped by down-sampling."""
+    unmatched_clicks: int = 0
+    """Without an impression of their id within two windows."""
 
     @property
     def duplicates(self) -> int:

@@ -9,8 +9,13 @@ from headrace.ingest.joiner.core.hash_index import (
     place_in,
     put_in,
 )
-from headrace.ingest.joiner.core.rules import LATE_CLICKS, SHOWN_CLOCK, WATERMARK
-from headrace.ingest.joiner.core.window_state import drop_oldest_click, whole_clock
+from headrace.ingest.joiner.core.rules import LATE_CLICKS, SHOWN_CLOCK, UNMATCHED_CLICKS, WATERMARK
+from headrace.ingest.joiner.core.window_state import (
+    TOO_LATE,
+    WAITS,
+    drop_oldest_click,
+    whole_clock,
+)
 from headrace.ingest.runtime import inlined
 
 
@@ -26,7 +31,7 @@ def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
     """Evict clicks that waited too long; call this whenever a clock has moved.
 
     A restart reads again the clicks that wait at the checkpoint's clocks, without counting. An
-    expired click that was not evicted before the checkpoint would never be counted as late.
+    expired click that was not evicted before the checkpoint would never be counted.
     """
     waiting, ends = rings.waiting, rings.ends
     mask = waiting.hashes.shape[0] - 1
@@ -34,7 +39,9 @@ def forget_clicks(rings, state, rule):  # type: ignore[no-untyped-def]
         place = ends.waiting_head[0] & mask
         if waits(state, waiting.clocks[place], rule):
             break
-        if not waiting.settled[place]:
+        if waiting.fates[place] == WAITS:
+            state[UNMATCHED_CLICKS] += 1
+        elif waiting.fates[place] == TOO_LATE:
             state[LATE_CLICKS] += 1
         drop_oldest_click(waiting, ends)
 

@@ -48,6 +48,7 @@ _COUNTERS = {
     "impressions": rules.IMPRESSIONS,
     "clicks": rules.CLICKS,
     "late_clicks": rules.LATE_CLICKS,
+    "unmatched_clicks": rules.UNMATCHED_CLICKS,
     "duplicate_impressions": rules.DUPLICATE_IMPRESSIONS,
     "duplicate_clicks": rules.DUPLICATE_CLICKS,
     "examples": rules.EXAMPLES,

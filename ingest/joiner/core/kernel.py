@@ -36,10 +36,19 @@ from headrace.ingest.joiner.core.rules import (
     SHOWN_CLOCK,
     TICK,
     TICKS,
+    UNMATCHED_CLICKS,
     WAIT,
     WATERMARK,
 )
-from headrace.ingest.joiner.core.window_state import CLOCK_MS, hold_click, hold_row, whole_clock
+from headrace.ingest.joiner.core.window_state import (
+    CLOCK_MS,
+    SETTLED,
+    TOO_LATE,
+    WAITS,
+    hold_click,
+    hold_row,
+    whole_clock,
+)
 from headrace.ingest.runtime import inlined, kernel
 
 _DRAWN_FROM = np.uint64(0xD1B54A32D192ED03)
@@ -326,9 +335,12 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
     if met and clock <= last + rule.window_ms:
         _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
     elif waits(state, clock, rule):
-        hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms)
-    else:
+        fate = TOO_LATE if met else WAITS
+        hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms, fate)
+    elif met:
         state[LATE_CLICKS] += 1
+    else:
+        state[UNMATCHED_CLICKS] += 1
 
 
 @inlined
@@ -366,8 +378,10 @@ def _settle(rings, state, wanted, sequence, last, joined, rule):  # type: ignore
     mask = waiting.hashes.shape[0] - 1
     click = find_place(waiting.slots, waiting.hashes, wanted)
     while click != NOWHERE:
-        if not waiting.settled[click] and waiting.clocks[click] <= until:
-            waiting.settled[click] = 1
+        if waiting.fates[click] != SETTLED and waiting.clocks[click] > until:
+            waiting.fates[click] = TOO_LATE
+        elif waiting.fates[click] != SETTLED:
+            waiting.fates[click] = SETTLED
             clock, event_ms = waiting.clocks[click], waiting.event_ms[click]
             append_ms = waiting.append_ms[click]
             _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)

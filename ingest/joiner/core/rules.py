@@ -32,8 +32,9 @@ the clock of its source (`clock`) at the moment it was taken:
   learned if the entry is open, not clicked before, click.clock >= clock - W, and the two times are
   at most W apart. It is a duplicate if all this holds but the entry was clicked. Otherwise it is
   late;
-- a click that meets no entry waits while S <= click.clock + W and M <= click.clock + 2W, and is
-  late after that.
+- a click that meets no entry waits while S <= click.clock + W and M <= click.clock + 2W. After
+  that it is late if a living entry of its id was seen in the meantime, and unmatched otherwise. The
+  sum of the two counts is exact; which of the two a click enters may differ after a restart.
 
 So for given S, C and M, the clicks that wait, the entries that live and the open entries that were
 clicked are functions of the sets of events taken. Two cases are not obvious. First, an entry that
@@ -65,9 +66,10 @@ WAIT = -(1 << 62)
 WATERMARK, LEAST_DELAY, SHOWN_CLOCK, CLICKED_CLOCK = 0, 1, 2, 3
 IMPRESSIONS, CLICKS, LATE_CLICKS, DUPLICATE_IMPRESSIONS, DUPLICATE_CLICKS = 4, 5, 6, 7, 8
 EXAMPLES, DEAD_LETTERS, TICKS, DROPPED_NEGATIVES = 9, 10, 11, 12
-NEEDED = 13
+UNMATCHED_CLICKS = 13
+NEEDED = 14
 """Examples that must fit into `JoinedRows` at once, after `run` returned GROW."""
-STATE_SIZE = 14
+STATE_SIZE = 15
 
 # results of `run`
 BLOCKED, FULL, GROW = 0, 1, 2

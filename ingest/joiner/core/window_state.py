@@ -57,6 +57,9 @@ _SMALLEST_ARENA = 1 << 16
 CLOCK_MS = 1 << 32
 """The range of the lower half of a clock: 49 days. Nothing lives for more than two windows, of at
 most a week each."""
+WAITS, SETTLED, TOO_LATE = 0, 1, 2
+"""Fates of a click in `WaitingClicks`: without an impression so far; met; too late for the
+impression of its id, and awaiting a repetition of it."""
 
 
 class OpenImpressions(NamedTuple):
@@ -96,7 +99,7 @@ class WaitingClicks(NamedTuple):
     clocks: Longs  # (capacity,) clock of clicks when it was taken
     event_ms: Longs  # (capacity,)
     append_ms: Longs  # (capacity,)
-    settled: npt.NDArray[np.uint8]  # (capacity,) its impression came
+    fates: npt.NDArray[np.uint8]  # (capacity,) WAITS, SETTLED or TOO_LATE
     following: Longs  # (capacity,) sequence number of the next of the same hash, or -1
     newest: Longs  # (capacity,) on the oldest of a hash: sequence number of the newest
 
@@ -174,7 +177,7 @@ class WindowState:
         head, tail = int(self.ends.waiting_head[0]), int(self.ends.waiting_tail[0])
         waiting = WaitingClicks(*self._waiting.arrays)
         places = np.arange(head, tail) & (waiting.hashes.shape[0] - 1)
-        return tail - head - int(waiting.settled[places].sum())
+        return tail - head - int((waiting.fates[places] == SETTLED).sum())
 
     @property
     def held_bytes(self) -> int:
@@ -276,7 +279,7 @@ def hold_row(rings, rows, i, clock, event_ms, append_ms):  # type: ignore[no-unt
 
 
 @inlined
-def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: ignore[no-untyped-def]
+def hold_click(waiting, ends, wanted, clock, event_ms, append_ms, fate):  # type: ignore[no-untyped-def]
     """Append a click to those that wait, after the others of its hash."""
     mask = waiting.hashes.shape[0] - 1
     sequence = ends.waiting_tail[0]
@@ -285,7 +288,7 @@ def hold_click(waiting, ends, wanted, clock, event_ms, append_ms):  # type: igno
     waiting.clocks[place] = clock
     waiting.event_ms[place] = event_ms
     waiting.append_ms[place] = append_ms
-    waiting.settled[place] = 0
+    waiting.fates[place] = fate
     waiting.following[place] = -1
     slot = find_slot(waiting.slots, waiting.hashes, wanted)
     oldest = place_in(waiting.slots, waiting.hashes, slot)

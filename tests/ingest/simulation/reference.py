@@ -67,6 +67,8 @@ class _Click:
     message: _Message
     clock: int
     over: bool = False
+    too_late: bool = False
+    """For the impression that was seen."""
 
 
 @dataclass
@@ -216,9 +218,11 @@ class Reference:
             if not self.closing:
                 self._make("shown", 0, message, entry)
         for click in self.waiting:
-            awaited = click.identity == identity and click.clock <= source.clock + window_ms
-            if awaited and not click.over:
-                click.over = True
+            if click.identity != identity or click.over:
+                continue
+            click.over = click.clock <= source.clock + window_ms
+            click.too_late = not click.over
+            if click.over:
                 self._meet(entry, click)
         if self.closing and not entry.closed and not self._open(entry):
             self._close(entry)
@@ -238,9 +242,12 @@ class Reference:
         if entry is not None and click.clock <= entry.last + self.window_ms:
             self._meet(entry, click)
         elif self._waits(click):
+            click.too_late = entry is not None
             self.waiting.append(click)
-        else:
+        elif entry is not None:
             self.counted["late_clicks"] += 1
+        else:
+            self.counted["unmatched_clicks"] += 1
 
     def _living(self, identity: object) -> _Entry | None:
         now_ms = self.sources[EventSide.IMPRESSIONS].clock
@@ -263,7 +270,7 @@ class Reference:
         for click in self.waiting:
             if not click.over and not self._waits(click):
                 click.over = True
-                self.counted["late_clicks"] += 1
+                self.counted["late_clicks" if click.too_late else "unmatched_clicks"] += 1
 
     def _meet(self, entry: _Entry, click: _Click) -> None:
         apart_ms = abs(click.message.time_ms - entry.message.time_ms)

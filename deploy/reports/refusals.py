@@ -1,0 +1,103 @@
+"""Reads from the topic `dead-letters` what a model refused, and why.
+
+The joiner refuses events, and learners quarantine batches of examples. The topic has a letter about
+each, with the reason. It is shared by all models of a Kafka, so a letter counts once per origin.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.ingest.dead_letters import Letter
+from headrace.ingest.dead_letters import unpack as unpack_letter
+from headrace.ingest.kafka import EventTopics, examples_topic, read_all
+from headrace.learner.loop import quarantine_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.spec import ModelSpec
+
+_LONGEST_SHOWN = 200
+
+
+class RefusalReason(NamedTuple):
+    """Everything that was refused for one reason."""
+
+    reason: str
+    """Numbers in a quarantine's reason are those of the first batch."""
+    count: int
+    """Events, or examples of quarantined batches."""
+    example: str
+    """The first event, shortened; of a batch its place in the topic of examples."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBatches:
+    """Batches that learners quarantined (`headrace.learner.loop.batch_guard`)."""
+
+    batches: int
+    examples: int
+    reasons: tuple[RefusalReason, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tally:
+    count: int = 0
+    reason: str = ""
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """What a model refused."""
+
+    held: HeldBatches = field(default_factory=lambda: HeldBatches(0, 0))
+    events: tuple[RefusalReason, ...] = ()
+    """Unusable events, the most frequent reason first."""
+
+
+def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:
+    """Return what the dead letters say about this model. A repeated letter counts once.
+
+    A group of learners quarantines parts of a batch, with a letter about each.
+    """
+    topics, examples = EventTopics(), examples_topic(spec.name)
+    held: dict[object, Letter] = {}
+    events: dict[object, Letter] = {}
+    for record in read_all(kafka, topics.dead_letters):
+        letter = unpack_letter(record.value)
+        if not isinstance(letter, Letter):
+            continue
+        if letter.topic == examples:
+            held[letter.origin, letter.value] = letter
+        elif letter.topic in (topics.impressions, topics.clicks):
+            events[letter.origin] = letter
+    quarantined = [(*quarantine_reason(each.reason), str(each.origin)) for each in held.values()]
+    return Refusals(
+        HeldBatches(
+            len({each.origin for each in held.values()}),
+            sum(examples for examples, _, _ in quarantined),
+            _by_reason(quarantined),
+        ),
+        _by_reason((1, each.reason, _shown(each)) for each in events.values()),
+    )
+
+
+def _by_reason(found: Iterable[tuple[int, str, str]]) -> tuple[RefusalReason, ...]:
+    tallies: dict[str, _Tally] = {}
+    for count, reason, example in found:
+        # two batches whose loss jumped were refused for one reason, whatever their losses
+        tally = tallies.setdefault(re.sub(r"\d[\d.e+-]*", "#", reason), _Tally())
+        tally.count += count
+        tally.reason, tally.example = tally.reason or reason, tally.example or example
+    reasons = [RefusalReason(each.reason, each.count, each.example) for each in tallies.values()]
+    return tuple(sorted(reasons, key=lambda each: -each.count))
+
+
+def _shown(letter: Letter) -> str:
+    text = letter.event_bytes.decode("utf-8", "replace")
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
