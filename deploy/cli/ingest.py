@@ -215,7 +215,7 @@ def replay(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local import BackgroundReplay, watch_replay
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.replay import load_layout
+    from headrace.ingest.logs import load_layout
     from headrace.learner.spec import load_spec
 
     replaying = BackgroundReplay(

@@ -41,7 +41,7 @@ def run(
     times_real_time = speed_of(speed)
     from headrace.deploy.local import RunSettings, run_log
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.replay import load_layout
+    from headrace.ingest.logs import load_layout
 
     settings = RunSettings(
         pipeline.settings(model, port),

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.replay import Before, LogLayout
+    from headrace.ingest.logs import LogLayout
+    from headrace.ingest.replay import Before
     from headrace.learner.spec import ModelSpec
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from headrace.deploy.local.drain import Backlog
-    from headrace.ingest.replay import LogLayout
+    from headrace.ingest.logs import LogLayout
 
 
 @dataclass(frozen=True, slots=True)

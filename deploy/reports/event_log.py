@@ -11,13 +11,13 @@ import pyarrow as pa
 import zstandard
 
 from headrace.deploy.errors import BadOption
-from headrace.ingest.replay import TableLog
+from headrace.ingest.logs import TableLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from headrace.ingest.replay import LogLayout
+    from headrace.ingest.logs import LogLayout
 
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"

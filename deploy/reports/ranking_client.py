@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.replay import Line
+    from headrace.ingest.logs import Line
 
     Told = Callable[[list[str], list[float]], None]
 

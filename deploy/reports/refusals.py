@@ -1,4 +1,4 @@
-"""Reads from the topic `dead-letters` what a model refused, and why.
+"""Reads the refusals of a model, with their reasons, from the topic `dead-letters`.
 
 The joiner refuses events, and learners quarantine batches of examples. The topic has a letter about
 each, with the reason. It is shared by all models of a Kafka, so a letter counts once per origin.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headrace.ingest.dead_letters import Letter
 from headrace.ingest.dead_letters import unpack as unpack_letter
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _LONGEST_SHOWN = 200
 
 
-class RefusalReason(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RefusalReason:
     """Everything that was refused for one reason."""
 
     reason: str
@@ -53,7 +54,7 @@ class _Tally:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """What a model refused."""
+    """Events and batches that a model refused."""
 
     held: HeldBatches = field(default_factory=lambda: HeldBatches(0, 0))
     events: tuple[RefusalReason, ...] = ()
@@ -61,7 +62,7 @@ class Refusals:
 
 
 def read_refusals(kafka: KafkaSettings, spec: ModelSpec) -> Refusals:
-    """Return what the dead letters say about this model. A repeated letter counts once.
+    """Return the refusals of this model from the dead letters. A repeated letter counts once.
 
     A group of learners quarantines parts of a batch, with a letter about each.
     """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features import FieldSet
     from headrace.ingest.joiner import JoinerState
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.replay import LogLayout
+    from headrace.ingest.logs import LogLayout
     from headrace.learner.spec import ModelSpec
     from headrace.learner.validation import ImpressionGroup, Outcomes, ProgressiveValidation
     from headrace.pserver.rows import RowTable
@@ -113,8 +113,8 @@ def make_report(
         "dropped_negatives": state.dropped_negatives,
         "held_batches": refusals.held.batches,
         "held_examples": refusals.held.examples,
-        "refused_by_reason": [each._asdict() for each in refusals.events],
-        "held_by_reason": [each._asdict() for each in refusals.held.reasons],
+        "refused_by_reason": [asdict(each) for each in refusals.events],
+        "held_by_reason": [asdict(each) for each in refusals.held.reasons],
         "seconds": round(seconds, 3),
         "progressive": _figures(outcomes.progressive()),
         "by_data": by_data,

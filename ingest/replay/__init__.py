@@ -1,7 +1,7 @@
 """Replay: writes logs of events from files to Kafka, at any speed.
 
-`replayer` is the process. It reads `ndjson` (directories of NDJSON) or `tables` (CSV, Parquet and
-NDJSON files with a `layout` of their columns), and writes through `outputs`, plain or resumable.
+`replayer` is the process. It reads the logs of `headrace.ingest.logs`, and writes through
+`outputs`, plain or resumable.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
 """Replays logs of events into Kafka, at their original pace or as fast as the pipeline follows.
 
-`ingest.replay.ndjson` reads directories of NDJSON, `ingest.replay.tables` other tables with a
-layout. Several logs are replayed one after another.
+`ingest.logs` reads them: directories of NDJSON, and tables with a layout. Several logs are replayed
+one after another.
 
 Events keep their original times. Ticks give these times a meaning at any speed: events with only a
 time, sent to every partition at intervals, so that event time advances in idle partitions too.
@@ -22,9 +22,8 @@ import msgspec
 
 from headrace.ingest.events import AHEAD_MS
 from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
-from headrace.ingest.replay.ndjson import DirectoryLog, NoEventsError
+from headrace.ingest.logs import NoEventsError, open_log
 from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
-from headrace.ingest.replay.tables import TableLog
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.replay.layout import LogLayout
-    from headrace.ingest.replay.ndjson import EventLog, Line
+    from headrace.ingest.logs import EventLog, Line, LogLayout
     from headrace.ingest.replay.outputs import EventWriter
 
 Before: TypeAlias = "Callable[[Sequence[Line], float], None]"
@@ -130,9 +128,7 @@ def replay(
     replay with a name also BadCheckpoint, if the name belongs to other files, and
     TransactionAborted, after which a restart continues.
     """
-    logs: list[EventLog] = [
-        DirectoryLog(path) if layout is None else TableLog(path, layout) for path in paths
-    ]
+    logs = [open_log(path, layout) for path in paths]
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     writer: EventWriter

@@ -33,7 +33,7 @@ from headrace.deploy.local.services.progress import SilentSetupProgress
 from headrace.deploy.reports.observer import ask_server
 from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.deploy.reports.served_comparison import served_beside_learned
-from headrace.ingest.replay.ndjson import DirectoryLog
+from headrace.ingest.logs.ndjson import DirectoryLog
 from tests.bench.week import WEEK, lagging, leave_without, read_events
 
 if TYPE_CHECKING:

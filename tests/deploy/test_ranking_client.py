@@ -13,7 +13,7 @@ import pytest
 
 from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.ranking_client import RankingClient, RankingSettings, requests_of
-from headrace.ingest.replay.ndjson import Line
+from headrace.ingest.logs.ndjson import Line
 from headrace.learner.spec.model_spec import load_spec
 
 if TYPE_CHECKING:

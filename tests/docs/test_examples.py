@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 import headrace
-from headrace.ingest.replay import load_layout
-from headrace.ingest.replay.tables import TableLog
+from headrace.ingest.logs import load_layout
+from headrace.ingest.logs.table_log import TableLog
 from tests.docs.notebook import code_cells, run, shown
 from tests.docs.pages import DOCS, command_of, commands
 from tests.docs.walk import EXAMPLES, Walk, copy_of_examples, shape, steps
@@ -21,7 +21,7 @@ from tests.docs.walk import EXAMPLES, Walk, copy_of_examples, shape, steps
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.ingest.replay import Line
+    from headrace.ingest.logs import Line
 
 SITE = EXAMPLES / "news_site"
 PAGES = sorted(EXAMPLES.rglob("README.md"))

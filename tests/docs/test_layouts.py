@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headrace.ingest.replay.layout import ClickLayout, EventLayout, FileLayout, parse_layout
+from headrace.ingest.logs.layout import ClickLayout, EventLayout, FileLayout, parse_layout
 from tests.docs.pages import DOCS, blocks, command_of, commands
 
 PAGE = (DOCS / "guides" / "layouts.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 from headrace.deploy.demo.schedule import DriftReport
 from headrace.deploy.demo.view import DemoSummary, DemoView, EventCounts, line, summary
 from headrace.deploy.reports.model_comparison import ComparisonSnapshot
-from headrace.ingest.replay.layout import parse_layout
+from headrace.ingest.logs.layout import parse_layout
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from tests.docs.page_picture import LARGEST_BYTES, LINE, PICTURE
 from tests.docs.pages import blocks, command_of, commands

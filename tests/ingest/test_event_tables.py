@@ -14,13 +14,13 @@ import zstandard
 
 from headrace.ingest.events.contract import Reason, read_event
 from headrace.ingest.features.spec_text import SpecError
-from headrace.ingest.replay.layout import load_layout, parse_layout
-from headrace.ingest.replay.tables import TableLog
+from headrace.ingest.logs.layout import load_layout, parse_layout
+from headrace.ingest.logs.table_log import TableLog
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.ingest.replay.ndjson import Line
+    from headrace.ingest.logs.ndjson import Line
 
 START_MS = 1_700_000_000_000
 

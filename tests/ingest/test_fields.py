@@ -121,7 +121,11 @@ def test_the_fingerprint_changes_with_the_meaning(old: str, new: str) -> None:
         ('"bag"', '"bagg"', '"bagg"'),
         ('"bag"', '"bagg"', 'did you mean "bag"?'),
         ("number = 6", "nummer = 6", 'did you mean "number"?'),
-        ("transform =", "transfrom =", '(did you mean "transform"?), found "transfrom"'),
+        (
+            'transform = "bag"',
+            'transfrom = "bag"',
+            '(did you mean "transform"?), found "transfrom"',
+        ),
         ("number = 6\n", "", "expected number, a whole number from 1 to 1000, found nothing"),
         ("number = 6", "number = 0", "found 0"),
         ("number = 6", "number = 1001", "found 1001"),

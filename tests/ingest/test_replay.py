@@ -16,7 +16,7 @@ from headrace.ingest.events.contract import read_event
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from headrace.ingest.replay.ndjson import NoEventsError
+from headrace.ingest.logs.ndjson import NoEventsError
 from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
 from tests.ingest.event_directories import START_MS, clicked, shown, write_directory
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from headrace.ingest.replay.ndjson import Line
+    from headrace.ingest.logs.ndjson import Line
 
 WINDOW_MS = 1_000
 PARTITIONS = 3

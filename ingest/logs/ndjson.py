@@ -5,7 +5,7 @@ order of time. The two are merged by event time, so a week need not fit in memor
 unchanged: only `impression_id` (the key) and `timestamp_ms` (the order) are read. A line without
 them is sent too, to a random partition, and becomes a dead letter.
 
-Tables of other shapes are logs too: see `ingest.replay.tables`.
+Tables of other shapes are logs too: see `table_log`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from headrace.ingest.runtime import wall_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+IMPRESSIONS, CLICKS = "impressions", "clicks"
 
 
 class NoEventsError(StreamError):
@@ -71,7 +74,7 @@ class DirectoryLog:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory
-        self._paths = [_path_of(directory, stem) for stem in ("impressions", "clicks")]
+        self._paths = [path_of(directory, stem) for stem in (IMPRESSIONS, CLICKS)]
         self._files: list[BinaryIO] = []
         self._bytes_before = 0
 
@@ -90,7 +93,7 @@ class DirectoryLog:
         self._files = [path.open("rb") for path in self._paths]
         try:
             streams = [
-                lines_of(_text_of(file, path), is_click)
+                lines_of(opened_text(file, path), is_click)
                 for file, path, is_click in zip(
                     self._files, self._paths, (False, True), strict=True
                 )
@@ -128,7 +131,8 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         yield Line(time_ms, is_click, key, value)
 
 
-def _text_of(file: BinaryIO, path: Path) -> BinaryIO:
+def opened_text(file: BinaryIO, path: Path) -> BinaryIO:
+    """Return the lines of an open file, unpacked if its name ends in .zst."""
     if path.suffix == ".zst":
         unpacked = zstandard.ZstdDecompressor().stream_reader(
             file, read_across_frames=True, closefd=False
@@ -137,7 +141,8 @@ def _text_of(file: BinaryIO, path: Path) -> BinaryIO:
     return file
 
 
-def _path_of(directory: Path, stem: str) -> Path:
+def path_of(directory: Path, stem: str) -> Path:
+    """Return the file of impressions or clicks in a directory. Raises NoEventsError."""
     for path in (directory / f"{stem}.ndjson.zst", directory / f"{stem}.ndjson"):
         if path.is_file():
             return path

@@ -10,7 +10,7 @@
     impression_id = "id"        # a column; without it, made of the file's name and the row's number
     request_id = "session"      # a column; optional
     timestamp = "time"          # a column, with
-    timestamp_format = "ms"     #   "ms" or "s" since 1970, or a pattern of strptime, in UTC
+    timestamp_format = "ms"     #   s, ms, us or ns since 1970, iso, or a pattern of strptime; UTC
     start = 2014-05-01T00:00:00Z  # or, without a column of times: the time of the first row,
     rows_per_s = 75.0             #   and the rows of one second
 
@@ -128,7 +128,7 @@ def load_layout(name: str) -> LogLayout:
 
     Raises SpecError with file and line.
     """
-    packaged = files("headrace.ingest.replay.layouts").joinpath(f"{name}.toml")
+    packaged = files("headrace.ingest.logs.layouts").joinpath(f"{name}.toml")
     if packaged.is_file():
         return parse_layout(packaged.read_text("utf-8"), f"{name}.toml")
     try:
@@ -136,7 +136,7 @@ def load_layout(name: str) -> LogLayout:
     except (OSError, UnicodeDecodeError) as error:
         known = sorted(
             file.name[:-5]
-            for file in files("headrace.ingest.replay.layouts").iterdir()
+            for file in files("headrace.ingest.logs.layouts").iterdir()
             if file.name.endswith(".toml")
         )
         raise SpecError(
@@ -155,9 +155,7 @@ def parse_layout(text: str, path: str) -> LogLayout:
         keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
         unknown = re.search(r"unknown field `(\w+)`", problem)
         keys += [unknown[1]] if unknown else []
-        raise where.error(
-            keys, "a layout as in `headrace.ingest.replay.layout`", problem
-        ) from error
+        raise where.error(keys, "a layout as in `headrace.ingest.logs.layout`", problem) from error
     _check(layout, where)
     return layout
 
