@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHOLE := $(VENV)/.ready-whole
-UV_VERSION := 0.9
 SECONDS_OF_DEMO ?= 180
 SEEDS ?= 1000
 WORKERS ?= 2
+LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-header
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
@@ -18,17 +18,19 @@ help: ## List what make can do here
 
 setup: $(WHOLE) ## Create the virtual environment (.venv) from the lock files, torch and the rivals of benchmarks included
 
-$(READY): requirements.lock pyproject.toml
+# every file that is installed has its hash in a lock file; the package itself is built without
+# isolation, because an isolated build would fetch setuptools without one
+$(READY): requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or later, found " + sys.version.split()[0] + " (choose with make PYTHON=...)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=$(UV_VERSION)'
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --require-hashes --python $(BIN)/python -r requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	touch $(READY)
 
 # apart, for it is some gigabytes (torch, and what benchmarks compare with), no use to the demo
 $(WHOLE): requirements-deep.lock $(READY)
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements-deep.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --require-hashes --python $(BIN)/python -r requirements-deep.lock
 	touch $(WHOLE)
 
 demo: $(READY) ## Run every part on this machine; see a model learn (SECONDS_OF_DEMO=180, DATA=DIR, CHAOS=1)
@@ -64,10 +66,11 @@ bench: $(WHOLE) ## Run the benchmarks, one after another
 	for name in pserver learner learner_week week_table learners batch_size drift joiner serving workers served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --extra dev --extra s3 --python-version 3.11 --no-header \
-		--output-file requirements.lock pyproject.toml
-	$(BIN)/uv pip compile --quiet --universal --extra deep --extra bench --extra docs --constraint requirements.lock \
-		--python-version 3.11 --no-header --output-file requirements-deep.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCKED) --extra dev --extra s3 --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCKED) --extra deep --extra bench --extra docs --constraint requirements.lock \
+		--output-file requirements-deep.lock pyproject.toml
+	printf 'setuptools>=80\nuv>=0.9,<1\n' | $(BIN)/uv pip compile $(LOCKED) --constraint requirements-deep.lock \
+		--output-file requirements-build.lock -
 
 clean: ## Remove the environment and everything built
 	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
