@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace.ingest.kafka import Source
+
+
+_MOST_SHOWN = 4
+"""Places named in one message."""
 
 
 class LearnerError(Exception):
@@ -49,6 +53,25 @@ class TopicMadeAgain(LearnerError):
             "lost, and examples that the new one repeats would count twice. If it goes on where "
             f"the old one ended: `headrace learner run --accept-topic {now}`, once. If it begins "
             "anew, so must the model: `headrace pserver drop`, then `headrace pserver init`."
+        )
+
+
+class BucketsBehind(LearnerError):
+    """Restored buckets lack examples of a topic that was recreated since."""
+
+    def __init__(self, topic: str, now: str, lacking: Sequence[tuple[int, str, int, int]]) -> None:
+        """`lacking`: bucket, source in the marks, its mark there, the greatest mark anywhere."""
+        shown = "; ".join(
+            f"bucket {bucket} has learned {source} up to offset {mark}, others up to {most}"
+            for bucket, source, mark, most in lacking[:_MOST_SHOWN]
+        )
+        more = f"; and {len(lacking) - _MOST_SHOWN} more" if len(lacking) > _MOST_SHOWN else ""
+        super().__init__(
+            f"topic {topic}: expected buckets that have all of the topic before {now}, got "
+            f"{shown}{more}. They come from a snapshot older than the accepted topic, and the "
+            "examples in between are gone. Restore a snapshot that has learned from the present "
+            "topic. To go on without these examples: "
+            f"`headrace learner run --accept-topic {now}`, once."
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
+from headrace.learner.loop import buckets_behind, topic_of
 from headrace.learner.spec import check_compatible
 from headrace.pserver import MissingModel, Unreachable, WrongModel
 from headrace.pserver.rows import row_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace.deploy.operations.examples_topic import HeldTopic
     from headrace.learner.spec import ModelSpec
@@ -133,8 +134,8 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             remedy,
         )
         return
-    learned = {_identity(name) for each in survey.buckets for name, to in each.marks.items() if to}
-    now = {_identity(name) for name in topic.held}
+    learned = {topic_of(name) for each in survey.buckets for name, to in each.marks.items() if to}
+    now = {topic_of(name) for name in topic.held}
     if learned and not learned & now:
         yield CheckResult(
             Severity.BROKEN,
@@ -146,6 +147,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             f"{' '.join(now)}, once; if it starts again: headrace pserver drop, then init",
         )
         return
+    yield from _check_restored(survey, topic.topic, now)
     for each in survey.buckets:
         for source, (first, end) in topic.held.items() if each.there else ():
             mark, partition = each.marks.get(source, 0), source.rpartition("/")[2]
@@ -168,5 +170,18 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             )
 
 
-def _identity(source: str) -> str:
-    return source.rpartition("/")[0]
+def _check_restored(survey: Survey, topic: str, now: Iterable[str]) -> Iterator[CheckResult]:
+    """Check that no bucket lacks examples of an earlier topic of this name."""
+    marks = {each.bucket: each.marks for each in survey.buckets if each.there}
+    for topic_id in now:
+        for bucket, source, mark, greatest in buckets_behind(topic_id, marks):
+            yield CheckResult(
+                Severity.BROKEN,
+                "kafka",
+                f"bucket {bucket}",
+                f"all of the topic before the present {topic}: {source} up to {greatest:,}",
+                f"{mark:,}: the bucket was restored from a snapshot older than the present topic, "
+                "and learners refuse it",
+                "restore a snapshot that has learned from the present topic; or give up these "
+                f"examples: headrace learner run --accept-topic {topic_id}, once",
+            )

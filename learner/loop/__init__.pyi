@@ -16,3 +16,6 @@ from .row_prefetcher import AllRows as AllRows
 from .scores import Scores as Scores
 from .scores import UnreadableScores as UnreadableScores
 from .scores import unpack as unpack
+from .topic_marks import BehindBucket as BehindBucket
+from .topic_marks import buckets_behind as buckets_behind
+from .topic_marks import topic_of as topic_of

@@ -8,10 +8,11 @@ within a bound.
 Marks and cursors are offsets of one topic, but Kafka's client only checks the topic's name. If the
 topic is deleted and recreated, the client may continue at the old offset in the new topic and skip
 everything before it. So topic ids are compared twice. A learner that starts refuses a topic if the
-store has learned from another id and nothing from this one: only the operator can say whether the
-new topic repeats, continues or skips what the old one held (`accept_topic`). And before a push
-(`check_topics`) the topic must still have the id that its examples count under. An id never comes
-back, so if it is the same now, it was the same when the examples were read.
+store has learned from another id and nothing from this one, or if single buckets have: only the
+operator can say whether the new topic repeats, continues or skips what the old one held
+(`accept_topic`). And before a push (`check_topics`) the topic must still have the id that its
+examples count under. An id never comes back, so if it is the same now, it was the same when the
+examples were read.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import numpy as np
 from headrace.ingest.examples import Examples, unpack
 from headrace.ingest.kafka import AtEnd, PartitionAssigned, PartitionRevoked, Reader, Record, Source
 from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
+from headrace.learner.loop.topic_marks import check_topic_marks, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -105,12 +107,11 @@ class ExampleQueue:
     def begin(self, answers: Sequence[BucketAnswer]) -> None:
         """Start the assigned partitions, each at the lowest of its marks over all buckets.
 
-        Raises TopicMadeAgain, MarkOutsideTopic.
+        Raises TopicMadeAgain, BucketsBehind, MarkOutsideTopic.
         """
+        self.check_marks(answers, {source.topic for source in self.unmarked})
         for source in sorted(self.unmarked):
             identity = self._reader.topic_id(source.topic)
-            if identity != self._accept_topic:
-                _check_learned_from(source.topic, identity, answers)
             name = f"{identity}/{source.partition}"
             self._cursors.gained(
                 name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
@@ -118,6 +119,22 @@ class ExampleQueue:
             self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._steady_ms())
             self._start(source)
         self.unmarked.clear()
+
+    def check_marks(
+        self, answers: Sequence[BucketAnswer], topics: Iterable[str] | None = None
+    ) -> None:
+        """Check that the topics hold what buckets with these marks lack.
+
+        `topics`: None for those that are read. Call it before a start, and after buckets went back:
+        one of them may have been restored meanwhile. Raises TopicMadeAgain, BucketsBehind.
+        """
+        if topics is None:
+            topics = {source.topic for source in self._partitions}
+        marks = {answer.bucket: answer.marks for answer in answers}
+        for topic in sorted(topics):
+            identity = self._reader.topic_id(topic)
+            if identity != self._accept_topic:
+                check_topic_marks(topic, identity, marks)
 
     def check_topics(self) -> None:
         """Check that the examples since the last check come from the topic they count under.
@@ -195,7 +212,7 @@ class ExampleQueue:
 
     def _advance(self, source: Source, name: str, stop: int) -> None:
         self._cursors.advance(name, stop)
-        self._unchecked.add((source.topic, _identity(name)))
+        self._unchecked.add((source.topic, topic_of(name)))
 
     def _lose(self, source: Source) -> None:
         self.unmarked.discard(source)
@@ -214,19 +231,3 @@ class ExampleQueue:
         partition.end = None
         partition.empty_since_ms = self._steady_ms()
         self._reader.start({source: offset})
-
-
-def _check_learned_from(topic: str, identity: str, answers: Sequence[BucketAnswer]) -> None:
-    """Raise TopicMadeAgain if the buckets have learned from another topic only."""
-    names = {name for answer in answers for name, mark in answer.marks.items() if mark}
-    others = {_identity(name) for name in names}
-    if not names or identity in others:
-        return
-    marks = {name: [answer.marks.get(name, 0) for answer in answers] for name in names}
-    spread = {name: (min(found), max(found)) for name, found in marks.items()}
-    raise TopicMadeAgain(topic, " and ".join(sorted(others)), identity, spread)
-
-
-def _identity(name: str) -> str:
-    """Return the topic id in the name of a partition in the marks."""
-    return name.rpartition("/")[0]

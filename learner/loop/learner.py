@@ -223,7 +223,15 @@ class Learner:
         for answer in self._store.marks(quiet):
             if not isinstance(answer, Unreachable):
                 again.update(self._pushes.recheck(answer))
+        self._check_marks(again)
         self._read_again(again)  # once, however many buckets went back
+
+    def _check_marks(self, again: set[str]) -> None:
+        """Check the marks of all buckets, if some went back: one may be from an old snapshot."""
+        if not again:
+            return
+        answers = self._store.marks(range(self._shape.buckets))
+        self._intake.check_marks([each for each in answers if not isinstance(each, Unreachable)])
 
     def _read_again(self, again: set[str]) -> None:
         if again:
@@ -327,6 +335,7 @@ class Learner:
         if again is not None:
             if self._pace.staleness.examples is not None:
                 self._fold_at_ms = 0  # fold before learning more
+            self._check_marks(again)
             self._read_again(again)
             self._intake.commit()
 

@@ -261,6 +261,18 @@ def test_doctor_reports_a_recreated_topic_once_and_not_for_each_bucket() -> None
     assert not doctor.diagnose(replace(well(), buckets=both), SPEC, again).findings
 
 
+def test_doctor_finds_a_bucket_restored_from_before_an_accepted_topic() -> None:
+    again = HeldTopic("examples.demo", {"new-uuid/0": (0, 3)})
+    gone_on = [replace(each, marks={**each.marks, "new-uuid/0": 2}) for each in well().buckets]
+    earlier = {name: mark - 1 for name, mark in well().buckets[3].marks.items()}
+    gone_on[3] = replace(gone_on[3], marks=earlier)
+    found = doctor.diagnose(replace(well(), buckets=gone_on), SPEC, again).findings
+    assert {(each.severity, each.subject, each.where) for each in found} == {
+        (Severity.BROKEN, "kafka", "bucket 3")
+    }
+    assert all("--accept-topic new-uuid" in each.remedy for each in found)
+
+
 def test_doctor_warns_of_an_unreachable_kafka_and_lists_an_unchecked_one() -> None:
     silent = doctor.diagnose(well(), SPEC, HeldTopic("examples.demo", trouble="no broker"))
     assert [each.subject for each in silent.findings] == ["kafka"]

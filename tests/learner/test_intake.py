@@ -8,10 +8,14 @@ import pytest
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.errors import TopicMadeAgain
+from headrace.learner.errors import BucketsBehind, TopicMadeAgain
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.pserver.store import BucketAnswer
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.pserver.rows.deltas import EntryHeader, RowDeltas
+from headrace.pserver.rows.deltas import pack as pack_entry
+from headrace.pserver.store import BucketAnswer, OffsetSpan, Push
+from tests.learner.in_memory import TOPIC, InMemoryModel, records_of
 from tests.learner.streams import random_examples, random_spec
 
 SOURCE = Source("examples.test", 0)
@@ -139,3 +143,89 @@ def test_examples_of_a_recreated_topic_are_not_pushed_after_a_rebalance() -> Non
     scenery.learn()
     with pytest.raises(TopicMadeAgain, match="identity old, found new"):
         scenery.intake.check_topics()
+
+
+RESTORED = {"old/0": 4}
+GONE_ON = {"old/0": 7, "new/0": 3}
+
+
+def test_a_bucket_restored_from_before_an_accepted_topic_is_refused_with_its_gap() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    with pytest.raises(BucketsBehind) as refusal:
+        scenery.begin(GONE_ON, RESTORED, GONE_ON)
+    for part in (
+        "examples.test: expected buckets that have all of the topic before new",
+        "bucket 1 has learned old/0 up to offset 4, others up to 7",
+        "`headrace learner run --accept-topic new`, once",
+    ):
+        assert part in str(refusal.value)
+
+
+def test_a_bucket_made_empty_after_an_accepted_topic_is_refused() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    with pytest.raises(BucketsBehind, match="bucket 1 has learned old/0 up to offset 0, others"):
+        scenery.begin(GONE_ON, {})
+
+
+def test_a_gap_in_a_partition_without_new_examples_is_refused_too() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    with pytest.raises(BucketsBehind, match="old/1 up to offset 2, others up to 9"):
+        scenery.begin(GONE_ON | {"old/1": 9}, RESTORED | {"old/0": 7, "old/1": 2})
+
+
+def test_buckets_behind_are_accepted_by_the_id_of_the_topic() -> None:
+    scenery = Scenery(accept_topic="new")
+    scenery.identity = "new"
+    scenery.begin(GONE_ON, RESTORED)
+    assert scenery.cursors.resume_at("new/0") == 0
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        pytest.param([GONE_ON, {"old/0": 7}], id="a learner died between the answers of two"),
+        pytest.param([GONE_ON, {"old/0": 4, "new/0": 1}], id="a gap that was accepted"),
+        pytest.param(
+            [GONE_ON | {"old/1": 5}, {"old/0": 7, "old/1": 3, "new/0": 3}],
+            id="a gap that was accepted, in a partition without new examples",
+        ),
+        pytest.param([GONE_ON, {"old/0": 7, "new/0": 1}], id="restored from after it"),
+        pytest.param([{"new/0": 3}, {}], id="without an earlier topic"),
+    ],
+)
+def test_buckets_that_lack_nothing_of_an_earlier_topic_begin(marks: list[dict[str, int]]) -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    scenery.begin(*marks)
+
+
+def test_a_bucket_restored_while_a_learner_runs_is_refused() -> None:
+    scenery = Scenery()
+    scenery.identity = "new"
+    scenery.begin(GONE_ON, GONE_ON)
+    answers = [BucketAnswer(b, 1, b"", b"", m, 0) for b, m in enumerate([GONE_ON, RESTORED])]
+    with pytest.raises(BucketsBehind):
+        scenery.intake.check_marks(answers)
+
+
+def test_a_running_learner_refuses_a_bucket_from_before_an_accepted_topic() -> None:
+    dice = np.random.default_rng(2)
+    spec = random_spec(dice, "immediate", statistics=False)
+    model = InMemoryModel(spec)
+    batches = [random_examples(dice, spec, 3, closed=False) for _ in range(6)]
+    empty = pack_entry(EntryHeader(spec.width, 0, 0, 0, []), RowDeltas.empty(spec.width))
+    later = OffsetSpan("earlier/0", 7, 9), OffsetSpan(f"id-of-{TOPIC}/0", 0, 1)
+    for bucket in range(model.shape.buckets):
+        model.store.push([Push(bucket, (OffsetSpan("earlier/0", 0, 7),), b"first 8 ", empty)])
+    earlier = model.store.checkpoint(0)
+    for bucket in range(model.shape.buckets):
+        model.store.push([Push(bucket, later, b"second 8", empty)])
+    learner = model.learner(records_of(batches), LearnerPacing())
+    learner.step(0.0)
+    model.store.revert(0, earlier)
+    model.now_ms += 5_000
+    with pytest.raises(BucketsBehind, match="bucket 0 has learned earlier/0 up to offset 7"):
+        learner.step(0.0)

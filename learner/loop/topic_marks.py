@@ -1,0 +1,75 @@
+"""Compares the marks of all buckets with the topic that is read now. Pure functions.
+
+A mark counts offsets of one topic, named by its id. After an operator accepted a recreated topic,
+every bucket has marks of the old topic and of the new one. A bucket that comes back from an older
+snapshot then has older marks of the old topic, whose examples are gone. Its marks of the new topic
+alone would hide that: they are 0, as at a beginning. So each bucket is compared with the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.learner.errors import BucketsBehind, TopicMadeAgain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class BehindBucket(NamedTuple):
+    """A bucket that lacks examples of an earlier topic, from `mark` to `greatest`."""
+
+    bucket: int
+    source: str
+    """`topic id/partition` of the earlier topic."""
+    mark: int
+    greatest: int
+    """The greatest mark of any bucket."""
+
+
+def topic_of(source: str) -> str:
+    """Return the topic id in the name of a source in the marks."""
+    return source.rpartition("/")[0]
+
+
+def buckets_behind(topic_id: str, marks: Mapping[int, Mapping[str, int]]) -> list[BehindBucket]:
+    """Return what buckets lack of earlier topics, where others have gone on with this topic.
+
+    `marks`: by bucket. A partition in which a bucket has begun this topic counts as complete: the
+    operator accepted its gap together with the topic.
+    """
+    greatest: dict[str, int] = {}
+    for own in marks.values():
+        for source, mark in own.items():
+            greatest[source] = max(mark, greatest.get(source, 0))
+    found = []
+    for bucket, own in marks.items():
+        begun = any(mark and topic_of(source) == topic_id for source, mark in own.items())
+        for source, most in greatest.items():
+            here = f"{topic_id}/{source.rpartition('/')[2]}"
+            passed = own.get(here, 0) or (begun and not greatest.get(here))
+            if topic_of(source) != topic_id and own.get(source, 0) < most and not passed:
+                found.append(BehindBucket(bucket, source, own.get(source, 0), most))
+    learned = any(mark and topic_of(source) == topic_id for source, mark in greatest.items())
+    return sorted(found) if learned else []
+
+
+def check_topic_marks(topic: str, topic_id: str, marks: Mapping[int, Mapping[str, int]]) -> None:
+    """Check that the examples which the buckets lack are in the topic.
+
+    Raises TopicMadeAgain if they have learned from another topic only, and BucketsBehind if some
+    lack examples of an earlier one.
+    """
+    names = {name for own in marks.values() for name, mark in own.items() if mark}
+    others = {topic_of(name) for name in names}
+    if names and topic_id not in others:
+        spread = {name: _spread(name, marks.values()) for name in names}
+        raise TopicMadeAgain(topic, " and ".join(sorted(others)), topic_id, spread)
+    if behind := buckets_behind(topic_id, marks):
+        lacking = [(each.bucket, each.source, each.mark, each.greatest) for each in behind]
+        raise BucketsBehind(topic, topic_id, lacking)
+
+
+def _spread(name: str, marks: Iterable[Mapping[str, int]]) -> tuple[int, int]:
+    found = [own.get(name, 0) for own in marks]
+    return min(found), max(found)
