@@ -17,6 +17,7 @@ that writes to such an array.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -98,26 +99,32 @@ class SharedFiles:
         """The newest file; empty before the first."""
 
     def __call__(self, size: int) -> npt.NDArray[np.uint8]:
-        """Return `size` bytes of zeros in a new file. Raises NoRoom."""
-        room = _room(self._folder)
-        if size > room:
-            raise NoRoom(
-                f"--workers / HEADRACE_SERVING_WORKERS: expected room for {size >> 20} MiB of rows "
-                f"in {self._folder.parent}, got {room >> 20} MiB: make it larger "
-                "(--shm-size of a container), or use one worker"
-            )
+        """Return `size` bytes of zeros in a new file, all of them taken. Raises NoRoom."""
         name = f"{self._table}{uuid4().hex}"
-        file = os.open(
-            self._folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-        )
+        path = self._folder / name
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(file, size)
+            _take(file, size)
             memory = mmap.mmap(file, size)
+        except OSError as error:
+            path.unlink()
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+                raise
+            raise self._no_room(size) from error
         finally:
             os.close(file)
         ask_for_large_pages(memory)
         self.newest = name
         return np.frombuffer(memory, np.uint8)
+
+    def _no_room(self, size: int) -> NoRoom:
+        about = os.statvfs(self._folder)
+        room = about.f_bavail * about.f_frsize
+        return NoRoom(
+            f"--workers / HEADRACE_SERVING_WORKERS: expected room for {size >> 20} MiB of rows "
+            f"in {self._folder.parent}, got {room >> 20} MiB: make it larger "
+            "(--shm-size of a container), or use one worker"
+        )
 
     def keep(self, *names: str) -> None:
         """Remove all files of the table except the newest and `names`."""
@@ -143,12 +150,14 @@ def read_file(file: Path) -> npt.NDArray[np.uint8]:
     return np.asarray(_Mapped(np.frombuffer(memory, np.uint8)))
 
 
-def _room(folder: Path) -> int:
-    """Return the free bytes of the filesystem once all files here are full."""
-    about = os.statvfs(folder)
-    promised = 0
-    for file in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            has = file.stat()
-            promised += max(0, has.st_size - 512 * has.st_blocks)
-    return about.f_bavail * about.f_frsize - promised
+def _take(file: int, size: int) -> None:
+    """Make a file of `size` bytes that the file system has set aside. Raises OSError.
+
+    A file without blocks gets them when its pages are written. If another process has filled the
+    file system meanwhile, the system kills the writer with SIGBUS. macOS has no `posix_fallocate`;
+    its temporary files are on a disk.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)

@@ -1,7 +1,10 @@
 """A table that one process updates and others read, while it grows, moves and is replaced."""
 
+import errno
 import multiprocessing
+import os
 import signal
+import tempfile
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +28,7 @@ from headrace.serving.workers.follower_process import dead_threads
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.row_subscriber import SharedRows
-from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, read_file
+from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, read_file, shared_place
 from tests.serving.scenery import (
     BUCKETS,
     NOW_MS,
@@ -184,9 +187,9 @@ def test_a_table_beyond_the_shared_memory_is_refused_and_the_rows_stay(
     pusher.push(gains_of_ids(ids_of(5, 100), 1.0))
     poll(side, BUCKETS)
     with monkeypatch.context() as patched:
-        patched.setattr(memory_file, "_room", lambda _: 10_000)
+        patched.setattr(memory_file, "_take", _no_space)
         pusher.push(gains_of_ids(ids_of(6, 5000), 1.0))
-        with pytest.raises(NoRoom, match=r"--workers.*got 0 MiB"):
+        with pytest.raises(NoRoom, match=r"--workers.*expected room for 0 MiB.*make it larger"):
             poll(side, 2 * BUCKETS)
         assert len(table_of(worker)) == len(ids_of(5, 100))
     poll(side, 2 * BUCKETS)
@@ -194,11 +197,26 @@ def test_a_table_beyond_the_shared_memory_is_refused_and_the_rows_stay(
     assert len(table_of(worker)) > 5000
 
 
-def test_the_unwritten_part_of_shared_files_is_not_counted_as_free(tmp_path: Path) -> None:
-    before = memory_file._room(tmp_path)
-    memory = SharedFiles(tmp_path, "news.rows")(64 << 20)
-    assert before - memory_file._room(tmp_path) >= 60 << 20
+def _no_space(file: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_all_memory_of_a_shared_file_is_taken_when_it_is_made(tmp_path: Path) -> None:
+    size = 8 << 20
+    memory = SharedFiles(tmp_path, "news.rows")(size)
+    [made] = tmp_path.iterdir()
+    assert made.stat().st_size == size
+    assert 512 * made.stat().st_blocks >= size
     assert not memory.any()
+
+
+def test_a_file_larger_than_the_shared_memory_is_refused_and_removed() -> None:
+    place = shared_place()
+    about = os.statvfs(place)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        with pytest.raises(NoRoom, match=r"expected room for \d+ MiB of rows in .*--shm-size"):
+            SharedFiles(Path(folder), "news.rows")(2 * about.f_blocks * about.f_frsize)
+        assert not list(Path(folder).iterdir())
 
 
 def _read(folder: Path, channel: Connection) -> None:
