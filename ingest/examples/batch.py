@@ -53,7 +53,7 @@ class Examples:
     """Event time that the joiner had reached in this partition."""
     kinds: npt.NDArray[np.uint8]  # (n,) Kind
     labels: npt.NDArray[np.uint8]  # (n,) 0 or 1
-    event_ms: npt.NDArray[np.int64]  # (n,) of the impression, or of the click if CLICKED
+    event_ms: npt.NDArray[np.int64]  # (n,) of the impression, or the click if CLICKED; <= append_ms
     shown_ms: npt.NDArray[np.int64]  # (n,) of the impression
     append_ms: npt.NDArray[np.int64]  # (n,) of the event that made the example
     impression_ids: pa.StringArray  # (n,)

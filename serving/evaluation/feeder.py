@@ -185,7 +185,7 @@ class Feeder:
                 self.figures.scores += len(scores)
                 reached_ms = int(scores.event_ms.max()) if len(scores) else None
             else:
-                reached_ms = self._predicted(record.value)
+                reached_ms = self._predicted(record)
         except (UnreadableExamples, UnreadableScores) as error:
             where = f"{topic}/{record.source.partition}, offset {record.offset}"
             raise EvaluationError(f"{where}: {error}") from error
@@ -193,12 +193,15 @@ class Feeder:
         self._standings[record.source] = max(known, default=None), False
         self._positions[record.source] = record.offset + 1
 
-    def _predicted(self, value: bytes) -> int | None:
+    def _predicted(self, record: Record) -> int | None:
         try:
-            made = _prediction.decode(value)
+            made = _prediction.decode(record.value)
         except msgspec.DecodeError:
             self.figures.unusable += 1
             return None
+        if 0 < record.append_ms < made.time:
+            # a request may name any time; one of tomorrow would end the minutes before it
+            made = msgspec.structs.replace(made, time=record.append_ms)
         if made.model == self._model:
             if self._gathering.prediction(made):
                 self.figures.predictions += 1

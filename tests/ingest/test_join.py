@@ -343,3 +343,50 @@ def test_joiner_counters_add_up() -> None:
     both = one + JoinerCounters(impressions=10, duplicate_impressions=5)
     assert both == JoinerCounters(11, 2, 0, 5, 3)
     assert both.duplicates == 8
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_a_tick_of_tomorrow_delays_no_partition_and_makes_no_later_event_late(policy: str) -> None:
+    partition = Partition(policy)
+    before, after, later = range(0, 100, 10), range(101, 200, 10), range(10**4, 10**4 + 100, 10)
+    for side, made in ((IMPRESSIONS, shown), (CLICKS, clicked)):
+        times = [*before, 100, *after, *later]
+        values = [made(f"at {at}", at) for at in times]
+        values[len(before)] = tick(DAY_MS - 1)
+        partition.offer(side, records(side, values, [T0_MS + at for at in times]))
+        partition.offer(side, records(side, [tick(10**4 + 100 + WINDOW_MS)], T0_MS + 10**4 + 100))
+        partition.joiner.ended(side)
+    partition.advance()
+    counters = partition.joiner.counters
+    assert (counters.impressions, counters.clicks, counters.dead_letters) == (30, 30, 0)
+    assert (counters.late_clicks, counters.ticks) == (0, 4)
+    assert counters.examples == (60 if policy == "immediate" else 30)
+
+
+def test_the_last_tick_of_a_replay_closes_the_window_of_an_event_appended_just_before() -> None:
+    partition = Partition("window")
+    partition.offer(IMPRESSIONS, records(IMPRESSIONS, [shown("a", 5)], T0_MS + 2))
+    for side in (IMPRESSIONS, CLICKS):
+        partition.offer(side, records(side, [tick(5 + WINDOW_MS + 1)], T0_MS + 2))
+        partition.joiner.ended(side)
+    assert [made[1] for made in partition.advance()] == ["a"]
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_examples_of_events_of_tomorrow_have_the_time_of_their_append(policy: str) -> None:
+    partition = Partition(policy)
+    ahead = DAY_MS // 2
+    impressions = [shown("a", ahead), shown("b", 1)]
+    partition.offer(IMPRESSIONS, records(IMPRESSIONS, impressions, [T0_MS + 3, T0_MS + 4]))
+    partition.offer(CLICKS, records(CLICKS, [clicked("a", ahead)], T0_MS + 5))
+    for side in (IMPRESSIONS, CLICKS):
+        partition.offer(side, records(side, [tick(2 * WINDOW_MS)], T0_MS + WINDOW_MS))
+        partition.joiner.ended(side)
+    made = partition.joiner.advance(0).examples
+    times = zip(made.impression_ids.to_pylist(), made.event_ms, made.shown_ms, strict=True)
+    found = sorted((name, int(event) - T0_MS, int(shown) - T0_MS) for name, event, shown in times)
+    clicks = [("a", 5, 3)] if policy == "immediate" else []
+    assert found == sorted([("a", 3, 3), ("b", 1, 1), *clicks])

@@ -156,7 +156,7 @@ class PartitionJoiner:
             if place == len(chunk) and source.queue:
                 chunk, place = source.queue[0], 0
             if place < len(chunk):
-                times.append(int(time_of(chunk.arrays, place)))
+                times.append(int(time_of(chunk.arrays, place, self._window_ms)))
             elif not source.ended:
                 return None
         return min(times, default=None)

@@ -67,11 +67,11 @@ def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: igno
         has_shown, has_clicked = i < cursor[1], c < cursor[3]
         next_shown, next_clicked = rule.floor_shown, rule.floor_clicked
         if has_shown:
-            next_shown = time_of(shown, i)
+            next_shown = time_of(shown, i, rule.window_ms)
             if not has_clicked:
                 next_clicked = _floor(state, rule.floor_clicked, shown.append_ms[i])
         if has_clicked:
-            next_clicked = time_of(clicked, c)
+            next_clicked = time_of(clicked, c, rule.window_ms)
             if not has_shown:
                 next_shown = _floor(state, rule.floor_shown, clicked.append_ms[c])
         first = min(next_shown, next_clicked)
@@ -91,17 +91,14 @@ def run(rings, state, shown, rows, clicked, cursor, joined, rule):  # type: igno
         joined.counts[2] += 1
 
 
-@inlined
-def _known_time(event_ms, append_ms):  # type: ignore[no-untyped-def]
-    return event_ms if append_ms <= 0 else min(event_ms, append_ms)
-
-
 @kernel
-def time_of(arrays, i):  # type: ignore[no-untyped-def]
-    """Return the time of event `i`: its timestamp, but not later than its append."""
-    if arrays.roles[i] == TICK:
-        return arrays.event_ms[i]
-    return _known_time(arrays.event_ms[i], arrays.append_ms[i])
+def time_of(arrays, i, window_ms):  # type: ignore[no-untyped-def]
+    """Return the time of event `i`: its timestamp, bounded by its append (`rules`)."""
+    event_ms, append_ms = arrays.event_ms[i], arrays.append_ms[i]
+    if append_ms <= 0:
+        return event_ms
+    ahead_ms = window_ms + 1 if arrays.roles[i] == TICK else 0
+    return min(event_ms, append_ms + ahead_ms)
 
 
 @inlined
@@ -214,7 +211,7 @@ def _close(rings, state, joined, rule):  # type: ignore[no-untyped-def]
 
 @inlined
 def _take_shown(rings, state, shown, rows, i, joined, rule):  # type: ignore[no-untyped-def]
-    time_ms = time_of(shown, i)
+    time_ms = time_of(shown, i, rule.window_ms)
     _reach(state, shown, i, time_ms)
     if shown.roles[i] == EVENT and time_ms < state[SHOWN_CLOCK] - rule.window_ms:
         _bury(state, 0, i, joined, rule)
@@ -260,7 +257,7 @@ def _accept(rings, state, shown, rows, i, slot, joined, rule):  # type: ignore[n
     entries.clocks[place] = np.uint32(now_ms & (CLOCK_MS - 1))
     entries.lasts[place] = entries.clocks[place]
     put_in(entries.slots, entries.hashes, slot, place)
-    event_ms, append_ms = shown.event_ms[i], shown.append_ms[i]
+    event_ms, append_ms = time_of(shown, i, rule.window_ms), shown.append_ms[i]
     hold_row(rings, rows, i, now_ms, event_ms, append_ms)
     ends.entry_tail[0] += 1
     state[IMPRESSIONS] += 1
@@ -311,7 +308,7 @@ def _is_open(entries, place, state, rule):  # type: ignore[no-untyped-def]
 
 @inlined
 def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-untyped-def]
-    time_ms = time_of(clicked, c)
+    time_ms = time_of(clicked, c, rule.window_ms)
     _reach(state, clicked, c, time_ms)
     state[CLICKED_CLOCK] = max(state[CLICKED_CLOCK], time_ms)
     forget(rings, state, rule)
@@ -321,7 +318,7 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
     state[CLICKS] += 1
     clock = state[CLICKED_CLOCK]
     entries, wanted = rings.entries, clicked.hashes[c]
-    event_ms, append_ms = clicked.event_ms[c], clicked.append_ms[c]
+    append_ms = clicked.append_ms[c]
     place, last = find_place(entries.slots, entries.hashes, wanted), np.int64(NEVER)
     met = place != NOWHERE and _lives(entries, place, state[SHOWN_CLOCK], rule)
     if met:
@@ -333,10 +330,10 @@ def _take_clicked(rings, state, clicked, c, joined, rule):  # type: ignore[no-un
         if met:
             last = rings.repeats.lasts[repeat]
     if met and clock <= last + rule.window_ms:
-        _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule)
+        _meet(rings, state, sequence, clock, time_ms, append_ms, joined, rule)
     elif waits(state, clock, rule):
         fate = TOO_LATE if met else WAITS
-        hold_click(rings.waiting, rings.ends, wanted, clock, event_ms, append_ms, fate)
+        hold_click(rings.waiting, rings.ends, wanted, clock, time_ms, append_ms, fate)
     elif met:
         state[LATE_CLICKS] += 1
     else:
@@ -357,8 +354,7 @@ def _meet(rings, state, sequence, clock, event_ms, append_ms, joined, rule):  # 
         state[LATE_CLICKS] += 1
         return
     shown_ms = _shown_ms(rings, sequence, state)
-    known_ms = _known_time(shown_ms, held.append_ms[row])
-    if abs(_known_time(event_ms, append_ms) - known_ms) > rule.window_ms:
+    if abs(event_ms - shown_ms) > rule.window_ms:
         state[LATE_CLICKS] += 1
     elif held.clicked[row]:
         state[DUPLICATE_CLICKS] += 1

@@ -10,7 +10,10 @@ There are three clocks of event time. None of them goes back:
 - the watermark: the greatest time taken from either source. Windows close by the watermark.
 
 The time of an event is its timestamp, but not later than its append to Kafka. Otherwise a producer
-whose clock is hours ahead would hold up its partition for hours. The time of a tick is taken as is.
+whose clock is hours ahead would hold up its partition for hours. Examples have this time too: for
+row expiry, evaluation and metrics, the newest event is the present. The time of a tick is at most
+W + 1 ms after its append: the last tick of a replay closes every window, even that of an event
+appended just before. A later tick would make all impressions until then too late.
 
 A source at its end may still deliver an event of any time. Wall time bounds how long it holds up
 the other source, and so does the wall time that Kafka's appends reveal. While one source is at its

@@ -35,6 +35,7 @@ class Made(NamedTuple):
 class _Message:
     record: Record
     event: Event | Reason
+    window_ms: int
 
     @property
     def stated_ms(self) -> int:
@@ -46,9 +47,10 @@ class _Message:
     @property
     def time_ms(self) -> int:
         assert isinstance(self.event, dict)
-        if is_tick(self.event) or self.record.append_ms <= 0:
+        if self.record.append_ms <= 0:
             return self.stated_ms
-        return min(self.stated_ms, self.record.append_ms)
+        ahead_ms = self.window_ms + 1 if is_tick(self.event) else 0
+        return min(self.stated_ms, self.record.append_ms + ahead_ms)
 
 
 @dataclass
@@ -95,7 +97,8 @@ class Reference:
     def offer(self, side: EventSide, records: Sequence[Record]) -> None:
         source = self.sources[side]
         for record in records:
-            source.queue.append(_Message(record, read_event(record.value, record.append_ms)))
+            event = read_event(record.value, record.append_ms)
+            source.queue.append(_Message(record, event, self.window_ms))
             source.ended, source.base = False, None
 
     def end(self, side: EventSide) -> None:
@@ -178,7 +181,7 @@ class Reference:
     def _make(self, kind: str, label: int, message: _Message, entry: _Entry) -> None:
         record = message.record
         shown = entry.message.record
-        self.made.append(Made(kind, label, message.stated_ms, record.append_ms, shown))
+        self.made.append(Made(kind, label, message.time_ms, record.append_ms, shown))
         self.counted["examples"] += 1
 
     def _close_before(self, until_ms: int) -> None:

@@ -68,7 +68,8 @@ class _Producers:
                 clicks += [(arrival_ms, value)] * (1 + (fate < 0.06))
             if fate > 0.96:
                 ticking = dice.choice((shown, clicks))
-                ticking.append((now_ms, tick(now_ms + dice.choice((0, 0, 150)))))
+                ahead_ms = dice.choice((0, 0, 150, 20 * WINDOW_MS))
+                ticking.append((now_ms, tick(now_ms + ahead_ms)))
             if fate > 0.98:
                 bad = dice.choice((b"", b"{", b'{"timestamp_ms":1}', b'{"impression_id":"x"}'))
                 dice.choice((shown, clicks)).append((now_ms, bad))
@@ -208,8 +209,9 @@ class World:
     def _row(self, made: Made) -> tuple[object, ...]:
         shown = orjson.loads(made.impression.value)
         encoded = self.encoder.encode([shown])
+        shown_ms = min(shown["timestamp_ms"], made.impression.append_ms)
         return (
-            *(made.kind, made.label, made.event_ms, shown["timestamp_ms"], made.append_ms),
+            *(made.kind, made.label, made.event_ms, shown_ms, made.append_ms),
             *(shown["impression_id"], _text(shown["request_id"]), _text(shown["device"])),
             *(encoded.ids[0].tolist(), encoded.numbers[0].tolist(), encoded.bag_ids.tolist()),
         )

@@ -19,7 +19,7 @@ from headrace.learner.loop.scores import pack as pack_scores
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.feeder import Feeder, FeedPace, FeedTopics
-from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, unpack
+from headrace.serving.evaluation.messages import SERVED, RowsBuilder, ServedPrediction, unpack
 from headrace.serving.evaluation.windows import total
 from headrace.serving.observers.prediction_message import PredictionMessage
 from tests.serving.evaluation.recount import recount
@@ -191,6 +191,22 @@ def test_invalid_predictions_are_counted_and_those_of_other_models_ignored() -> 
     assert scene.feeder.figures.unusable == 3
     assert scene.folded() == before
     assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
+
+
+def test_a_prediction_for_tomorrow_ends_no_minute_before_its_append() -> None:
+    scene = Scene()
+    scene.steps(200)
+    source, appended_ms = Source("predictions", 0), BEGIN_MS + 3_600_000
+    ahead = msgspec.structs.replace(scene.traffic.predictions[0], time=appended_ms + 86_400_000)
+    scene.reader.append(source, msgspec.json.encode(ahead), appended_ms)
+    scene.steps(20)
+    rows = unpack(scene.transactions.written[-1].value)
+    found = [
+        unpack(each.value).table(SERVED, unpack(each.value).served)
+        for each in scene.transactions.written
+    ]
+    assert max(int(each["time_ms"].max()) for each in found if len(each)) == appended_ms
+    assert rows.standings["predictions/0"][0] == appended_ms
 
 
 def test_the_feeder_reads_the_messages_of_the_prediction_log() -> None:
