@@ -362,7 +362,7 @@ def test_a_tick_of_tomorrow_delays_no_partition_and_makes_no_later_event_late(po
     partition.advance()
     counters = partition.joiner.counters
     assert (counters.impressions, counters.clicks, counters.dead_letters) == (30, 30, 0)
-    assert (counters.late_clicks, counters.ticks) == (0, 4)
+    assert (counters.late_clicks, counters.unmatched_clicks, counters.ticks) == (0, 0, 4)
     assert counters.examples == (60 if policy == "immediate" else 30)
 
 
