@@ -16,12 +16,18 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.kafka import KafkaNode
 from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
+from tests.effort import QUICK, QUICK_EXAMPLES
 
-SERVERS = {"kafka_node", "valkey_cluster", "valkey_node"}
-"""Fixtures that start a server."""
+ROOT = Path(__file__).parents[1]
+SERVERS = {
+    *("kafka_node", "valkey_cluster", "valkey_node"),
+    *("own_kafka", "own_cluster", "own_server", "tls_node"),
+}
+"""Fixtures that start a server. Tests of `own_…` break it, so their file has one of its own."""
 THOROUGH = (
     *("tests/bench", "tests/deploy", "tests/docs", "tests/faults", "tests/simulation"),
     *("tests/serving/workers", "tests/serving/evaluation", "tests/serving/test_process"),
@@ -30,23 +36,41 @@ THOROUGH = (
     *("tests/learner/test_bounded", "tests/learner/test_backpressure"),
     *("tests/learner/test_staleness", "tests/serving/test_snapshots_served"),
     *("tests/learner/test_calibration", "tests/ingest/test_event_tables"),
+    "tests/ingest/test_hostile_events",
 )
 """Folders and files that start processes, or search for minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make quick` leaves out: servers, processes, long searches."""
-    root = Path(__file__).parents[1]
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
-        if item.path.relative_to(root).as_posix().startswith(THOROUGH):
+        if item.path.relative_to(ROOT).as_posix().startswith(THOROUGH):
             item.add_marker("thorough")
 
 
-settings.register_profile("quick", max_examples=10, deadline=None)
-if os.environ.get("HEADRACE_TESTS") == "quick":
+settings.register_profile("quick", max_examples=QUICK_EXAMPLES, deadline=None)
+if QUICK:
     settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out what `make quick` would only import: the imports cost more than many tests."""
+    within = collection_path.relative_to(ROOT).as_posix()
+    return True if QUICK and within.startswith(THOROUGH) else None
+
+
+@pytest.fixture(scope="session", autouse=QUICK)
+def _no_server() -> Iterator[None]:
+    """Fail a test that starts a server in `make quick`, for want of the marker `servers`."""
+
+    def refuse(self: ChildProcess, command: list[str], *_: object, **__: object) -> None:
+        pytest.fail(f"{command[0]} started in make quick: mark this test `servers`", pytrace=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChildProcess, "__init__", refuse)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -103,13 +103,18 @@ def _prose(text: str) -> str:
 
 def python_texts(source: str) -> Iterator[Text]:
     """The docstrings, comments and messages of a module."""
-    tree = ast.parse(source)
+    yield from _strings(list(ast.walk(ast.parse(source))))
+    yield from _comments(source)
+
+
+def _strings(nodes: list[ast.AST]) -> Iterator[Text]:
+    """The docstrings and messages among the nodes of a module."""
     docstrings = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         docstring = id(node) in docstrings
@@ -117,7 +122,6 @@ def python_texts(source: str) -> Iterator[Text]:
             yield from _paragraphs(node.lineno, node.value)
         elif " " in node.value.strip():
             yield Text(node.lineno, _prose(" ".join(node.value.split())))
-    yield from _comments(source)
 
 
 def _paragraphs(line: int, docstring: str) -> Iterator[Text]:
@@ -177,23 +181,28 @@ READERS: dict[str, Callable[[str], Iterator[Text]]] = {
 def find(path: Path) -> list[Finding]:
     """The habits in one file."""
     source = path.read_text()
-    found = []
-    for text in READERS[path.suffix](source):
+    if path.suffix != ".py":
+        return sorted(_habits(path, READERS[path.suffix](source)))
+    nodes = list(ast.walk(ast.parse(source)))
+    found = [*_habits(path, _strings(nodes)), *_habits(path, _comments(source))]
+    found += [
+        Finding(path, node.lineno, RIDDLE_HABIT, node.name)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and RIDDLE.match(node.name)
+    ]
+    return sorted(found)
+
+
+def _habits(path: Path, texts: Iterable[Text]) -> Iterator[Finding]:
+    for text in texts:
         words = text.words
         if text.docstring and NOUN_CLAUSE.match(words):
-            found.append(Finding(path, text.line, NOUN_CLAUSE_HABIT, words[:70]))
+            yield Finding(path, text.line, NOUN_CLAUSE_HABIT, words[:70])
             words = words.partition(". ")[2]
         for habit, pattern in PATTERNS.items():
             for match in pattern.finditer(words):
                 excerpt = words[max(0, match.start() - 30) : match.start() + 50]
-                found.append(Finding(path, text.line, habit, excerpt))
-    if path.suffix == ".py":
-        found += [
-            Finding(path, node.lineno, RIDDLE_HABIT, node.name)
-            for node in ast.walk(ast.parse(source))
-            if isinstance(node, ast.FunctionDef) and RIDDLE.match(node.name)
-        ]
-    return sorted(found)
+                yield Finding(path, text.line, habit, excerpt)
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:

@@ -27,7 +27,6 @@ CLEAN = [
     "tests/docs",
     "tests/ingest",
     "tests/serving",
-    "deploy/cli/spec.py",
     "deploy",
     "tests/conftest.py",
     "tests/deploy",

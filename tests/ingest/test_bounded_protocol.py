@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from headrace.ingest.http.bounded_protocol import BoundedProtocol, ConnectionLimits
 from headrace.ingest.http.server import SingleWriteProtocol
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +128,7 @@ OFFERS = (
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(
         st.tuples(st.sampled_from([b"", b"a", b"POST /b HTTP/1.1\r\n\r\n"]), st.booleans()),

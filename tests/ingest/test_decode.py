@@ -34,6 +34,7 @@ from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventRole, EventSide
 from headrace.ingest.joiner.core.join import _no_chunk
 from headrace.ingest.kafka.protocols import MessageBlock, Record, Source
+from tests.effort import examples
 
 NOW_MS = 1_700_000_000_000
 _SPEC = """
@@ -223,7 +224,7 @@ def events(draw: st.DrawFn) -> bytes:
     return value
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(events(), min_size=1, max_size=6), st.sampled_from([NOW_MS, 0, -1]))
 def test_the_json_scanner_finds_what_the_plain_decoder_finds(
     values: list[bytes], append_ms: int
@@ -241,7 +242,7 @@ def test_the_json_scanner_finds_what_the_plain_decoder_finds_in_very_many_events
     agree(values, append_ms)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(NUMBERS, st.sampled_from(["word", "amount", "plain", "both", "tags", "device"]))
 def test_every_way_to_write_a_number_is_scanned_like_the_plain_decoder(
     number: str, name: str

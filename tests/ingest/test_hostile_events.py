@@ -18,6 +18,7 @@ from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES, examples_topic
+from tests.effort import examples
 from tests.ingest.joined import DEADLINE_S, Joined
 from tests.ingest.partition import Partition, records, shown, tick
 
@@ -34,7 +35,7 @@ def event(i: int, id_bytes: int, items: int, text_bytes: int) -> bytes:
     return shown(f"{i}-" + "x" * id_bytes, i, user=text, device=text, tags=bag, words=bag)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=1, max_size=4), st.integers(1, 12))
 def test_every_event_is_in_a_message_that_kafka_takes_or_a_dead_letter(
     shapes: list[tuple[int, int, int]], copies: int

@@ -17,6 +17,7 @@ from headrace.ingest.joiner.loop import JoinerPacing
 from headrace.ingest.kafka.fakes import ListTransactions
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.transactions import Committed, Outgoing
+from tests.effort import seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
 from tests.ingest.life import EXAMPLES, PARTITIONS, Life
 
@@ -99,7 +100,7 @@ class ForgetfulTransactions(ListTransactions):
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, policy: str) -> None:
     happened = happen(seed, count=300, partitions=PARTITIONS)
     transactions = interrupted(happened, seed, policy)
@@ -118,7 +119,7 @@ def test_kills_aborts_and_rebalances_do_not_change_the_examples(seed: int, polic
 
 
 @pytest.mark.parametrize("policy", ["immediate", "window"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_offsets_that_kafka_forgets_do_not_change_the_examples(seed: int, policy: str) -> None:
     happened = happen(seed, count=300, partitions=PARTITIONS)
     transactions = interrupted(happened, seed, policy, forgets=True)

@@ -11,11 +11,12 @@ import pytest
 
 from headrace.ingest.joiner.core import ring_buffer as ring
 from headrace.ingest.joiner.core.ring_buffer import Column, Ring
+from tests.effort import seeds
 
 COLUMNS = (Column(np.int64), Column(np.uint8), Column(np.uint64, 3), Column(np.float32, 0))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_a_ring_buffer_behaves_like_a_queue_across_growth_and_release(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from numba import njit
 
 from headrace.ingest.joiner.core import hash_index as parts
 from headrace.ingest.joiner.core.hash_index import NOWHERE, slots_for, too_full
+from tests.effort import seeds
 
 find_slot, find_place, put_in, clear_slot = (
     njit(part.py_func)
@@ -17,7 +18,7 @@ find_slot, find_place, put_in, clear_slot = (
 )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_hash_index_finds_what_a_dictionary_finds(seed: int) -> None:
     dice = random.Random(seed)
     capacity = dice.choice((16, 256, 1024))

@@ -21,6 +21,7 @@ from headrace.learner.inputs.admission import (
     sighted,
 )
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
+from tests.effort import examples
 
 IDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=12).flatmap(
     lambda pool: st.lists(st.sampled_from(pool), min_size=1, max_size=400)
@@ -45,7 +46,7 @@ def _ids(random: np.random.Generator, count: int) -> np.ndarray:
     return random.integers(0, 2**64, count, np.uint64, endpoint=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(IDS, st.integers(1, 64), st.integers(1, 8))
 def test_a_filter_in_its_first_generation_never_counts_too_low(
     ids: list[int], counters: int, hashes: int
@@ -57,7 +58,7 @@ def test_a_filter_in_its_first_generation_never_counts_too_low(
         assert sighted(ageless, np.uint64(each)) >= min(seen[each], 255)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(IDS, st.integers(1, 64), st.integers(1, 8), st.floats(1e-6, 0.5))
 def test_a_filter_that_ages_counts_what_it_saw_in_two_generations(
     ids: list[int], counters: int, hashes: int, false_rate: float

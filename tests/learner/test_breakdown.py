@@ -19,6 +19,7 @@ from headrace.learner.validation.breakdown import (
     by_window,
     calibration_error,
 )
+from tests.effort import examples
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 1), st.floats(0.01, 0.99).map(lambda x: round(x, 2))),
@@ -32,7 +33,7 @@ def _scored(labels: list[int], scores: list[float], **more: np.ndarray) -> Score
     return ScoredImpressions(np.array(labels, np.uint8), np.array(scores), **columns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ROWS)
 def test_bands_cover_all_impressions_and_never_split_equal_scores(
     rows: list[tuple[int, float]],
@@ -70,7 +71,7 @@ def test_an_impression_of_weight_k_counts_as_k_in_its_band() -> None:
     assert calibration_error([low, high]) == pytest.approx(0.1)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ROWS, st.integers(0, 2**32 - 1))
 def test_bands_of_weights_are_those_of_as_many_copies(
     rows: list[tuple[int, float]], seed: int

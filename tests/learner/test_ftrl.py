@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from headrace.learner.kernels.ftrl import constants, step, weight
+from tests.effort import examples
 
 REALS = st.floats(-2.0, 2.0, width=32)
 
@@ -61,7 +62,7 @@ def _trace(gradients: list[float], ftrl: tuple[float, float, float, float]) -> n
     return trace
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(REALS, min_size=1, max_size=60),
     st.floats(0.01, 1.0),
@@ -80,7 +81,7 @@ def test_every_ftrl_step_equals_the_papers(
         assert trace[i, 2] == pytest.approx(paper.w, rel=1e-2, abs=1e-3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.floats(0.0, 3.0, width=32), st.floats(-3.0, 3.0, width=32), st.floats(0, 9.0, width=32))
 def test_the_weight_is_exactly_zero_up_to_l1_and_opposes_z_beyond(
     l1: float, z: float, n: float

@@ -25,6 +25,7 @@ from headrace.learner.intrinsics.simd import (
 from headrace.learner.kernels.optimizers import begin_step, gained_at, group_of, step_at, step_row
 from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
 from headrace.pserver.intrinsics.row_view import row_of
+from tests.effort import examples
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
 ARRAYS = st.lists(st.tuples(FLOATS, FLOATS), min_size=1, max_size=40)
@@ -65,7 +66,7 @@ def _ones(x, y, word, made, drawn):  # type: ignore[no-untyped-def]
         _draw(word, drawn, k)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ARRAYS, st.integers(0, 2**64 - 1))
 def test_vectors_of_eight_give_the_bits_of_single_numbers(
     pairs: list[tuple[float, float]], word: int

@@ -12,6 +12,7 @@ from numba import njit
 
 from headrace.learner.kernels.optimizers import gained_at, group_of, shrink_of, step_row
 from headrace.learner.spec.optimizer_spec import ADAGRAD, ADAM, COIN, FTRL, SGD, Optimizer, floats
+from tests.effort import examples
 from tests.learner.slow_optimizers import DAY_S, Coordinate
 
 GRADIENTS = st.lists(
@@ -77,7 +78,7 @@ def optimizers(draw: st.DrawFn) -> Optimizer:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(optimizers(), STEPS)
 def test_every_optimizer_step_equals_its_papers(
     optimizer: Optimizer, steps: list[tuple[list[float], int]]
@@ -95,7 +96,7 @@ def test_every_optimizer_step_equals_its_papers(
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=2e-3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(optimizers(), STEPS)
 def test_a_step_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_elsewhere(
     optimizer: Optimizer, steps: list[tuple[list[float], int]]
@@ -103,7 +104,7 @@ def test_a_step_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_els
     adds_alike(optimizer, steps)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.floats(0.01, 0.5), st.floats(0.1, 5.0), STEPS)
 def test_a_bet_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_elsewhere(
     alpha: float, beta: float, steps: list[tuple[list[float], int]]
@@ -111,7 +112,7 @@ def test_a_bet_adds_the_same_to_the_view_and_to_what_is_pending_and_nothing_else
     adds_alike(Optimizer(COIN, alpha=alpha, beta=beta), steps)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.floats(0.01, 0.5),
     st.floats(0.5, 3.0),

@@ -17,6 +17,7 @@ from headrace.learner.validation.progressive import (
     progressive,
     request_auc,
 )
+from tests.effort import examples
 
 # few values, so that there are ties
 ROWS = st.lists(
@@ -31,7 +32,7 @@ def _columns(rows: list[tuple[int, float, int]]) -> tuple[np.ndarray, np.ndarray
     return np.array(labels, np.uint8), np.array(scores), np.array(requests, np.int64)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ROWS)
 def test_auc_is_scikit_learns_with_ties(rows: list[tuple[int, float, int]]) -> None:
     labels, scores, _ = _columns(rows)
@@ -41,7 +42,7 @@ def test_auc_is_scikit_learns_with_ties(rows: list[tuple[int, float, int]]) -> N
         assert auc(labels, scores) == pytest.approx(metrics.roc_auc_score(labels, scores))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ROWS)
 def test_request_auc_is_the_mean_over_requests_with_both_labels(
     rows: list[tuple[int, float, int]],
@@ -56,7 +57,7 @@ def test_request_auc_is_the_mean_over_requests_with_both_labels(
     assert found == pytest.approx(np.mean(each)) if each else math.isnan(found)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ROWS)
 def test_log_loss_is_scikit_learns(rows: list[tuple[int, float, int]]) -> None:
     labels, scores, _ = _columns(rows)
@@ -65,7 +66,7 @@ def test_log_loss_is_scikit_learns(rows: list[tuple[int, float, int]]) -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ROWS, st.integers(0, 2**32 - 1))
 def test_an_impression_of_weight_k_is_k_impressions(
     rows: list[tuple[int, float, int]], seed: int

@@ -34,15 +34,15 @@ DEADLINE_S = 30
 
 
 @pytest.fixture(scope="module")
-def cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
+def own_cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
     """A cluster of this module's own, because the tests break it in many ways."""
-    cluster = ValkeyCluster(stack_directory / "faults", primaries=2, remove=stack_directory)
+    own_cluster = ValkeyCluster(stack_directory / "faults", primaries=2, remove=stack_directory)
     try:
-        cluster.launch()
-        cluster.wait_ready()
-        yield cluster
+        own_cluster.launch()
+        own_cluster.wait_ready()
+        yield own_cluster
     finally:
-        cluster.stop()
+        own_cluster.stop()
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def shape(fresh_name: Callable[[str], str]) -> Shape:
 
 
 @pytest.fixture
-def store(cluster: ValkeyCluster, shape: Shape) -> Iterator[RedisStore]:
-    store = open_store(cluster.url, shape.model, StoreSettings(WAITING, sub_hashes=4))
+def store(own_cluster: ValkeyCluster, shape: Shape) -> Iterator[RedisStore]:
+    store = open_store(own_cluster.url, shape.model, StoreSettings(WAITING, sub_hashes=4))
     store.create(shape)
     yield store
     store.close()
@@ -74,28 +74,28 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def killed(cluster: ValkeyCluster, index: int) -> Iterator[None]:
-    cluster.kill(index)
+def killed(own_cluster: ValkeyCluster, index: int) -> Iterator[None]:
+    own_cluster.kill(index)
     try:
         yield
     finally:
-        cluster.restart(index)
+        own_cluster.restart(index)
 
 
 @contextlib.contextmanager
-def stopped(cluster: ValkeyCluster, index: int) -> Iterator[None]:
-    os.kill(cluster.nodes[index].pid, signal.SIGSTOP)
+def stopped(own_cluster: ValkeyCluster, index: int) -> Iterator[None]:
+    os.kill(own_cluster.nodes[index].pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(cluster.nodes[index].pid, signal.SIGCONT)
+        os.kill(own_cluster.nodes[index].pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("fault", [killed, stopped])
 def test_a_node_that_does_not_answer_leaves_the_others_buckets_alone(
-    cluster: ValkeyCluster, store: RedisStore, shape: Shape, fault: Any
+    own_cluster: ValkeyCluster, store: RedisStore, shape: Shape, fault: Any
 ) -> None:
-    here, there = by_node(store, cluster.nodes[0])
+    here, there = by_node(store, own_cluster.nodes[0])
     pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
     done = [pusher.next() for pusher in pushers]
     store.push(done)
@@ -103,12 +103,12 @@ def test_a_node_that_does_not_answer_leaves_the_others_buckets_alone(
     while not replica.complete:
         replica.poll()
     pushes = [pusher.next() for pusher in pushers]
-    with fault(cluster, 0):
+    with fault(own_cluster, 0):
         for _ in range(3):  # waits once, then fails at once
             answers = store.push(pushes)
             assert all(type(answers[bucket]) is Unreachable for bucket in here)
             assert all(isinstance(answers[bucket], BucketAnswer) for bucket in there)
-        assert all(cluster.nodes[0].address in str(answers[bucket]) for bucket in here)
+        assert all(own_cluster.nodes[0].address in str(answers[bucket]) for bucket in here)
         changes = replica.poll()
         assert {c.bucket for c in changes if isinstance(c, Stale)} == set(here)
         assert all(replica.position(bucket).version == 2 for bucket in there)
@@ -133,22 +133,22 @@ def test_a_node_that_does_not_answer_leaves_the_others_buckets_alone(
 
 
 def test_a_node_that_forgot_the_functions_gets_them_again(
-    cluster: ValkeyCluster, store: RedisStore
+    own_cluster: ValkeyCluster, store: RedisStore
 ) -> None:
-    for node in cluster.nodes:
+    for node in own_cluster.nodes:
         node.call("FUNCTION", "FLUSH", "SYNC")
     pushes = [Pusher(bucket, BUCKETS).next() for bucket in range(BUCKETS)]
     answers = store.push(pushes)
     assert [answer.version for answer in answers if isinstance(answer, BucketAnswer)] == [
         1
     ] * BUCKETS
-    assert all("headrace" in node.call("FUNCTION", "LIST") for node in cluster.nodes)
+    assert all("headrace" in node.call("FUNCTION", "LIST") for node in own_cluster.nodes)
 
 
 def test_functions_of_a_newer_version_are_left_alone(
-    cluster: ValkeyCluster, shape: Shape, store: RedisStore
+    own_cluster: ValkeyCluster, shape: Shape, store: RedisStore
 ) -> None:
-    node = cluster.nodes[1]
+    node = own_cluster.nodes[1]
     newer = (
         "#!lua name=headrace\nredis.register_function{function_name='headrace_version', "
         "callback=function() return 999 end, flags={'no-writes'}}"
@@ -156,25 +156,25 @@ def test_functions_of_a_newer_version_are_left_alone(
     node.call("FUNCTION", "LOAD", "REPLACE", newer)
     try:
         with pytest.raises(StoreError, match="got 999"):
-            open_store(cluster.url, shape.model)
+            open_store(own_cluster.url, shape.model)
     finally:
         node.call("FUNCTION", "FLUSH", "SYNC")
 
 
 def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
-    cluster: ValkeyCluster, store: RedisStore, shape: Shape
+    own_cluster: ValkeyCluster, store: RedisStore, shape: Shape
 ) -> None:
-    bucket = by_node(store, cluster.nodes[0])[0][0]
+    bucket = by_node(store, own_cluster.nodes[0])[0][0]
     pusher = Pusher(bucket, BUCKETS)
     first, second = pusher.next(), pusher.next()
     store.push([first])
     replica = Replica(store, shape, buckets=[bucket])
     replica.poll()
-    cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 1)
+    own_cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 1)
     try:
         [refused] = store.push([second])
         assert isinstance(refused, OutOfMemory)
-        assert cluster.nodes[0].address in str(refused)
+        assert own_cluster.nodes[0].address in str(refused)
         assert store.claim(bucket, "k", 60_000)
         head = replica.position(bucket).version, replica.position(bucket).nonce
         rows = replica.table.everything()
@@ -185,14 +185,14 @@ def test_a_full_node_refuses_pushes_and_still_folds_and_trims(
         assert isinstance(polled, PollResult)
         assert polled.version == 1
     finally:
-        cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 0)
+        own_cluster.nodes[0].call("CONFIG", "SET", "maxmemory", 0)
     [answer] = store.push([second])
     assert isinstance(answer, BucketAnswer)
     assert answer.version == 2
 
 
 def test_a_wrong_map_of_slots_is_corrected_by_redirections(
-    cluster: ValkeyCluster, store: RedisStore
+    own_cluster: ValkeyCluster, store: RedisStore
 ) -> None:
     slots = store.nodes._slots
     first, last = slots[0], slots[-1]
@@ -205,16 +205,16 @@ def test_a_wrong_map_of_slots_is_corrected_by_redirections(
     assert [
         answer.version for answer in store.marks(range(BUCKETS)) if isinstance(answer, BucketAnswer)
     ]
-    by_node(store, cluster.nodes[0])
+    by_node(store, own_cluster.nodes[0])
 
 
 def test_a_bucket_can_be_created_while_its_slot_moves_and_used_afterwards(
-    cluster: ValkeyCluster, fresh_name: Callable[[str], str]
+    own_cluster: ValkeyCluster, fresh_name: Callable[[str], str]
 ) -> None:
     model = fresh_name("moving")
-    store = open_store(cluster.url, model, StoreSettings(WAITING, sub_hashes=4))
+    store = open_store(own_cluster.url, model, StoreSettings(WAITING, sub_hashes=4))
     slot = key_slot(f"{{{model}:0}}".encode())
-    old, new = cluster.nodes
+    old, new = own_cluster.nodes
     if store.node_of(0) != old.address:
         old, new = new, old
     old_id, new_id = old.call("CLUSTER", "MYID"), new.call("CLUSTER", "MYID")
@@ -242,11 +242,11 @@ def test_a_bucket_can_be_created_while_its_slot_moves_and_used_afterwards(
 
 
 def test_a_push_to_a_half_moved_slot_is_unreachable_and_changes_nothing(
-    cluster: ValkeyCluster, store: RedisStore, shape: Shape
+    own_cluster: ValkeyCluster, store: RedisStore, shape: Shape
 ) -> None:
     """TRYAGAIN: one of a bucket's keys has moved, and the other has not."""
-    bucket = by_node(store, cluster.nodes[0])[0][0]
-    old, new = cluster.nodes
+    bucket = by_node(store, own_cluster.nodes[0])[0][0]
+    old, new = own_cluster.nodes
     pusher = Pusher(bucket, BUCKETS)
     store.push([pusher.next()])
     push = pusher.next()

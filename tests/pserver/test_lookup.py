@@ -17,6 +17,7 @@ from headrace.pserver.replica.partial_replica import FoundRows, HistoryReset, Pa
 from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.rows.deltas import NEVER, RowDeltas, unpack
 from headrace.pserver.store import OffsetSpan, Push
+from tests.effort import seeds
 from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of
 from tests.pserver.store_world import (
     BUCKETS,
@@ -42,7 +43,13 @@ SEEDS = 40
 STEPS = 60
 
 
-@pytest.fixture(params=["memory", "server", "cluster"])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("server", marks=pytest.mark.servers),
+        pytest.param("cluster", marks=pytest.mark.servers),
+    ]
+)
 def world(request: pytest.FixtureRequest, fresh_name: Callable[[str], str]) -> Iterator[World]:
     """One store of each kind."""
     if request.param == "memory":
@@ -240,7 +247,7 @@ def world_buckets(lookup: PartialReplica, ids: npt.NDArray[np.uint64]) -> list[i
     return buckets
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_looked_up_rows_equal_a_replica_through_any_history_in_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,7 +127,7 @@ MUTANTS = [
 
 
 @pytest.fixture(scope="module")
-def server(stack_directory: Path) -> Iterator[ValkeyNode]:
+def own_server(stack_directory: Path) -> Iterator[ValkeyNode]:
     """A server of this module's own, because its library is broken."""
     node = ValkeyNode(stack_directory / "mutants", remove=stack_directory)
     try:
@@ -153,16 +153,16 @@ EACH_MUTANT = pytest.mark.parametrize(
 
 @EACH_MUTANT
 def test_a_law_notices_a_check_taken_out_of_the_functions(
-    server: ValkeyNode, fresh_name: Callable[[str], str], mutant: LuaMutant
+    own_server: ValkeyNode, fresh_name: Callable[[str], str], mutant: LuaMutant
 ) -> None:
     assert SOURCE.count(mutant.check) > mutant.occurrence, "the library lacks the mutant's text"
-    world = RedisWorld(server.url, fresh_name("mutant"))
+    world = RedisWorld(own_server.url, fresh_name("mutant"))
     with closing(world.store):
-        server.call("FUNCTION", "LOAD", "REPLACE", mutant.library)
+        own_server.call("FUNCTION", "LOAD", "REPLACE", mutant.library)
         try:
             noticed = _notices(mutant, world)
         finally:
-            server.call("FUNCTION", "LOAD", "REPLACE", SOURCE)
+            own_server.call("FUNCTION", "LOAD", "REPLACE", SOURCE)
     assert noticed, f"{mutant.law} does not notice: {mutant.name}"
 
 

@@ -27,6 +27,7 @@ from headrace.pserver.rows.deltas import (
 )
 from headrace.pserver.rows.table import RowTable
 from headrace.pserver.store import Delete, Fold, PollResult, Push, Trim
+from tests.effort import examples
 from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.new_stores import BUCKETS, SHAPE, new_store
 from tests.pserver.truth import rows_of, truth
@@ -125,7 +126,7 @@ class Following(RuleBasedStateMachine):
 
 
 TestFollowing = Following.TestCase
-TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFollowing.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 def pushed(store: MemoryStore, count: int, bucket: int = 0) -> list[Push]:

@@ -31,7 +31,7 @@ redis.register_function{function_name='headrace_version', callback=function() re
 
 
 @pytest.fixture(scope="module")
-def server(stack_directory: Path) -> Iterator[ValkeyNode]:
+def own_server(stack_directory: Path) -> Iterator[ValkeyNode]:
     """A server of this module's own, because its functions and settings change."""
     node = ValkeyNode(stack_directory / "requirements", remove=stack_directory)
     try:
@@ -43,16 +43,16 @@ def server(stack_directory: Path) -> Iterator[ValkeyNode]:
 
 
 @pytest.fixture
-def store(server: ValkeyNode, fresh_name: Callable[[str], str]) -> Iterator[RedisStore]:
-    server.call("FUNCTION", "FLUSH", "SYNC")
+def store(own_server: ValkeyNode, fresh_name: Callable[[str], str]) -> Iterator[RedisStore]:
+    own_server.call("FUNCTION", "FLUSH", "SYNC")
     shape = Shape(fresh_name("required"), 1, WIDTH, "fingerprint", "spec")
-    with closing(open_store(server.url, shape.model, StoreSettings(sub_hashes=4))) as store:
+    with closing(open_store(own_server.url, shape.model, StoreSettings(sub_hashes=4))) as store:
         store.create(shape)
         yield store
 
 
-def loaded_version(server: ValkeyNode) -> int:
-    return int(server.call("FCALL_RO", "headrace_version", "0"))
+def loaded_version(own_server: ValkeyNode) -> int:
+    return int(own_server.call("FCALL_RO", "headrace_version", "0"))
 
 
 def test_the_client_and_the_functions_name_the_same_version() -> None:
@@ -60,33 +60,35 @@ def test_the_client_and_the_functions_name_the_same_version() -> None:
 
 
 def test_a_connected_process_refuses_newer_functions_at_its_next_call(
-    server: ValkeyNode, store: RedisStore
+    own_server: ValkeyNode, store: RedisStore
 ) -> None:
     pusher = Pusher(0, 1)
     [before] = store.push([pusher.next()])
-    server.call("FUNCTION", "LOAD", "REPLACE", NEWER)
+    own_server.call("FUNCTION", "LOAD", "REPLACE", NEWER)
     for call in (lambda: store.push([pusher.next()]), lambda: store.claim(0, "k", 1000)):
         with pytest.raises(StoreError, match=f"got {LIBRARY_VERSION + 1} from .*newer headrace"):
             call()
     assert store.marks([0]) == [before]
-    assert loaded_version(server) == LIBRARY_VERSION + 1, "an older library replaced a newer one"
+    assert loaded_version(own_server) == LIBRARY_VERSION + 1, (
+        "an older library replaced a newer one"
+    )
 
 
 def test_a_connected_process_replaces_older_functions_at_its_next_call(
-    server: ValkeyNode, store: RedisStore
+    own_server: ValkeyNode, store: RedisStore
 ) -> None:
-    server.call("FUNCTION", "LOAD", "REPLACE", VERSION_2)
+    own_server.call("FUNCTION", "LOAD", "REPLACE", VERSION_2)
     [answer] = store.push([Pusher(0, 1).next()])
     assert isinstance(answer, BucketAnswer)
     assert answer.version == 1
-    assert loaded_version(server) == LIBRARY_VERSION
+    assert loaded_version(own_server) == LIBRARY_VERSION
 
 
 def test_reading_rows_goes_on_while_writers_are_upgraded(
-    server: ValkeyNode, store: RedisStore
+    own_server: ValkeyNode, store: RedisStore
 ) -> None:
     store.push([Pusher(0, 1).next()])
-    server.call("FUNCTION", "LOAD", "REPLACE", NEWER)
+    own_server.call("FUNCTION", "LOAD", "REPLACE", NEWER)
     [answer] = store.look({0: np.zeros(1, np.uint64)}, {0: 0}, 10)
     assert isinstance(answer, LookResult)
     assert [entry.version for entry in answer.polled.entries] == [1]
@@ -95,28 +97,30 @@ def test_reading_rows_goes_on_while_writers_are_upgraded(
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("name", ["create", "push", "claim", "fold", "trim", "load_rows", "drop"])
 def test_a_process_of_functions_without_version_in_their_names_is_refused(
-    server: ValkeyNode, name: str
+    own_server: ValkeyNode, name: str
 ) -> None:
     with pytest.raises(ValueError, match="newer headrace uses this store; upgrade this process"):
-        server.call("FCALL", f"headrace_{name}", "1", "{m:0}:marks", "argument")
+        own_server.call("FCALL", f"headrace_{name}", "1", "{m:0}:marks", "argument")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 @pytest.mark.parametrize("maxmemory", ["0", "1gb"])
 def test_a_server_that_evicts_keys_is_refused_at_the_start(
-    server: ValkeyNode, policy: str, maxmemory: str
+    own_server: ValkeyNode, policy: str, maxmemory: str
 ) -> None:
-    server.call("CONFIG", "SET", "maxmemory", maxmemory)
-    server.call("CONFIG", "SET", "maxmemory-policy", policy)
+    own_server.call("CONFIG", "SET", "maxmemory", maxmemory)
+    own_server.call("CONFIG", "SET", "maxmemory-policy", policy)
     try:
         with pytest.raises(StoreError) as refusal:
-            open_store(server.url, "m")
-        open_store(server.url, "m", StoreSettings(read_only=True)).close()
+            open_store(own_server.url, "m")
+        open_store(own_server.url, "m", StoreSettings(read_only=True)).close()
     finally:
-        server.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
-        server.call("CONFIG", "SET", "maxmemory", "0")
+        own_server.call("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        own_server.call("CONFIG", "SET", "maxmemory", "0")
     message = str(refusal.value)
-    assert f"expected maxmemory-policy noeviction, got {policy} from {server.address}" in message
+    assert (
+        f"expected maxmemory-policy noeviction, got {policy} from {own_server.address}" in message
+    )
     assert "--redis / HEADRACE_REDIS" in message
     assert "CONFIG SET maxmemory-policy noeviction" in message
-    open_store(server.url, "m").close()
+    open_store(own_server.url, "m").close()

@@ -39,6 +39,7 @@ from headrace.pserver.snapshots.manifest import (
 from headrace.pserver.snapshots.snapshot_errors import DamagedSnapshot, NoSnapshot, StorageFailed
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.verification import verify
+from tests.effort import examples
 from tests.pserver.snapshot_world import HOUR_MS, NOW_MS
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def joined(chunks: Sequence[FoldedRows], width: int) -> FoldedRows:
     return FoldedRows._make(np.concatenate(column) for column in zip(empty, *chunks, strict=True))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(some_rows())
 def test_a_snapshot_file_returns_existing_rows_bit_for_bit_in_the_order_of_ids(
     rows: FoldedRows,
@@ -175,7 +176,7 @@ def test_a_manifest_of_a_later_format_or_without_a_bucket_is_refused_by_name() -
         decode(encode(msgspec.structs.replace(manifest, files=manifest.files[1:])))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.integers(0, 4_000_000_000_000), min_size=2, max_size=10))
 def test_snapshot_names_sort_by_time_and_contain_their_model(times: list[int]) -> None:
     names = {at_ms: name_of("my-model_2", at_ms, "00ff") for at_ms in times}

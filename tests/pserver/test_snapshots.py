@@ -93,7 +93,7 @@ class Stores:
             store.close()
 
 
-@pytest.fixture(params=["memory", "valkey"])
+@pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.servers)])
 def stores(request: pytest.FixtureRequest, fresh_name: Callable[[str], str]) -> Iterator[Stores]:
     url = request.getfixturevalue("valkey") if request.param == "valkey" else None
     stores = Stores(url, fresh_name)

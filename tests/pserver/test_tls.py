@@ -33,7 +33,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def node(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsNode]:
+def tls_node(
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TlsNode]:
     node = TlsNode(tmp_path_factory.mktemp("tls") / "node", certificates)
     try:
         node.wait_ready()
@@ -45,13 +47,14 @@ def node(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -
 @needs_tls
 class TestOverTls(StoreLaws):
     @pytest.fixture
-    def world(self, node: TlsNode, fresh_name: Callable[[str], str]) -> Iterator[World]:
-        world = RedisWorld(node.url, fresh_name("tls"))
+    def world(self, tls_node: TlsNode, fresh_name: Callable[[str], str]) -> Iterator[World]:
+        world = RedisWorld(tls_node.url, fresh_name("tls"))
         yield world
         world.store.close()
 
 
 @needs_tls
+@pytest.mark.servers
 def test_a_cluster_is_found_and_used_over_tls(
     certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -96,20 +99,20 @@ def _joined(node: TlsNode) -> bool:
 
 @needs_tls
 def test_a_client_without_certificate_or_with_another_authority_gets_no_answer(
-    node: TlsNode, certificates: Certificates
+    tls_node: TlsNode, certificates: Certificates
 ) -> None:
-    bare = f"rediss://{node.address}"
+    bare = f"rediss://{tls_node.address}"
     with pytest.raises(Unreachable, match="ssl_ca_certs"):  # the system does not trust it
         open_store(bare, "m")
-    with pytest.raises(Unreachable, match=node.address):
+    with pytest.raises(Unreachable, match=tls_node.address):
         open_store(f"{bare}?ssl_ca_certs={certificates.authority}", "m")
-    with pytest.raises(Unreachable, match=node.address):
-        open_store(node.url.replace("rediss://", "redis://").partition("?")[0], "m")
+    with pytest.raises(Unreachable, match=tls_node.address):
+        open_store(tls_node.url.replace("rediss://", "redis://").partition("?")[0], "m")
 
 
 @needs_tls
-def test_a_certificate_must_name_the_host_unless_the_url_says_otherwise(node: TlsNode) -> None:
-    elsewhere = node.url.replace("127.0.0.1", "localhost")
+def test_a_certificate_must_name_the_host_unless_the_url_says_otherwise(tls_node: TlsNode) -> None:
+    elsewhere = tls_node.url.replace("127.0.0.1", "localhost")
     with pytest.raises(Unreachable, match="not valid for 'localhost'"):
         open_store(elsewhere, "m")
     open_store(f"{elsewhere}&ssl_check_hostname=false", "m").close()
@@ -117,12 +120,12 @@ def test_a_certificate_must_name_the_host_unless_the_url_says_otherwise(node: Tl
 
 @needs_tls
 def test_redis_accepts_the_printed_acl_users(
-    node: TlsNode, fresh_name: Callable[[str], str]
+    tls_node: TlsNode, fresh_name: Callable[[str], str]
 ) -> None:
     model = fresh_name("tls-users")
-    operator = open_store(grant(node.url, "operator", model), model)
+    operator = open_store(grant(tls_node.url, "operator", model), model)
     operator.create(Shape(model, BUCKETS, WIDTH, "fingerprint", "spec"))
-    learner = open_store(grant(node.url, "learner", model), model)
+    learner = open_store(grant(tls_node.url, "learner", model), model)
     [answer] = learner.push([Pusher(0, BUCKETS).next()])
     assert isinstance(answer, BucketAnswer)
     [refused] = learner.nodes.run([Call(b"", ("FLUSHALL",))])

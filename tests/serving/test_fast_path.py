@@ -18,6 +18,7 @@ from headrace.ingest.http.bounded_protocol import BoundedProtocol
 from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.serving.api.fast_path import FastPathProtocol, _status_line
 from headrace.serving.api.fast_path_probe import choose_protocol
+from tests.effort import examples
 from tests.serving.connections import Connection, posted, serving, until
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def answers(kind: type[SingleWriteProtocol], server: Serving, pieces: Sequence[b
     return asyncio.run(ask())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(st.sampled_from(sorted(REQUESTS)), min_size=1, max_size=4),
     st.lists(st.floats(0.0, 1.0), max_size=4),
@@ -134,7 +135,7 @@ def test_only_requests_in_one_piece_bypass_asgi() -> None:
     assert whole.startswith(b"HTTP/1.1 200")
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.floats(0.0, 1.0), st.integers(0, 4), st.sampled_from(SERVING))
 def test_a_request_whose_client_disconnects_gives_up_its_place(
     cut: float, turns: int, server: Serving

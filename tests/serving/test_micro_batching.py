@@ -14,6 +14,7 @@ from headrace.serving.api.fast_path import FastPathProtocol
 from headrace.serving.models.micro_batching import MicroBatcher
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.requests.limits import RequestLimits
+from tests.effort import examples
 from tests.serving.app_client import complete
 from tests.serving.connections import Connection, posted
 from tests.serving.scenery import gains_of_article
@@ -85,7 +86,7 @@ def answers(serving: Serving, asked: Sequence[bytes], *, together: bool) -> list
     return asyncio.run(ask())
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(requests(), min_size=1, max_size=9))
 def test_requests_in_a_micro_batch_get_the_answers_that_they_get_alone(asked: list[bytes]) -> None:
     assert answers(SERVING, asked, together=True) == answers(SERVING, asked, together=False)

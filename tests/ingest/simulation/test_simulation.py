@@ -7,6 +7,7 @@ import pytest
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.core import join
 from headrace.ingest.joiner.core import window_state as window
+from tests.effort import seeds
 from tests.ingest.simulation.world import run
 
 
@@ -19,7 +20,7 @@ def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("policy", list(Policy))
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_the_joiner_makes_exactly_the_examples_of_the_reference(seed: int, policy: Policy) -> None:
     run(seed, policy)
 

@@ -1,0 +1,24 @@
+"""Numbers of seeds and of examples: all in `make test`, a few in `make quick`.
+
+Hypothesis takes its default from a profile. These functions are for tests that set a number of
+their own, since such a number would overrule the profile.
+"""
+
+from __future__ import annotations
+
+import os
+
+QUICK = os.environ.get("HEADRACE_TESTS") == "quick"
+"""Whether `make quick` runs the tests."""
+QUICK_EXAMPLES = 10
+QUICK_SEEDS = 3
+
+
+def examples(count: int) -> int:
+    """Examples that Hypothesis searches for a test that otherwise asks for `count`."""
+    return min(count, QUICK_EXAMPLES) if QUICK else count
+
+
+def seeds(count: int) -> range:
+    """Seeds from 0 on."""
+    return range(min(count, QUICK_SEEDS) if QUICK else count)
