@@ -51,7 +51,12 @@ _NUMBAS = CompileResultCacheImpl._locator_classes  # noqa: SLF001
 class _KernelCacheImpl(CompileResultCacheImpl):
     """numba's own places in numba's order, the read-only ones among them."""
 
-    _locator_classes: ClassVar = [*_NUMBAS[:2], _InstalledLocator, *_NUMBAS[2:], _ReadOnlyLocator]
+    _locator_classes: ClassVar = [  # type: ignore[misc]
+        *_NUMBAS[:2],
+        _InstalledLocator,
+        *_NUMBAS[2:],
+        _ReadOnlyLocator,
+    ]
 
     def check_cachable(self, data: CompileResult) -> bool:
         """Return whether to store the machine code of a function that was just compiled."""

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 
 from headrace.ingest.examples import UnreadableExamples
 from headrace.ingest.kafka import (
@@ -16,7 +16,7 @@ from headrace.ingest.kafka import (
     examples_topic,
     scores_topic,
 )
-from headrace.ingest.runtime import instance_name, publish_status, steady_ms, wall_ms
+from headrace.ingest.runtime import running_process, steady_ms, wall_ms
 from headrace.learner.errors import NoGroup, WrongExamples
 from headrace.learner.inputs import described
 from headrace.learner.loop import (
@@ -59,7 +59,7 @@ class LearnerSettings:
     """Name that survives restarts: the group then returns the partitions at once."""
     metrics_port: int = 0
     """Port of /metrics; 0 serves none."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    metrics_host: str = "127.0.0.1"
     pace: LearnerPacing = field(default_factory=LearnerPacing)
     limits: GuardLimits | None = field(default_factory=GuardLimits)
     """Limits beyond which a batch is quarantined; None learns every batch."""
@@ -160,19 +160,18 @@ def run_learner(
     guard, pace = _guard(settings.limits, spec), settings.pace
     learner = Learner(ports, replica, model, spec.fields, pace, guard=guard, group=group)
     collector = LearnerCollector(spec.name, learner, wall_ms, lambda: model.admissions)
-    REGISTRY.register(collector)
-    if settings.metrics_port:
-        start_http_server(settings.metrics_port, settings.metrics_host)
+    address = settings.metrics_host, settings.metrics_port
     try:
-        with publish_status(kafka, "learner", instance_name(), REGISTRY):
+        with running_process("learner", kafka, REGISTRY, address, collectors=[collector]) as health:
+            health.ready_when(lambda: reader.settled)
             while not stop.is_set():
                 learner.step(0.02)
+                health.stepped()
             if not learner.finish(steady_ms() + _FINISH_MS):
                 log.warning("stopped with unanswered pushes: their examples will be read again")
     except UnreadableExamples as error:
         raise WrongExamples(topic, error) from error
     finally:
-        REGISTRY.unregister(collector)
         exchange.close()
         reader.close()
         scores.close()

@@ -23,7 +23,7 @@ from headrace.ingest.http import (
 )
 from headrace.ingest.kafka import KafkaWriter
 from headrace.ingest.runtime import running_process, wall_ms
-from headrace.serving.api import AppParts, RequestMetrics, choose_protocol, make_app
+from headrace.serving.api import AppParts, RequestMetrics, answers, choose_protocol, make_app
 from headrace.serving.models import Aliases, ModelRegistry, SnapshotModel, StoreModel, open_models
 from headrace.serving.observers import (
     PredictionLog,
@@ -160,7 +160,7 @@ def serve(
             registry,
             settings.metrics_address,
             objects_between_collections=OBJECTS_BETWEEN_COLLECTIONS,
-        ),
+        ) as health,
         running([*rows, *beside]),
         _page_of(settings.told_to) as page,
         _quick_switches(),
@@ -168,7 +168,13 @@ def serve(
         app = make_app(parts)
         if page is not None:
             app.include_router(page_routes(page))
-        leaving = Draining(stop, parts.readiness, broken, settings.drain_ms, settings.finish_s)
+        health.ready_when(lambda: answers(served, parts.readiness))
+
+        def ended() -> bool:
+            health.stepped()  # the event loop asks while it is alive
+            return broken()
+
+        leaving = Draining(stop, parts.readiness, ended, settings.drain_ms, settings.finish_s)
         listening(listener.getsockname()[1])
         names = ", ".join(served.names())
         log.info("serving %s on http://%s:%d", names, *listener.getsockname()[:2])

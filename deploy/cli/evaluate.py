@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.options import (
-    ANY_HOST,
     KAFKA,
+    LOOPBACK,
     Instance,
     KafkaAddress,
     KafkaClient,
@@ -63,7 +63,7 @@ def run(
     sample: Sample = 1.0,
     predictions: Predictions = "predictions",
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Join predictions with clicks and publish the accuracy of each window, until stopped."""
     from headrace.deploy.connections import kafka_settings

@@ -8,8 +8,8 @@ import typer
 
 from headrace.deploy.cli import dead_letters
 from headrace.deploy.cli.options import (
-    ANY_HOST,
     KAFKA,
+    LOOPBACK,
     Data,
     Host,
     Instance,
@@ -78,7 +78,7 @@ def collect(
         ),
     ] = 0,
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Accept events over HTTP and acknowledge each once Kafka has persisted it, until stopped."""
     from headrace.deploy.connections import kafka_settings
@@ -158,7 +158,7 @@ def join(
     kafka_client: KafkaClient = None,
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
     join_again: Annotated[
         bool,
         typer.Option(
@@ -263,7 +263,7 @@ def sink(
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
 ) -> None:
     """Archive events and examples as hourly Parquet files, each exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings

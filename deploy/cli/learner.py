@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.options import (
-    ANY_HOST,
     KAFKA,
+    LOOPBACK,
     REDIS,
     Instance,
     KafkaAddress,
@@ -119,7 +119,7 @@ def run(
     redis: RedisUrl = REDIS,
     instance: Instance = "",
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
     accept_topic: AcceptTopic = "",
     examples_of: ExamplesOf = "",
     push_every: PushEvery = "",

@@ -11,7 +11,7 @@ from typer import Option
 
 KAFKA = "localhost:9092"
 REDIS = "redis://localhost:6379"
-ANY_HOST = "0.0.0.0"  # noqa: S104  (a metrics scraper runs on another machine)
+LOOPBACK = "127.0.0.1"
 
 
 def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
@@ -137,7 +137,7 @@ MetricsPort = Annotated[
         envvar="HEADRACE_METRICS_PORT",
         min=0,
         max=65535,
-        help="Port for Prometheus metrics. 0: no metrics.",
+        help="Port of /metrics, /health/live and /health/ready. 0: no such port.",
     ),
 ]
 MetricsHost = Annotated[
@@ -145,7 +145,7 @@ MetricsHost = Annotated[
     Option(
         "--metrics-host",
         envvar="HEADRACE_METRICS_HOST",
-        help="Address on which metrics are served.",
+        help="Address of that port. In a container: 0.0.0.0.",
     ),
 ]
 Instance = Annotated[
@@ -153,7 +153,8 @@ Instance = Annotated[
     Option(
         "--instance",
         envvar="HEADRACE_INSTANCE",
-        help="Stable name of this process, unique among processes of its kind.",
+        help="Name of this process that survives restarts, such as that of a pod of a "
+        "StatefulSet. Give it to all processes of a kind or to none. Default: none.",
     ),
 ]
 Speed = Annotated[

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ import typer
 
 from headrace.deploy.cli import pserver_restore, pserver_snapshots
 from headrace.deploy.cli.options import (
-    ANY_HOST,
+    LOOPBACK,
     REDIS,
     Buckets,
     KafkaClient,
@@ -22,6 +22,9 @@ from headrace.deploy.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import CollectorRegistry
     from rich.console import Group
 
     from headrace.deploy.operations import HeldTopic
@@ -83,18 +86,18 @@ def keep(
         typer.Option(
             "--name",
             envvar="HEADRACE_KEEPER",
-            help="Name of the lease holder. Default: the host name.",
+            help="Name of the lease holder. Default: host and process id.",
         ),
     ] = "",
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
     kafka: StatusKafka = None,
     kafka_client: KafkaClient = None,
 ) -> None:
     """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
     from headrace.deploy.connections import kafka_settings, open_store
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.runtime import instance_name, publish_status
+    from headrace.ingest.runtime import instance_name, running_process
     from headrace.learner.spec import check_compatible, load_spec
     from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
 
@@ -104,16 +107,16 @@ def keep(
         check_compatible(spec, store.shape())
         with stopped_by_signals() as stop:
             keeping = FoldPolicy(expiry=spec.expiry)
-            settings = KeeperSettings(
-                name=name, metrics_port=metrics_port, metrics_host=metrics_host, keeping=keeping
-            )
+            settings = KeeperSettings(name=name or instance_name(), keeping=keeping)
             status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
-            run_keeper(
-                settings,
-                store,
-                stop,
-                lambda registry: publish_status(status_kafka, "keeper", instance_name(), registry),
-            )
+
+            @contextmanager
+            def frame(registry: "CollectorRegistry") -> "Iterator[Callable[[], None]]":
+                address = metrics_host, metrics_port
+                with running_process("keeper", status_kafka, registry, address) as health:
+                    yield health.stepped
+
+            run_keeper(settings, store, stop, frame)
     finally:
         store.close()
 

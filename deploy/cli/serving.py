@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from headrace.deploy.cli.options import (
-    ANY_HOST,
+    LOOPBACK,
     REDIS,
     Host,
     KafkaClient,
@@ -181,7 +181,7 @@ def run(
     most_rows: MostRows = None,
     miss_deadline_ms: MissDeadlineMs = 5,
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
     alias: FirstAliases = None,
     aliases_file: AliasesFile = None,
     admin_tokens: AdminTokensFile = None,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.deploy.cli.options import (
-    ANY_HOST,
     KAFKA,
+    LOOPBACK,
     REDIS,
     Instance,
     KafkaAddress,
@@ -92,7 +92,7 @@ def score(
     most_rows: MostRows = None,
     miss_deadline_ms: MissDeadlineMs = 5_000,
     metrics_port: MetricsPort = 0,
-    metrics_host: MetricsHost = ANY_HOST,
+    metrics_host: MetricsHost = LOOPBACK,
     kafka_client: KafkaClient = None,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""

@@ -197,13 +197,14 @@ class LocalPipeline:
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:
-        """Wait until the server is ready and the other parts serve their metrics."""
+        """Wait until every part is ready: it has its rows, or its partitions."""
         settings = self._settings
         waited_for = {
             "server": (f"{self.address}/health/ready", b""),
             **{
                 name: (
-                    f"http://{_reachable(settings.metrics_host)}:{port}/metrics",
+                    f"http://{_reachable(settings.metrics_host)}:{port}"
+                    + ("/metrics" if name in _METRIC_WHEN_READY else "/health/ready"),
                     _METRIC_WHEN_READY.get(name, b""),
                 )
                 for name, port in self._metrics.items()

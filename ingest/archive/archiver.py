@@ -54,7 +54,7 @@ class ArchiveSettings:
     """Age of the oldest gathered row at which rows are written."""
     metrics_port: int = 0
     """0: serve no metrics."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    metrics_host: str = "127.0.0.1"
     """Metrics contain no event data."""
 
 
@@ -255,9 +255,10 @@ def run_archiver(
             settings,
             wrote=lambda topic, count: rows.labels(topic).inc(count),
         )
-        with running_process("sink", kafka, registry, metrics):
+        with running_process("sink", kafka, registry, metrics) as health:
             while not stop.is_set():
                 archiver.step(0.2)
+                health.stepped()
             archiver.finish()
     finally:
         reader.close()

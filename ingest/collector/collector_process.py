@@ -88,7 +88,7 @@ def run_collector(
             registry,
             settings.metrics_address,
             objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
-        ),
+        ) as health,
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
@@ -96,7 +96,12 @@ def run_collector(
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
 
+        health.ready_when(
+            lambda: delivery.down_since_s is None and delivery.failure is None and not stop.is_set()
+        )
+
         def broken() -> bool:
+            health.stepped()  # the event loop asks while it is alive
             return delivery.failure is not None
 
         leaving = Draining(stop, readiness, broken, settings.drain_ms, settings.finish_s)

@@ -27,7 +27,7 @@ class ListenSettings:
     """Whether to listen to other machines without tokens, because a proxy in front checks."""
     metrics_port: int = 0
     """A port for metrics; 0: no such port."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
+    metrics_host: str = "127.0.0.1"
     """Metrics contain no event data."""
     drain_ms: int = 0
     """Time to accept requests once not ready: longer than a load balancer's probe interval."""

@@ -107,6 +107,13 @@ class JoinerCollector(Collector):
         else:
             yield self._gauge("lag", "Events in this process's partitions not yet joined.", lag)
 
+    def behind(self) -> bool:
+        """Return whether Kafka has events that are not joined; False if it does not answer."""
+        try:
+            return self._lag() > 0
+        except StreamError:
+            return False
+
     def _lag(self) -> int:
         lag = 0
         for part in list(self._joiner.partitions.values()):

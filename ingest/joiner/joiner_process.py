@@ -26,7 +26,7 @@ from headrace.ingest.kafka import (
     joiner_group,
     retry_until,
 )
-from headrace.ingest.runtime import running_process, steady_ms
+from headrace.ingest.runtime import running_process, steady_ms, unique_name
 
 if TYPE_CHECKING:
     import threading
@@ -60,10 +60,12 @@ class JoinerSettings:
 
     instance: str = ""
     """A name that stays the same over restarts: the process gets its partitions back at once, and
-    fences the open transaction of its predecessor. Two joiners need two names, "" among them."""
+    ends the open transaction of its predecessor. Two joiners need two names. Empty: a new name at
+    each start; partitions move when processes come and go, and the other joiners go on meanwhile.
+    Either all joiners of a model have names or none has."""
     metrics_port: int = 0
     """0: serve no metrics."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    metrics_host: str = "127.0.0.1"
     """Metrics contain no event data."""
     join_again: bool = False
     """Whether to join from the first event where Kafka has forgotten the committed offsets and the
@@ -87,10 +89,11 @@ def run_joiner(
     topics, group = settings.topics, joiner_group(model)
     check_co_partitioned(kafka, [topics.impressions, topics.clicks, examples_topic(model)])
     check_co_partitioned(kafka, [topics.dead_letters])
-    instance = settings.instance or "0"
+    instance = settings.instance or None
     reader = KafkaReader(kafka, group, [topics.impressions, topics.clicks], instance=instance)
     try:
-        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader, Watchdog(stop))
+        writer = f"{group}.{instance or unique_name()}"
+        transactions = KafkaTransactions(kafka, writer, reader, Watchdog(stop))
     except BaseException:
         reader.close()
         raise
@@ -107,18 +110,22 @@ def run_joiner(
         give_up_s=kafka.lost_timeout_s,
         join_again=settings.join_again,
     )
+    collector = JoinerCollector(model, joiner, reader)
     frame = running_process(
         "joiner",
         kafka,
         REGISTRY,
         (settings.metrics_host, settings.metrics_port),
-        collectors=[JoinerCollector(model, joiner, reader)],
+        collectors=[collector],
         objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
     )
     try:
-        with frame:
+        with frame as health:
+            health.ready_when(lambda: reader.settled)
+            health.watch(joiner.progress, collector.behind)
             while not stop.is_set():
                 joiner.step(_STEP_S)
+                health.stepped()
             joiner.finish()
     except KafkaUnreachable:
         if not stop.is_set():

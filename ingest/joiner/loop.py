@@ -148,6 +148,18 @@ class Joiner:
         self._set_pace()
         return moved
 
+    def progress(self) -> tuple[int, ...]:
+        """Return a value that changes whenever the joiner commits, restores or takes an event.
+
+        After a restart it reads for a while without a commit, so commits are not enough.
+        """
+        taken = (
+            position.offset
+            for part in list(self.partitions.values())
+            for position in part.offsets().values()
+        )
+        return self.figures.transactions, self.figures.restores, *taken
+
     def finish(self) -> None:
         """Commit everything that the cores produced."""
         if any(part.dirty_since_ms is not None for part in self.partitions.values()):

@@ -27,7 +27,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
-from headrace.ingest.kafka.consumer_group import member_of_instance, membership, resumes_at, seek
+from headrace.ingest.kafka.consumer_group import (
+    HARMLESS,
+    SPARE_AFTER_S,
+    consumer_config,
+    member_of_instance,
+    membership,
+    resumes_at,
+    seek,
+)
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import (
@@ -39,7 +47,6 @@ from headrace.ingest.kafka.protocols import (
     Source,
 )
 from headrace.ingest.kafka.retry import retry_for
-from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,13 +59,6 @@ log = logging.getLogger(__name__)
 
 _LARGEST_POLL = 5_000
 """Most records of one poll: some 10 ms of work, so that a stop or a rebalance is prompt."""
-
-_FETCH_WAIT_MS = 10
-"""A fetch returns at once if any partition has records. Only an empty fetch reveals the end of a
-partition that ends in a transaction marker, and only then does the client obey a seek."""
-
-_HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
-"""The client rejoins by itself; lost partitions come as `PartitionRevoked`."""
 
 
 class KafkaReader:
@@ -92,6 +92,7 @@ class KafkaReader:
         self._reported_ends: dict[Source, int] = {}
         self._down_since_s: float | None = None
         self._read_committed = read_committed
+        self._joined_s = time.monotonic()
         self._consumer = self._connected()
         self._admin = AdminClient(settings.connection())
         try:
@@ -188,6 +189,18 @@ class KafkaReader:
         """Leave the group."""
         self._consumer.close()
 
+    @property
+    def settled(self) -> bool:
+        """Whether this process reads the partitions that it was assigned.
+
+        A group may have more members than partitions. A member without partitions is a spare, which
+        counts as settled some time after it joined.
+        """
+        sources = list(self._sources.values())
+        if not sources:
+            return time.monotonic() > self._joined_s + SPARE_AFTER_S
+        return all(source in self._started for source in sources)
+
     # ---------------------------------------------------------------- for transactions
 
     def group_metadata(self) -> object:
@@ -220,18 +233,7 @@ class KafkaReader:
 
     def _connected(self) -> Consumer:
         config = {
-            **self._settings.connection(),
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed" if self._read_committed else "read_uncommitted",
-            "auto.offset.reset": "error",  # a gap must raise, not be skipped
-            "fetch.wait.max.ms": _FETCH_WAIT_MS,
-            "fetch.queue.backoff.ms": 5,  # a full queue is checked again at once
-            "fetch.message.max.bytes": 2 << 20,
-            "receive.message.max.bytes": 100 << 20,
-            "message.max.bytes": LARGEST_MESSAGE_BYTES,
-            "queued.max.messages.kbytes": 64 << 10,
+            **consumer_config(self._settings, read_committed=self._read_committed),
             "error_cb": self._on_error,
             **membership(self._group, self._instance),
         }
@@ -355,7 +357,7 @@ class KafkaReader:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             return source in self._started
         failure = translate(error, f"reading {source or 'the group'}", self._settings.bootstrap)
-        if error.code() in _HARMLESS or isinstance(failure, KafkaUnreachable):
+        if error.code() in HARMLESS or isinstance(failure, KafkaUnreachable):
             log.warning("%s", failure)
             return False
         if isinstance(failure, Fenced) and not self._taken_over():

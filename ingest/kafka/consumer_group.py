@@ -34,10 +34,40 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from headrace.ingest.kafka.protocols import MessageBlock, Source
     from headrace.ingest.kafka.settings import KafkaSettings
+
+
+SPARE_AFTER_S = 30.0
+"""Longer than the group takes to assign partitions to a new member."""
+
+HARMLESS = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError.REBALANCE_IN_PROGRESS})  # noqa: SLF001
+"""The client rejoins by itself; lost partitions come as `PartitionRevoked`."""
+
+_FETCH_WAIT_MS = 10
+"""A fetch returns at once if any partition has records. Only an empty fetch reveals the end of a
+partition that ends in a transaction marker, and only then does the client obey a seek."""
+
+
+def consumer_config(settings: KafkaSettings, *, read_committed: bool) -> dict[str, object]:
+    """Return the configuration that every reader shares, without its membership."""
+    return {
+        **settings.connection(),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed" if read_committed else "read_uncommitted",
+        "auto.offset.reset": "error",  # a gap must raise, not be skipped
+        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "fetch.queue.backoff.ms": 5,  # a full queue is checked again at once
+        "fetch.message.max.bytes": 2 << 20,
+        "receive.message.max.bytes": 100 << 20,
+        "message.max.bytes": LARGEST_MESSAGE_BYTES,
+        "queued.max.messages.kbytes": 64 << 10,
+    }
 
 
 def membership(group: str | None, instance: str | None) -> dict[str, object]:

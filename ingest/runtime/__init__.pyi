@@ -1,5 +1,6 @@
 from .clock import steady_ms as steady_ms
 from .clock import wall_ms as wall_ms
+from .health import ProcessHealth as ProcessHealth
 from .numba_kernels import CachedDispatch as CachedDispatch
 from .numba_kernels import inlined as inlined
 from .numba_kernels import inlined_ieee_division as inlined_ieee_division
@@ -17,4 +18,5 @@ from .status import ProcessStatus as ProcessStatus
 from .status import UnreadableStatus as UnreadableStatus
 from .status import instance_name as instance_name
 from .status import publish_status as publish_status
+from .status import unique_name as unique_name
 from .status import unpack as unpack

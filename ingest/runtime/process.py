@@ -1,18 +1,21 @@
-"""The frame that every long-running process shares: metrics, status, garbage collection.
+"""The frame that every long-running process shares: metrics, health, status, garbage collection.
 
 A process enters `running_process` before its loop and leaves it after. The frame registers the
-process's metric collectors, serves the registry on the metrics port, publishes it to the topic
-`status`, and undoes all three in reverse order, also when the loop raises. The loop itself, the
-clients and the stop signal stay with the process.
+process's metric collectors, serves the registry and the health probes on the metrics port,
+publishes the registry to the topic `status`, and undoes all three in reverse order, also when the
+loop raises. The loop itself, the clients and the stop signal stay with the process; the loop notes
+each of its steps in the health that the frame yields.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 from typing import TYPE_CHECKING
 
 from headrace.ingest.http import metrics_port
+from headrace.ingest.runtime.health import ProcessHealth
 from headrace.ingest.runtime.status import instance_name, publish_status
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from headrace.ingest.kafka import KafkaSettings
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -33,7 +38,7 @@ def running_process(
     *,
     collectors: Sequence[Collector] = (),
     objects_between_collections: int = 0,
-) -> Iterator[None]:
+) -> Iterator[ProcessHealth]:
     """Run a process under the name `role` until the block ends.
 
     kafka: where to publish the status; None publishes nothing. metrics_address: host and port;
@@ -44,11 +49,15 @@ def running_process(
         for collector in collectors:
             registry.register(collector)
             stack.callback(registry.unregister, collector)
-        stack.enter_context(metrics_port(*metrics_address, registry))
+        health = ProcessHealth()
+        probes = {"live": health.why_not_live, "ready": health.why_not_ready}
+        stack.enter_context(metrics_port(*metrics_address, registry, probes))
         stack.enter_context(publish_status(kafka, role, instance_name(), registry))
         if objects_between_collections:
             stack.enter_context(rare_collections(objects_between_collections))
-        yield
+        if metrics_address[1]:
+            log.info("%s: metrics and health on http://%s:%d", role, *metrics_address)
+        yield health
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import socket
 import threading
 from contextlib import contextmanager
@@ -79,6 +80,11 @@ def unpack(blob: bytes) -> ProcessStatus:
 def instance_name() -> str:
     """Return a name of this process that is unique within its role: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def unique_name() -> str:
+    """Return a name that no other process has or had: the host, which is the pod, and a nonce."""
+    return f"{socket.gethostname()}.{secrets.token_hex(4)}"
 
 
 def samples_of(registry: CollectorRegistry) -> list[MetricSample]:

@@ -6,11 +6,11 @@ import logging
 import secrets
 import socket
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.keeper import Keeper
@@ -18,8 +18,10 @@ from headrace.pserver.keeper.metrics import KeeperMetrics
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
+
+    Stepped = Callable[[], object]
 
     from headrace.pserver.store import Store
 
@@ -32,9 +34,6 @@ class KeeperSettings:
 
     name: str = ""
     """Shown as the keeper of buckets; the host's name if empty."""
-    metrics_port: int = 0
-    """Port of the metrics endpoint; 0 for no endpoint."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
     idle_s: float = 0.1
     """Pause after a step without work: short compared to the time that the log is kept."""
     keeping: FoldPolicy = field(default_factory=FoldPolicy)
@@ -44,11 +43,12 @@ def run_keeper(
     settings: KeeperSettings,
     store: Store,
     stop: threading.Event,
-    telling: Callable[[CollectorRegistry], AbstractContextManager[None]] = lambda _: nullcontext(),
+    frame: Callable[[CollectorRegistry], AbstractContextManager[Stepped]] | None = None,
 ) -> None:
     """Run a keeper until `stop` is set, then release its buckets. Raises the kinds of StoreError.
 
-    telling: a context around the run, which gets this keeper's metrics.
+    frame: a context around the run, which gets this keeper's metrics and yields a function to call
+    after each step. The keeper does not import the frame of the other processes.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -62,20 +62,16 @@ def run_keeper(
         draw_nonce=lambda: secrets.token_bytes(8),
         metrics=KeeperMetrics(shape.model, registry),
     )
-    server = None
-    if settings.metrics_port:
-        server, thread = start_http_server(
-            settings.metrics_port, settings.metrics_host, registry=registry
-        )
     log.info("keeper of model %r with %d buckets", shape.model, shape.buckets)
-    try:
-        with telling(registry):
-            while not stop.is_set():
-                if not keeper.step():
-                    stop.wait(settings.idle_s)
-            keeper.release()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    with (frame or _no_frame)(registry) as stepped:
+        while not stop.is_set():
+            busy = keeper.step()
+            stepped()
+            if not busy:
+                stop.wait(settings.idle_s)
+        keeper.release()
+
+
+@contextmanager
+def _no_frame(_: CollectorRegistry) -> Iterator[Stepped]:
+    yield lambda: None

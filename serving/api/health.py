@@ -48,20 +48,33 @@ def add_health(app: FastAPI, models: ModelRegistry, readiness: Readiness) -> Non
     @app.get(
         "/health/ready", tags=["health"], summary="Whether the server is ready for predictions"
     )
-    async def ready() -> Response:
-        waiting = [each.spec.name for each in models if not each.rows.standing.complete]
-        # a model that failed must not take the others out of service
-        failed = [each.spec.name for each in models if each.rows.failure is not None]
-        answers = set(waiting) <= set(failed) and not readiness.leaving
+    async def show_ready() -> Response:
+        ready = answers(models, readiness)
         body = encode(
             {
-                "ready": answers,
+                "ready": ready,
                 "leaving": readiness.leaving,
-                "incomplete": waiting,
-                "failed": failed,
+                "incomplete": _incomplete(models),
+                "failed": _failed(models),
             }
         )
-        return Response(body, 200 if answers else 503, media_type=JSON)
+        return Response(body, 200 if ready else 503, media_type=JSON)
+
+
+def answers(models: ModelRegistry, readiness: Readiness) -> bool:
+    """Return whether the server answers requests for every model that works.
+
+    A model that failed must not take the others out of service.
+    """
+    return set(_incomplete(models)) <= set(_failed(models)) and not readiness.leaving
+
+
+def _incomplete(models: ModelRegistry) -> list[str]:
+    return [each.spec.name for each in models if not each.rows.standing.complete]
+
+
+def _failed(models: ModelRegistry) -> list[str]:
+    return [each.spec.name for each in models if each.rows.failure is not None]
 
 
 def add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:

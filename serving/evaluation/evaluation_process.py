@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import tempfile
 import threading
 import time
@@ -28,7 +27,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime import running_process, wall_ms
+from headrace.ingest.runtime import ProcessHealth, running_process, unique_name, wall_ms
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -62,7 +61,7 @@ class EvaluationSettings:
     instance: str = ""
     """Stable over restarts: the process then gets its partitions back at once."""
     metrics_port: int = 0
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper runs on another machine
+    metrics_host: str = "127.0.0.1"
     """0: no metrics are served."""
     sample: float = 1.0
     """Share of requests to evaluate. It must be the same in all processes of a model. It may be
@@ -115,9 +114,10 @@ def run_evaluation(
     collector = EvaluationCollector(spec.name, keeper, lambda: feeding.figures)
     address = settings.metrics_host, settings.metrics_port
     with (
-        running_process("evaluation", kafka, REGISTRY, address, collectors=[collector]),
+        running_process("evaluation", kafka, REGISTRY, address, collectors=[collector]) as health,
         _faust_directory() as directory,
     ):
+        feeding.health = health
         feeding.start()
         try:
             asyncio.run(_run_app(agent, kafka, keeper, ending, directory))
@@ -208,6 +208,7 @@ class _FeederThread(threading.Thread):
         self._settings, self._kafka, self._spec = settings, kafka, spec
         self._topics, self._ending = topics, ending
         self.figures = FeedFigures()
+        self.health = ProcessHealth()
 
     def run(self) -> None:
         """Feed until the process ends."""
@@ -222,7 +223,7 @@ class _FeederThread(threading.Thread):
         reader = KafkaReader(self._kafka, group, names, instance or None)
         try:
             transactions = KafkaTransactions(
-                self._kafka, f"{group}.{instance or secrets.token_hex(8)}", reader
+                self._kafka, f"{group}.{instance or unique_name()}", reader
             )
             try:
                 feeder = Feeder(
@@ -239,6 +240,7 @@ class _FeederThread(threading.Thread):
                 self.figures = feeder.figures
                 while not self._ending.near:
                     feeder.step(0.05)
+                    self.health.stepped()
                 feeder.finish()
             finally:
                 transactions.close()

@@ -18,7 +18,7 @@ from headrace.ingest.kafka import (
     partition_counts,
     retry_until,
 )
-from headrace.ingest.runtime import running_process, steady_ms, wall_ms
+from headrace.ingest.runtime import running_process, steady_ms, unique_name, wall_ms
 from headrace.serving.models import open_models
 from headrace.serving.replicas import Following
 from headrace.serving.requests import RequestLimits
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import threading
 
     from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.runtime import ProcessHealth
     from headrace.serving.models import ServedModel, SnapshotModel, StoreModel
     from headrace.serving.replicas import CacheBounds
     from headrace.serving.scoring.loop import ScoringTotals
@@ -47,7 +48,7 @@ class ScoringSettings:
 
     instance: str = ""
     """Stable over restarts: a predecessor's open transaction is aborted, and its partitions are
-    assigned at once. Each process needs another name; "" is a name, too."""
+    assigned at once. Each process needs another name. Empty: a new name at each start."""
     impressions: str = "impressions"
     """The topic to read. Other models and groups may read it as well."""
     scores: str = ""
@@ -55,7 +56,7 @@ class ScoringSettings:
     partitions as the topic to read."""
     metrics_port: int = 0
     """0: no metrics."""
-    metrics_host: str = "0.0.0.0"  # noqa: S104 - a scraper is another machine
+    metrics_host: str = "127.0.0.1"
     following: Following = field(default_factory=Following)
     bounds: CacheBounds | None = None
     """Size of the row cache; None: a full replica."""
@@ -94,11 +95,11 @@ def run_scoring(
 
     address = settings.metrics_host, settings.metrics_port
     collectors = [ScoringCollector(name, figures)]
-    with running_process("scorer", kafka, registry, address, collectors=collectors):
+    with running_process("scorer", kafka, registry, address, collectors=collectors) as health:
         served.rows.start()
         try:
             if _here(served, stop):
-                _score(settings, kafka, served, topics, stop, scoring)
+                _score(settings, kafka, served, topics, stop, scoring, health)
         finally:
             served.rows.stop()
 
@@ -137,11 +138,13 @@ def _score(
     topics: ScoringTopics,
     stop: threading.Event,
     scoring: list[StreamScorer],
+    health: ProcessHealth,
 ) -> None:
-    group, instance = scorer_group(served.spec.name), settings.instance or "0"
+    group, instance = scorer_group(served.spec.name), settings.instance or None
     reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
     try:
-        transactions = KafkaTransactions(kafka, f"{group}.{instance}", reader, Watchdog(stop))
+        writer = f"{group}.{instance or unique_name()}"
+        transactions = KafkaTransactions(kafka, writer, reader, Watchdog(stop))
     except BaseException:
         reader.close()
         raise
@@ -158,9 +161,11 @@ def _score(
     )
     scoring.append(loop)
     log.info("scoring %s into %s", topics.impressions, topics.scores)
+    health.ready_when(lambda: reader.settled)
     try:
         while not stop.is_set():
             loop.step(_STEP_S)
+            health.stepped()
     except KafkaUnreachable:
         if not stop.is_set():
             raise

@@ -61,7 +61,7 @@ class FollowerWork:
         settings, registry = self.settings, new_registry()
         with ExitStack() as stack:
             kept = _open(self.opening(stack), settings, registry, self.folder)
-            stack.enter_context(
+            health = stack.enter_context(
                 running_process(
                     "server",
                     settings.told_to,
@@ -73,7 +73,9 @@ class FollowerWork:
             died = stack.enter_context(dead_threads())
             stack.enter_context(running([each.rows for each in kept]))
             said = False
+            health.ready_when(lambda: any(each.publisher.complete for each in kept))
             while not context.stop.wait(_LOOK_S):
+                health.stepped()
                 if died:
                     raise ServingError(f"expected threads to follow the logs, got: {died[0]}")
                 if any(each.publisher.complete for each in kept):

@@ -66,7 +66,7 @@ class Joined:
                 writer.send(source, record.value)
         writer.close()
 
-    def start(self, instance: str = "", metrics_port: int = 0) -> subprocess.Popen[bytes]:
+    def start(self, instance: str = "joiner", metrics_port: int = 0) -> subprocess.Popen[bytes]:
         """Start a joiner; the caller ends it."""
         options = {
             "bootstrap": self.settings.bootstrap,

@@ -113,6 +113,30 @@ def test_two_joiners_killed_in_turns_write_every_example_once(
     assert end.dead_letters == happened.dead
 
 
+def test_two_joiners_with_default_options_share_the_partitions(
+    kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    seed = 23
+    joined = Joined.fresh(kafka, fresh_name, PARTITIONS)
+    happened = happen(seed, count=30_000, partitions=PARTITIONS)
+    first, second = joined.start(""), joined.start("")
+    try:
+        joined.send(happened)
+        joined.wait(lambda: joined.state.read().lag == 0, first, second)
+        assert (first.poll(), second.poll()) == (None, None), "one fenced the other"
+        assert sorted(joined.examples()) == sorted(happened.examples), f"seed {seed}"
+        second.kill()
+        second.wait()
+        again = happen(seed + 1, count=3_000, partitions=PARTITIONS)
+        joined.send(again)
+        joined.wait(lambda: joined.state.read().lag == 0, first)
+    finally:
+        for each in (first, second):
+            each.kill()
+            each.wait()
+    assert joined.state.read().impressions >= 30_000
+
+
 def test_a_label_window_closes_once_when_its_partition_moves(
     kafka: str, fresh_name: Callable[[str], str]
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.deploy.local.services.ports import free_port
+from headrace.ingest.runtime.process import running_process
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from headrace.pserver.keeper.process import KeeperSettings, run_keeper
 from headrace.pserver.redis_backend.redis_store import StoreSettings, open_store
@@ -20,12 +22,21 @@ from tests.pserver.entries import WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import CollectorRegistry
 
     from headrace.pserver.store import Store
 
 BUCKETS = 8
 DEADLINE_S = 60
+
+
+@contextmanager
+def framed(port: int, registry: CollectorRegistry) -> Iterator[Callable[[], None]]:
+    """Run a keeper in the frame of every process."""
+    with running_process("keeper", None, registry, ("127.0.0.1", port)) as health:
+        yield health.stepped
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
@@ -41,12 +52,11 @@ def test_a_keeper_process_keeps_logs_short_and_loses_nothing(
     for index in range(keepers):
         settings = KeeperSettings(
             name=f"keeper-{index}",
-            metrics_port=0 if index else port,
             idle_s=0.001,
             keeping=FoldPolicy(keep_ms=20, rows_a_fold=5, lease_ms=2000),
         )
         stores.append(open_store(valkey, shape.model))
-        arguments = (settings, stores[-1], stop)
+        arguments = (settings, stores[-1], stop, partial(framed, 0 if index else port))
         threads.append(threading.Thread(target=run_keeper, args=arguments))
     pushers = [Pusher(bucket, BUCKETS) for bucket in range(BUCKETS)]
     follower = Replica(store, shape)

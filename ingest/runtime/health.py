@@ -1,0 +1,82 @@
+"""Decides whether a process is live and ready, for the probes of an orchestrator.
+
+Live means progress. A process is not live if its loop has not finished a step for `stalled_after_s`
+seconds, which is a call that hangs. It is not live either if its work did not advance for as long
+although there is a backlog, which is a client that delivers nothing. An outage of Kafka is neither:
+loops go on in it, and a process that waited too long ends by itself with status 75. A restart would
+not bring a broker back.
+
+Ready means that the process does its work: for a joiner that it has its partitions, for a server
+that its rows are complete. Steps begin at the start of the loop, so a long start is not a hang.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STALLED_AFTER_S = 120.0
+"""Longer than any wait of a loop: processes give up an unreachable Kafka after 60 s."""
+
+
+class ProcessHealth:
+    """The state of one process. The loop calls `stepped`, the thread of the probes the others."""
+
+    def __init__(
+        self,
+        stalled_after_s: float = STALLED_AFTER_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stalled_after_s, self._now_s = stalled_after_s, now_s
+        self._stepped_s: float | None = None
+        self._ready: Callable[[], bool] = lambda: True
+        self._done: Callable[[], object] | None = None
+        self._behind: Callable[[], bool] = lambda: False
+        self._last: object = None
+        self._advanced_s = 0.0
+
+    def stepped(self) -> None:
+        """Note that the loop finished a step."""
+        self._stepped_s = self._now_s()
+
+    def ready_when(self, ready: Callable[[], bool]) -> None:
+        """Ask this, too, whether the process is ready. The first step must have ended anyway."""
+        self._ready = ready
+
+    def watch(self, done: Callable[[], object], behind: Callable[[], bool]) -> None:
+        """Expect `done` to change while `behind` returns True.
+
+        done: any value that differs after progress. behind: whether there is a backlog; asked only
+        after `done` has been the same for too long, because it may be a request to a server.
+        """
+        self._done, self._behind = done, behind
+        self._last, self._advanced_s = done(), self._now_s()
+
+    def why_not_live(self) -> str:
+        """Return the reason why the process should be restarted; empty if it should not."""
+        now_s, stepped_s = self._now_s(), self._stepped_s
+        if stepped_s is None:
+            return ""
+        if now_s - stepped_s > self._stalled_after_s:
+            return f"no step of the loop ended for {now_s - stepped_s:.0f} s"
+        if self._done is None:
+            return ""
+        done = self._done()
+        if done != self._last:
+            self._last, self._advanced_s = done, now_s
+        stalled_s = now_s - self._advanced_s
+        if stalled_s <= self._stalled_after_s:
+            return ""
+        if not self._behind():
+            self._advanced_s = now_s
+            return ""
+        return f"no progress for {stalled_s:.0f} s, although there is a backlog"
+
+    def why_not_ready(self) -> str:
+        """Return the reason why the process should get no work; empty if it may."""
+        if self._stepped_s is None:
+            return "starting"
+        return "" if self._ready() else "not ready"
