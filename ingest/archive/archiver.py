@@ -78,6 +78,7 @@ _EVENTS = pa.schema(
         ("raw", pa.binary()),  # the bytes of such an event
     ]
 )
+_OF_ALL = (b"fingerprint", b"negative_rate")
 _decode_head = msgspec.json.Decoder(_EventHead)
 
 
@@ -106,18 +107,24 @@ def event_table(records: Sequence[Record]) -> pa.Table:
 
 
 def example_table(records: Sequence[Record]) -> pa.Table:
-    """Return batches of examples as one table; the order within a batch is `position`."""
-    tables = []
+    """Return batches of examples as one table; the order within a batch is `position`.
+
+    Its metadata has what the batches of a topic have in common.
+    """
+    tables, facts = [], {}
     for record in records:
-        table = pa.ipc.open_stream(record.value).read_all().replace_schema_metadata()
-        count = table.num_rows
+        table = pa.ipc.open_stream(record.value).read_all()
+        for name in _OF_ALL:
+            if name in (table.schema.metadata or {}):
+                facts[name] = table.schema.metadata[name]
+        table, count = table.replace_schema_metadata(), table.num_rows
         tables.append(
             table.append_column("partition", pa.repeat(pa.scalar(record.source.partition), count))
             .append_column("offset", pa.repeat(pa.scalar(record.offset), count))
             .append_column("position", pa.array(range(count), pa.int32()))
             .rename_columns({"event_ms": "timestamp_ms"})
         )
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables).replace_schema_metadata(facts)
 
 
 def by_hour(table: pa.Table) -> dict[str, pa.Table]:

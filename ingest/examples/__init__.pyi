@@ -3,6 +3,7 @@ from .batch import Kind as Kind
 from .batch import UnreadableExamples as UnreadableExamples
 from .batch import checkpoint_of as checkpoint_of
 from .batch import concatenate as concatenate
+from .batch import examples_of as examples_of
 from .batch import pack as pack
 from .batch import unpack as unpack
 from .splitting import Cut as Cut

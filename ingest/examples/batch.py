@@ -160,12 +160,30 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
             f"examples: expected fields with fingerprint {fields.fingerprint} (of the model spec "
             f"in use), got {fingerprint} (of the spec they were joined with)"
         )
-    return Examples(
-        fingerprint=fingerprint,
+    return examples_of(
+        batch,
+        fields,
+        batch["event_ms"].to_numpy(),
         watermark_ms=int(facts[b"watermark_ms"]),
+        negative_rate=float(facts.get(b"negative_rate", b"1")),
+    )
+
+
+def examples_of(
+    batch: pa.RecordBatch,
+    fields: FieldSet,
+    event_ms: npt.NDArray[np.int64],
+    *,
+    watermark_ms: int,
+    negative_rate: float,
+) -> Examples:
+    """Return the examples in the columns of `pack`; event_ms: (n,) the column of that name."""
+    return Examples(
+        fingerprint=fields.fingerprint,
+        watermark_ms=watermark_ms,
         kinds=batch["kind"].to_numpy(),
         labels=batch["label"].to_numpy(),
-        event_ms=batch["event_ms"].to_numpy(),
+        event_ms=event_ms,
         shown_ms=batch["shown_ms"].to_numpy(),
         append_ms=batch["append_ms"].to_numpy(),
         impression_ids=batch["impression_id"],
@@ -173,7 +191,7 @@ def unpack(blob: bytes, fields: FieldSet) -> Examples:
         features=_features(batch, fields),
         slices={name: batch[_SLICE + name] for name in fields.slice_by},
         weights=batch["weight"].to_numpy() if fields.weights.declared else None,
-        negative_rate=float(facts.get(b"negative_rate", b"1")),
+        negative_rate=negative_rate,
     )
 
 

@@ -2,8 +2,8 @@
 
 It has no store, no log and no marks, so nothing is pushed or pulled, and no row expires. A saved
 model is a snapshot: `headrace serving run --snapshot` serves it, `headrace pserver restore` loads
-it into a parameter server. Its marks are empty, so a learner that goes on from it begins with the
-first example of its topic.
+it into a parameter server. Without marks, a learner that goes on from it begins with the first
+example of its topic.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from headrace.pserver.snapshots import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import numpy.typing as npt
@@ -85,17 +86,18 @@ class InMemoryModel:
         """Return the probability of a click of n candidates; shape (n,). Changes nothing."""
         return self._model.predict(self._view, features, event_ms)
 
-    def save(self, folder: Path | str) -> str:
+    def save(self, folder: Path | str, marks: Mapping[str, int] | None = None) -> str:
         """Write the rows as a snapshot; return its name. Raises StorageFailed.
 
-        `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots.
+        `folder`: a folder, or a URL that fsspec knows; it may hold many snapshots. `marks`: topic
+        id/partition -> the first offset that the rows have not learned, for learners that go on.
         """
         store = _memory_store()
         store.begin(self._shape)
         rows = self._view.everything().existing()
         of_row = self._shape.bucket_of(rows.ids)
         for bucket in range(self._shape.buckets):
-            store.load(bucket, 1, {}, [rows.chosen(of_row == bucket)])
+            store.load(bucket, 1, marks or {}, [rows.chosen(of_row == bucket)])
         store.finish()
         written = write_snapshot(
             store,

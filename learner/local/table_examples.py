@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from headrace.ingest.events import TIME
+from headrace.ingest.events import REQUEST_ID, TIME
 from headrace.ingest.examples import Examples, Kind
 from headrace.ingest.features import ArrowColumns, Encoder, weights_of
 
@@ -59,6 +59,7 @@ class TableEncoder:
     ) -> Examples:
         """Return n rows as examples with these labels, (n,), and weights, (n,) or None for 1.
 
+        A column `request_id`, of strings, says which rows were shown together.
         `first`: number of the first row; admission by probability draws by it. The weights of the
         spec's own field, `[examples] weight`, multiply `weights`. A spec that drops negatives keeps
         all of them here, with weight 1: the model it approximates. Raises TypeError for a column of
@@ -76,7 +77,7 @@ class TableEncoder:
             shown_ms=event_ms,
             append_ms=event_ms,
             impression_ids=numbers,
-            request_ids=pa.nulls(count, pa.string()),
+            request_ids=columns.get(REQUEST_ID, pa.nulls(count, pa.string())),
             features=self.features(columns, event_ms),
             slices={},
             weights=self._weights(columns, count, weights),

@@ -4,6 +4,7 @@ from .breakdown import by_decile as by_decile
 from .breakdown import by_slice as by_slice
 from .breakdown import by_window as by_window
 from .breakdown import calibration_error as calibration_error
+from .log_loss_sum import LogLossSum as LogLossSum
 from .outcomes import Outcomes as Outcomes
 from .outcomes import join_outcomes as join_outcomes
 from .progressive import ProgressiveValidation as ProgressiveValidation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from headrace.deploy.cli.pserver_restore import moment_ms
+from headrace.deploy.cli.pserver.pserver_restore import moment_ms
 from headrace.deploy.errors import BadOption
 from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.fakes import ListReader

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.deploy.cli.pserver_restore import sub_hashes_of
+from headrace.deploy.cli.pserver.pserver_restore import sub_hashes_of
 
 
 @pytest.mark.parametrize(

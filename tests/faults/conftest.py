@@ -1,10 +1,9 @@
-"""One cluster that is broken in every way, and a pipeline on it for each test."""
+"""One cluster that is broken in every way, and a scene on it for each test."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.learner import process
-from tests.faults.pipeline import Pipeline
+from tests.faults.scene import Scene, playing
 from tests.faults.shards import wait_healthy
 from tests.faults.traffic import spec_of
 
@@ -55,16 +54,16 @@ def cluster(_cluster: ValkeyCluster) -> ValkeyCluster:
 
 
 @pytest.fixture
-def pipeline(
+def scene(
     cluster: ValkeyCluster,
     kafka: str,
     fresh_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Pipeline]:
+) -> Iterator[Scene]:
     """A model without a learner or a keeper."""
     # two learners of one model in one process share the registry of the process
     monkeypatch.setattr(process, "REGISTRY", CollectorRegistry(auto_describe=False))
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    with closing(Pipeline(cluster.url, kafka, fresh_name("faults"), seed)) as pipeline:
-        yield pipeline
+    with playing(Scene(cluster.url, kafka, fresh_name("faults"), seed)) as scene:
+        yield scene

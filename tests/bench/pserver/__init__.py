@@ -1,1 +1,0 @@
-"""Benchmarks of the parameter server: rates, memory, snapshots."""

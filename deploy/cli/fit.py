@@ -1,0 +1,157 @@
+"""`headrace fit`: learns a model from files, in one process."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import ModelFile
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.learner.batch import BatchSource, FitSummary
+    from headrace.learner.spec import ModelSpec
+
+EXIT_STOPPED = 1
+"""Exit status of a fit that was stopped before it was done."""
+
+
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        help="Folder of snapshots for the model, or URL such as s3://BUCKET/PATH.",
+    ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="FILES",
+        help="Tables (Parquet, CSV, NDJSON): a path or URL, with * for several. Repeatable. "
+        "Learned in this order, files of one pattern by name.",
+        show_default=False,
+    ),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="NAME|FILE",
+        help="Layout of the tables: their columns of time and clicks.",
+        show_default=False,
+    ),
+]
+ArchiveFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        help="Instead of --data: the folder that `headrace ingest sink --model` writes. "
+        "Learners then go on after its last example.",
+        show_default=False,
+    ),
+]
+Epochs = Annotated[int, typer.Option("--epochs", min=1, help="Most passes over the data.")]
+Holdout = Annotated[
+    float,
+    typer.Option(
+        "--holdout",
+        min=0.0,
+        max=0.5,
+        metavar="SHARE",
+        help="Share of the data, at its end, that decides after which epoch to stop. It is "
+        "learned once, last.",
+    ),
+]
+SaveEvery = Annotated[
+    float,
+    typer.Option(
+        "--save-every", min=0.0, metavar="SECONDS", help="Interval of saving what is done."
+    ),
+]
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Forget an unfinished fit and begin again.")
+]
+
+
+def fit(
+    model: ModelFile,
+    to: To,
+    data: Data = None,
+    layout: Layout = None,
+    archive: ArchiveFolder = None,
+    epochs: Epochs = 1,
+    holdout: Holdout = 0.0,
+    save_every: SaveEvery = 60.0,
+    restart: Restart = False,
+) -> None:
+    """Learn tables or archived examples, and write the model as a snapshot.
+
+    If interrupted, run it again: it goes on after the last saved state. `headrace serving run
+    --snapshot` serves the result, `headrace pserver restore` loads it into a parameter server.
+    """
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import StepView
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings
+    from headrace.learner.spec import load_spec
+
+    spec = load_spec(model)
+    _check(spec, epochs, holdout, archive)
+    source = _source(spec, data, layout, archive)
+    folder = FitFolder(to, spec.name)
+    if restart:
+        folder.restart()
+    trainer = BatchTrainer(spec, source, folder, FitSettings(epochs, holdout, save_every))
+    if trainer.resumed:
+        typer.echo("going on with an unfinished fit", err=True)
+    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+        done = trainer.run(stop, shown.fit(f"fitting {spec.name}", epochs))
+    if done is None:
+        typer.echo("stopped: run the same command again to go on", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    _say(done, to, getattr(source, "refused", 0))
+
+
+def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) -> None:
+    if epochs > 1 and spec.statistics:
+        raise BadOption(
+            f"--epochs: expected 1, since the spec has [statistics.*] and rows would count each "
+            f"example {epochs} times, got {epochs}"
+        )
+    if holdout and archive is not None and spec.fields.label.policy == "immediate":
+        raise BadOption(
+            '--holdout: expected data with final labels, got an archive of policy "immediate", '
+            "whose impressions are learned before their clicks"
+        )
+
+
+def _say(done: "FitSummary", to: str, refused: int) -> None:
+    typer.echo(f"{done.snapshot}: {done.rows:,} rows of {done.examples:,} examples in {to}")
+    if refused:
+        typer.echo(f"left out {refused:,} rows without a readable time, or that are not rows")
+    if not math.isnan(done.normalized_entropy):
+        typer.echo(f"normalized entropy before learning: {done.normalized_entropy:.4f}")
+    if done.held_out_loss is not None:
+        typer.echo(f"log loss held out: {done.held_out_loss:.5f} after epoch {done.epochs}")
+
+
+def _source(
+    spec: "ModelSpec", data: list[str] | None, layout: str | None, archive: str | None
+) -> "BatchSource":
+    from headrace.ingest.logs import load_layout
+    from headrace.learner.batch import ArchiveSource, TableSource
+
+    if bool(data) == bool(archive):
+        raise BadOption(f"expected either --data or --archive, got {'both' if data else 'neither'}")
+    if archive is not None:
+        return ArchiveSource(archive, spec)
+    assert data is not None
+    if layout is None:
+        raise BadOption("--layout: expected the layout of the tables beside --data, got none")
+    return TableSource([str(Path(each).expanduser()) if "://" not in each else each
+                        for each in data], load_layout(layout), spec)  # fmt: skip

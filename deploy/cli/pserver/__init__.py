@@ -1,0 +1,9 @@
+"""`headrace pserver`: creates, inspects, keeps, snapshots and restores a model's rows.
+
+`pserver_commands` has the group and the processes; `pserver_snapshots` and `pserver_restore` add
+the commands for snapshots to it.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .pserver_commands import app as app

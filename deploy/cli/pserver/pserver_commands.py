@@ -1,0 +1,273 @@
+"""`headrace pserver`: creates, inspects, restores and removes models in the parameter server."""
+
+import json
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import (
+    LOOPBACK,
+    REDIS,
+    Buckets,
+    KafkaClient,
+    MetricsHost,
+    MetricsPort,
+    ModelFile,
+    RedisUrl,
+    StatusKafka,
+)
+from headrace.deploy.cli.pserver import pserver_restore, pserver_snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import CollectorRegistry
+    from rich.console import Group
+
+    from headrace.deploy.operations import HeldTopic
+
+EXIT_GAPS = 1
+"""Exit status of `inspect` if a bucket is missing or its server does not answer."""
+
+app = typer.Typer(help="Manage models in the parameter server.", no_args_is_help=True)
+pserver_snapshots.register(app)
+pserver_restore.register(app)
+
+HeldBy = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        envvar="HEADRACE_KAFKA",
+        metavar="HOST:PORT",
+        help="Kafka bootstrap servers. If set, the marks are compared with the topic of examples.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def init(model: ModelFile, redis: RedisUrl = REDIS, buckets: Buckets = 64) -> None:
+    """Create a model, or check that the existing one has the same spec.
+
+    A custom torch module is tried first, if torch is installed.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.errors import BadOption
+    from headrace.learner import MissingTorch
+    from headrace.learner.models import open_model
+    from headrace.learner.spec import MODULE, load_spec
+    from headrace.pserver import Shape
+
+    spec = load_spec(model)
+    if buckets & (buckets - 1) or buckets > 1 << 16:
+        raise BadOption(
+            f"--buckets / HEADRACE_BUCKETS: expected a power of two up to 65536, got {buckets}"
+        )
+    if spec.architecture == MODULE:
+        with suppress(MissingTorch):  # only learners and servers need torch
+            open_model(spec, buckets)
+    store = open_store(redis, spec.name)
+    try:
+        store.create(Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text))
+    finally:
+        store.close()
+    typer.echo(f"{spec.name}: {buckets} buckets, {spec.width} floats a row, {spec.fingerprint}")
+
+
+@app.command()
+def keep(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name",
+            envvar="HEADRACE_KEEPER",
+            help="Name of the lease holder. Default: host and process id.",
+        ),
+    ] = "",
+    metrics_port: MetricsPort = 0,
+    metrics_host: MetricsHost = LOOPBACK,
+    kafka: StatusKafka = None,
+    kafka_client: KafkaClient = None,
+) -> None:
+    """Fold logs into rows, trim logs and delete expired rows, until stopped. Any number may run."""
+    from headrace.deploy.connections import kafka_settings, open_store
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.runtime import instance_name, running_process
+    from headrace.learner.spec import check_compatible, load_spec
+    from headrace.pserver.keeper import FoldPolicy, KeeperSettings, run_keeper
+
+    spec = load_spec(model)
+    store = open_store(redis, spec.name)
+    try:
+        check_compatible(spec, store.shape())
+        with stopped_by_signals() as stop:
+            keeping = FoldPolicy(expiry=spec.expiry)
+            settings = KeeperSettings(name=name or instance_name(), keeping=keeping)
+            status_kafka = kafka_settings(kafka, kafka_client) if kafka else None
+
+            @contextmanager
+            def frame(registry: "CollectorRegistry") -> "Iterator[Callable[[], None]]":
+                address = metrics_host, metrics_port
+                with running_process("keeper", status_kafka, registry, address) as health:
+                    yield health.stepped
+
+            run_keeper(settings, store, stop, frame)
+    finally:
+        store.close()
+
+
+@app.command()
+def inspect(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the server, rows and progress of each bucket.
+
+    Copies no rows. Bytes of rows are estimated from sixteen sub-hashes of each bucket. Rows that
+    are only in the logs are counted while all logs together have less than 64 MB. Lag is in offsets
+    of the topic of examples. Exits with 1 if a bucket is missing or its server does not answer.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import is_complete, survey_json, survey_text
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.inspection import count_in_logs, survey
+
+    name = load_spec(model).name
+    store = open_store(redis, name, read_only=True)
+    try:
+        found = survey(store, name)
+        if found.shape is not None:
+            found = replace(found, buckets=count_in_logs(store, found.buckets))
+    finally:
+        store.close()
+    if found.shape is None and not found.buckets:
+        assert found.trouble is not None
+        raise found.trouble
+    topic = _held_topic(name, kafka, kafka_client)
+    if as_json:
+        typer.echo(json.dumps(survey_json(found, topic), indent=2))
+    else:
+        _print(survey_text(found, topic))
+    if not is_complete(found):
+        raise typer.Exit(EXIT_GAPS)
+
+
+@app.command()
+def doctor(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    kafka: HeldBy = None,
+    kafka_client: KafkaClient = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the servers and the model, and print a remedy for each problem.
+
+    Changes nothing. Exits with 0 if there are only notes, with 1 if there are warnings and with 2
+    if something is broken.
+    """
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import diagnose, diagnosis_json, diagnosis_text
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.inspection import survey
+
+    spec = load_spec(model)
+    store = open_store(redis, spec.name, read_only=True)
+    try:
+        found = survey(store, spec.name)
+    finally:
+        store.close()
+    diagnosis = diagnose(found, spec, _held_topic(spec.name, kafka, kafka_client))
+    if as_json:
+        typer.echo(json.dumps(diagnosis_json(diagnosis), indent=2))
+    else:
+        _print(diagnosis_text(diagnosis))
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
+def drop(
+    model: ModelFile,
+    redis: RedisUrl = REDIS,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove the model even if it seems to be in use.")
+    ] = False,
+) -> None:
+    """Remove a model with all its rows. If interrupted, run it again."""
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.operations import drop_model
+    from headrace.learner.spec import load_spec
+
+    name = load_spec(model).name
+
+    def confirm(what: str) -> bool:
+        if yes:
+            return True
+        typer.echo(f"This removes {what}.")
+        typer.echo(f"Type the model's name ({name}) to remove it: ", nl=False)
+        return sys.stdin.readline().strip() == name
+
+    store = open_store(redis, name)
+    try:
+        typer.echo(drop_model(store, name, confirm, force=force))
+    finally:
+        store.close()
+
+
+@app.command()
+def acl(
+    model: ModelFile,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", help="Role: server, learner, keeper or operator. Default: all."),
+    ] = None,
+) -> None:
+    """Print the ACL commands for users with only the rights that headrace needs.
+
+    Run them on every server, replicas included, and keep them with ACL SAVE.
+    """
+    from headrace.deploy.errors import BadOption
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.redis_backend import ROLES, rule
+
+    name = load_spec(model).name
+    chosen = [each for each in ROLES if role in (None, each.name)]
+    if not chosen:
+        expected = ", ".join(each.name for each in ROLES)
+        raise BadOption(f"--role: expected one of {expected}, got {role}")
+    for each in chosen:
+        typer.echo(f"# {each.for_whom}")
+        typer.echo(rule(each, name, f"{name}-{each.name}"))
+
+
+def _held_topic(
+    model: str, kafka: str | None, kafka_client: list[str] | None
+) -> "HeldTopic | None":
+    if kafka is None:
+        return None
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.operations import held_topic
+
+    return held_topic(kafka_settings(kafka, kafka_client), model)
+
+
+def _print(shown: "Group") -> None:
+    from rich.console import Console
+
+    console = Console()
+    if console.is_terminal:
+        console.print(shown)
+        return
+    # a pipe gets full lines without trailing spaces
+    wide = Console(width=10_000)
+    with wide.capture() as captured:
+        wide.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

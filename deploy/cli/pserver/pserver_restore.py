@@ -1,0 +1,329 @@
+"""`headrace pserver restore` and `rebuild`: models from snapshots."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.learner import ExamplesOf
+from headrace.deploy.cli.options import (
+    KAFKA,
+    REDIS,
+    Buckets,
+    KafkaAddress,
+    KafkaClient,
+    ModelFile,
+    RedisUrl,
+)
+from headrace.deploy.cli.pserver.pserver_snapshots import (
+    EXIT_STOPPED,
+    Place,
+    say_written,
+    version_here,
+)
+from headrace.deploy.errors import BadOption
+
+if TYPE_CHECKING:
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.learner.recovery import RestorePlan, RestoreSettings
+    from headrace.learner.spec import KeptRows, ModelSpec
+    from headrace.pserver.snapshots import Manifest
+
+Named = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshot", metavar="NAME", help="Snapshot to restore. Default: the newest of the model."
+    ),
+]
+
+
+OptionalPlace = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIR",
+        envvar="HEADRACE_SNAPSHOTS",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
+        show_default=False,
+    ),
+]
+Warm = Annotated[
+    bool,
+    typer.Option(
+        "--warm",
+        help="Warm start: the spec of --as has more fields or statistics and starts with the rows "
+        "of this model. It learns its own examples.",
+    ),
+]
+BehindSnapshot = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka",
+        metavar="HOST:PORT",
+        help="With --warm: Kafka bootstrap servers. If set, learning starts after the examples "
+        "that the snapshot has learned, which the new joiner must have reached. Default: at the "
+        "first "
+        "example.",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `pserver`."""
+    for command in (restore, rebuild):
+        app.command()(command)
+
+
+def restore(
+    model: ModelFile,
+    place: OptionalPlace = None,
+    redis: RedisUrl = REDIS,
+    name: Named = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(
+            "--as",
+            metavar="FILE",
+            help="Restore under the name in this spec, which must equal --model in all else.",
+        ),
+    ] = None,
+    warm: Warm = False,
+    kafka: BehindSnapshot = None,
+    kafka_client: KafkaClient = None,
+    buckets: Annotated[
+        int | None,
+        typer.Option(
+            "--buckets",
+            min=1,
+            help="Number of buckets: a power of two, a multiple of the snapshot's. Default: that "
+            "of the model in the store, or of the snapshot.",
+        ),
+    ] = None,
+    no_verify: Annotated[
+        bool,
+        typer.Option(
+            "--no-verify", help="Skip the check of all files and digests before the restore."
+        ),
+    ] = False,
+    empty: Annotated[
+        bool,
+        typer.Option(
+            "--empty",
+            help="Create the missing buckets without rows. Learners read all examples again, if "
+            "Kafka still has them.",
+        ),
+    ] = False,
+) -> None:
+    """Restore the buckets that are missing in the store. Learners then catch up from Kafka.
+
+    If interrupted, run it again: it resumes.
+    """
+    from headrace.deploy.connections import kafka_settings
+    from headrace.learner.recovery import RestoreSettings
+    from headrace.learner.spec import load_spec
+
+    spec = load_spec(model)
+    settings = RestoreSettings(name, copy, warm, buckets, trusting=no_verify)
+    if warm and copy is None:
+        raise BadOption("--warm: expected --as FILE as well, the spec of the larger model")
+    if kafka is not None and not warm:
+        raise BadOption(
+            "--kafka: expected --warm as well; without it the marks of the snapshot apply"
+        )
+    if empty:
+        if name is not None or copy is not None:
+            raise BadOption("--empty: expected neither --snapshot nor --as with it")
+        _restore_empty(spec, redis, buckets)
+    elif place is None:
+        raise BadOption("expected DIR / HEADRACE_SNAPSHOTS, or --empty, got neither")
+    else:
+        after = None if kafka is None else kafka_settings(kafka, kafka_client)
+        _restore_from(place, spec, redis, settings, after)
+
+
+def _restore_empty(spec: "ModelSpec", redis: str, buckets: int | None) -> None:
+    from headrace.deploy.connections import open_store
+    from headrace.learner.recovery import restore_empty
+
+    store = open_store(redis, spec.name)
+    try:
+        filled = restore_empty(store, spec, buckets)
+    finally:
+        store.close()
+    if not filled:
+        typer.echo(f"{spec.name}: no bucket is missing, nothing to do")
+        return
+    shown = ", ".join(map(str, filled))
+    typer.echo(
+        f"{spec.name}: {len(filled)} buckets are empty now: {shown}. Learners read all their "
+        "examples again; if Kafka no longer has them from offset 0, learners stop and name the gap"
+    )
+
+
+def sub_hashes_of(manifest: "Manifest", settings: "RestoreSettings") -> int:
+    """Return the sub-hashes of a bucket: as in the snapshot, unless the bucket count changes."""
+    from headrace.pserver.rows import sub_hashes_for
+
+    had, before = manifest.sub_hashes, manifest.shape.buckets
+    buckets = settings.buckets or before
+    if buckets == before:
+        return had
+    suiting = sub_hashes_for(buckets, had * before)
+    return suiting if buckets < before else min(had, suiting)
+
+
+def _restore_from(
+    place: str,
+    spec: "ModelSpec",
+    redis: str,
+    settings: "RestoreSettings",
+    kafka: "KafkaSettings | None",
+) -> None:
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import StepView
+    from headrace.deploy.connections import redis_url
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.recovery import choose, restore_model
+    from headrace.pserver.redis_backend import StoreSettings, open_store
+    from headrace.pserver.snapshots import SnapshotStorage
+
+    shelf = SnapshotStorage(place)
+    wanted = choose(shelf, spec, settings)
+    manifest, to, warm = wanted
+    marks = _marks_after(kafka, wanted) if kafka is not None else None
+    # a model whose shape was lost with its shard gets the layout of its remaining buckets
+    store = open_store(
+        redis_url(redis), to.name, StoreSettings(sub_hashes=sub_hashes_of(manifest, settings))
+    )
+    try:
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+            restored = restore_model(
+                store,
+                shelf,
+                wanted,
+                settings,
+                marks=marks,
+                stop=stop,
+                tell_verified=shown.buckets(f"verifying {manifest.name}"),
+                tell_restored=shown.buckets(f"restoring {to.name}"),
+            )
+    finally:
+        store.close()
+    if restored is None or not restored.complete:
+        typer.echo(f"{to.name}: stopped before the restore was complete; run it again", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    if not restored.buckets:
+        typer.echo(f"{to.name}: no bucket is missing, nothing to do")
+        return
+    typer.echo(
+        f"{to.name}: {len(restored.buckets)} buckets with {restored.rows:,} rows restored from "
+        f"{manifest.name}; learners {_starting_point(to.name, marks, warm)}"
+    )
+
+
+def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int]:
+    from headrace.learner.recovery import examples_after
+
+    beginning, marks = examples_after(kafka, wanted)
+    if beginning.waiting:
+        shown = ", ".join(str(source.partition) for source in beginning.waiting)
+        typer.echo(
+            f"{wanted.spec.name}: partitions {shown} of its examples have nothing after "
+            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, examples that it "
+            "writes from before then are learned a second time",
+            err=True,
+        )
+    return marks
+
+
+def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | None") -> str:
+    if warm is None:
+        return "continue from its marks"
+    where = "from the first one" if marks is None else "after those it has learned"
+    new = f"; without rows: {', '.join(warm.new)}" if warm.new else ""
+    layers = "" if warm.layers else "; layers, if it has any, start untrained"
+    return f"read the examples of {name} {where}{new}{layers}"
+
+
+def rebuild(
+    place: Place,
+    model: ModelFile,
+    as_of: Annotated[
+        str,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
+            "an offset), or milliseconds since 1970.",
+        ),
+    ],
+    kafka: KafkaAddress = KAFKA,
+    kafka_client: KafkaClient = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NAME",
+            help="Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
+            "from before TIME, or the beginning.",
+        ),
+    ] = None,
+    examples_of: ExamplesOf = "",
+    buckets: Buckets = 64,
+) -> None:
+    """Rebuild the model of a past time from a snapshot and examples, as a new snapshot in DIR.
+
+    Reads Kafka and DIR but no store. --buckets applies to a model that starts with no rows.
+    """
+    from contextlib import closing
+
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import StepView
+    from headrace.deploy.connections import kafka_settings
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.recovery import Rebuilder, RebuildSettings
+    from headrace.learner.recovery import rebuild as rebuild_model
+    from headrace.learner.spec import load_spec
+    from headrace.pserver.snapshots import SnapshotStorage
+
+    spec, shelf = load_spec(model), SnapshotStorage(place)
+    settings = RebuildSettings(moment_ms(as_of), start, examples_of, buckets)
+    rebuilding = Rebuilder(settings, kafka_settings(kafka, kafka_client), spec, shelf)
+    begin = rebuilding.manifest.name if rebuilding.manifest else "no rows"
+    typer.echo(f"{spec.name}: starting with {begin}", err=True)
+    with (
+        closing(rebuilding.reader),
+        stopped_by_signals() as stop,
+        StepView(Console(stderr=True)) as shown,
+    ):
+        written = rebuild_model(
+            rebuilding,
+            version_here(),
+            stop=stop,
+            tell_restored=shown.buckets("reading the snapshot"),
+            tell_replayed=shown.replay("learning again"),
+            tell_written=shown.buckets("writing"),
+        )
+    say_written(written, place)
+
+
+def moment_text(at_ms: int) -> str:
+    """Return a time in ISO 8601."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def moment_ms(text: str) -> int:
+    """Return a time in milliseconds since 1970. Raises BadOption."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadOption(
+            "--as-of: expected a time such as 2026-11-20T18:30:00Z, or milliseconds since 1970, "
+            f"got {text!r}"
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)

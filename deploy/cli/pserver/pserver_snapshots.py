@@ -1,0 +1,186 @@
+"""`headrace pserver snapshot`, `list`, `verify` and `prune`: snapshots of a model."""
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.deploy.cli.options import REDIS, ModelFile, RedisUrl
+from headrace.deploy.errors import BadOption
+from headrace.ingest.runtime import wall_ms
+
+if TYPE_CHECKING:
+    from headrace.pserver.snapshots import Manifest
+
+EXIT_DAMAGED = 1
+"""Exit status of `verify` if a snapshot is damaged."""
+EXIT_STOPPED = 1
+"""Exit status of a command that was stopped before it was done."""
+_DAY_MS = 24 * 3_600_000
+
+Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        envvar="HEADRACE_SNAPSHOTS",
+        help="Folder of snapshots, or URL such as s3://BUCKET/PATH.",
+        show_default=False,
+    ),
+]
+Parallel = Annotated[
+    int,
+    typer.Option(
+        "--parallel", min=1, help="Buckets to copy at the same time, each held in memory."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group `pserver`."""
+    for command in (snapshot, list_, verify, prune):
+        app.command(command.__name__.rstrip("_"))(command)
+
+
+def snapshot(
+    place: Place, model: ModelFile, redis: RedisUrl = REDIS, parallel: Parallel = 2
+) -> None:
+    """Write the rows and marks of every bucket to files, while the model keeps learning."""
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import StepView
+    from headrace.deploy.connections import open_store
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.learner.spec import check_compatible, load_spec
+    from headrace.pserver.snapshots import (
+        SnapshotFacts,
+        SnapshotSettings,
+        SnapshotStorage,
+        write_snapshot,
+    )
+
+    spec, shelf = load_spec(model), SnapshotStorage(place)
+    store = open_store(redis, spec.name, read_only=True)
+    try:
+        check_compatible(spec, store.shape())
+        with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+            written = write_snapshot(
+                store,
+                shelf,
+                SnapshotFacts(version_here(), store.sub_hashes),
+                now_ms=wall_ms,
+                token=secrets.token_hex(2),
+                stop=stop,
+                tell=shown.buckets(f"copying {spec.name}"),
+                writing=SnapshotSettings(parallel=parallel),
+            )
+    finally:
+        store.close()
+    say_written(written, place)
+
+
+def list_(
+    place: Place, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """List the snapshots, the oldest first."""
+    from headrace.deploy.cli.views import facts_of, print_table
+    from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
+
+    listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
+    if as_json:
+        typer.echo(json.dumps([facts_of(each, now_ms) for each in listed], indent=1))
+        return
+    print_table(listed, now_ms)
+
+
+def verify(
+    place: Place,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Snapshots to verify. Default: all."),
+    ] = None,
+) -> None:
+    """Read every file of snapshots and report damage."""
+    from rich.console import Console
+
+    from headrace.deploy.cli.views import StepView
+    from headrace.deploy.termination import stopped_by_signals
+    from headrace.pserver.snapshots import NoSnapshot, SnapshotStorage, list_snapshots
+    from headrace.pserver.snapshots import verify as verify_one
+
+    shelf = SnapshotStorage(place)
+    listed = {each.name: each for each in list_snapshots(shelf)}
+    unknown = [name for name in names or () if name not in listed]
+    if unknown or not listed:
+        sought = ", ".join(unknown) or "a snapshot"
+        raise NoSnapshot(f"expected {sought} in {place}, got {', '.join(listed) or 'none'}")
+    damaged = 0
+    with stopped_by_signals() as stop, StepView(Console(stderr=True)) as shown:
+        for name in names or listed:
+            manifest, problems = listed[name].manifest, list(listed[name].problems)
+            if manifest is not None:
+                tell = shown.buckets(f"reading {name}")
+                problems = verify_one(shelf, manifest, stop=stop, tell=tell)
+            if stop.is_set():
+                raise typer.Exit(EXIT_STOPPED)
+            damaged += bool(problems)
+            typer.echo(f"{name}: {'damaged' if problems else 'intact'}")
+            for problem in problems:
+                typer.echo(f"  {problem}")
+    if damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def prune(
+    place: Place,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", min=1, metavar="N", help="Keep the newest N of each model."),
+    ] = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option("--older-than", min=0.0, metavar="DAYS", help="Keep younger snapshots."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed.")] = False,
+) -> None:
+    """Remove snapshots that neither --keep nor --older-than keeps, and unfinished ones.
+
+    Keeps the newest complete snapshot of each model.
+    """
+    from headrace.pserver.snapshots import SnapshotStorage, prunable
+    from headrace.pserver.snapshots import prune as remove
+
+    if keep is None and older_than is None:
+        raise BadOption("expected --keep N, --older-than DAYS or both, got neither")
+    older_than_ms = None if older_than is None else int(older_than * _DAY_MS)
+    shelf = SnapshotStorage(place)
+    goes = prunable(shelf, keep=keep, older_than_ms=older_than_ms, now_ms=wall_ms())
+    if not dry_run:
+        remove(shelf, goes)
+    did = "would remove" if dry_run else "removed"
+    for each in goes.snapshots:
+        rows = "unknown" if each.manifest is None else f"{each.manifest.rows:,}"
+        typer.echo(f"{did} {each.name} ({rows} rows)")
+    for leftover in goes.leftovers:
+        typer.echo(f"{did} {leftover.folder}, an unfinished snapshot")
+    if not goes.snapshots and not goes.leftovers:
+        typer.echo("nothing to remove")
+
+
+def say_written(written: "Manifest | None", place: str) -> None:
+    """Print a summary of the snapshot. Raises Exit without one."""
+    if written is None:
+        typer.echo("stopped: no snapshot was written", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+    typer.echo(
+        f"{written.name}: {written.rows:,} rows in {written.buckets} buckets, "
+        f"{written.size_bytes / 1e6:,.1f} MB in {place}, "
+        f"{(written.ended_ms - written.begun_ms) / 1000:.1f} s"
+    )
+
+
+def version_here() -> str:
+    """Return the version of headrace."""
+    from importlib.metadata import version
+
+    return version("headrace")

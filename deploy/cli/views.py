@@ -1,0 +1,238 @@
+"""Terminal views: progress bars, the list of snapshots, and the table of live evaluation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from rich.progress import TaskID
+
+    from headrace.learner.batch import FitProgress
+    from headrace.learner.recovery import RebuildProgress
+    from headrace.pserver.snapshots import ListedSnapshot
+    from headrace.pserver.snapshots import SnapshotProgress as Buckets
+    from headrace.serving.evaluation import WindowMetrics
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = "-"
+_LOG_EVERY_S = 10.0
+
+
+class StepView:
+    """Progress bars, one for each step. Prints nothing if there is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=console,
+            # a progress bar in the log of a job is noise
+            disable=not console.is_terminal,
+        )
+
+    def buckets(self, doing: str) -> Callable[[Buckets], None]:
+        """Return the progress callback of work on buckets."""
+        rated = self._rated(doing)
+
+        def tell(now: Buckets) -> None:
+            detail = f"buckets, {now.rows:,} rows, {_size(now.size_bytes)}, {{rate:,.0f}} rows/s"
+            rated(now.done, now.of, now.rows, detail)
+
+        return tell
+
+    def replay(self, doing: str) -> Callable[[RebuildProgress], None]:
+        """Return the progress callback of a replay of examples."""
+        rated = self._rated(doing)
+
+        def tell(now: RebuildProgress) -> None:
+            detail = f"batches, {now.examples:,} examples, {{rate:,.0f}} examples/s"
+            rated(now.batches, now.of, now.examples, detail)
+
+        return tell
+
+    def fit(self, doing: str, epochs: int) -> Callable[[FitProgress], None]:
+        """Return the progress callback of a fit; without a terminal it logs every ten seconds."""
+        rated = self._rated(doing)
+        begun_s = log_at_s = time.monotonic()
+        had: int | None = None
+
+        def tell(now: FitProgress) -> None:
+            nonlocal log_at_s, had
+            had = now.examples if had is None else had
+            epoch = f"epoch {(now.epoch or 0) + 1} of {epochs}, " if epochs > 1 else ""
+            part = "held-out tail, " if now.epoch is None else epoch
+            detail = f"% {part}{now.examples:,} examples, {{rate:,.0f}}/s"
+            if now.normalized_entropy == now.normalized_entropy:
+                detail += f", normalized entropy {now.normalized_entropy:.4f}"
+            rated(int(100 * now.read), 100, now.examples - had, detail)
+            if self._bars.disable and time.monotonic() >= log_at_s:
+                log_at_s = time.monotonic() + _LOG_EVERY_S
+                rate = (now.examples - had) / max(time.monotonic() - begun_s, 1e-9)
+                log.info("%s: %d %s", doing, int(100 * now.read), detail.format(rate=rate))
+
+        return tell
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _rated(self, doing: str) -> Callable[[int, int, int, str], None]:
+        """Return the function that updates a bar. Bar and rate start with the first update."""
+        task: TaskID | None = None
+        begun_s = 0.0
+
+        def update(done: int, of: int, counted: int, detail: str) -> None:
+            nonlocal task, begun_s
+            if task is None:
+                begun_s = time.monotonic()
+                task = self._bars.add_task(doing, total=of, detail="")
+            passed_s = time.monotonic() - begun_s
+            rate = counted / passed_s if passed_s > 0 else 0.0
+            self._bars.update(task, completed=done, total=of, detail=detail.format(rate=rate))
+
+        return update
+
+
+def print_table(listed: Sequence[ListedSnapshot], now_ms: int) -> None:
+    """Print a line for each snapshot, with full lines for a pipe."""
+    table, console = _table_of(listed, now_ms), Console()
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(width=10_000)
+    with wide.capture() as captured:
+        wide.print(table)
+    # without trailing spaces
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _table_of(listed: Sequence[ListedSnapshot], now_ms: int) -> Table:
+    table = Table("name", "time", "model", "rows", "size", "newest event", "age", box=None)
+    for column in (table.columns[3], table.columns[4], table.columns[6]):
+        column.justify = "right"
+    for each in listed:
+        facts = facts_of(each, now_ms)
+        known = each.manifest is not None
+        table.add_row(
+            each.name,
+            _moment(facts["time_ms"]),
+            each.model,
+            f"{facts['rows']:,}" if known else UNKNOWN,
+            _size(facts["bytes"]) if known else UNKNOWN,
+            _moment(facts["newest_event_ms"]),
+            _age(facts["age_s"]),
+        )
+        for problem in each.problems:
+            table.add_row(f"  damaged: {problem}")
+    return table
+
+
+def facts_of(listed: ListedSnapshot, now_ms: int) -> dict[str, Any]:
+    """Return the facts of a snapshot as JSON values; None if unknown.
+
+    `time_ms` is the time of the snapshot's start or, for a rebuilt model, its --as-of time.
+    """
+    manifest = listed.manifest
+    facts: dict[str, Any] = {"name": listed.name, "model": listed.model}
+    if manifest is None:
+        names = ("time_ms", "rebuilt", "rows", "bytes", "buckets", "newest_event_ms", "age_s")
+        return facts | dict.fromkeys(names) | {"problems": list(listed.problems)}
+    rebuilt = manifest.as_of_ms is not None
+    newest_ms = manifest.newest_event_ms
+    return facts | {
+        "time_ms": manifest.as_of_ms if rebuilt else manifest.begun_ms,
+        "rebuilt": rebuilt,
+        "rows": manifest.rows,
+        "bytes": manifest.size_bytes,
+        "buckets": manifest.buckets,
+        "newest_event_ms": newest_ms or None,
+        "age_s": (now_ms - manifest.ended_ms) / 1000,
+        "problems": list(listed.problems),
+    }
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB"
+
+
+def _moment(at_ms: int | None) -> str:
+    if at_ms is None:
+        return UNKNOWN
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms / 1000)) + " UTC"
+
+
+def _age(age_s: float | None) -> str:
+    if age_s is None:
+        return UNKNOWN
+    for unit, seconds in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.1f} {unit}"
+    return f"{age_s:.0f} s"
+
+
+_COLUMNS = (
+    *("model", "alias", "window", "until", "slice", "shown", "scored", "clicks"),
+    *("AUC", "in request", "log loss", "NE", "calibration", "drift", "served - learned"),
+)
+
+
+_TEXTS = 5
+
+
+def table(figures: Sequence[WindowMetrics]) -> Table:
+    """Return a row for each window, alias and slice. A hyphen marks an undefined figure."""
+    view = Table(box=box.SIMPLE_HEAD, title="Live evaluation", caption=_caption(figures))
+    for place, name in enumerate(_COLUMNS):
+        view.add_column(name, justify="left" if place < _TEXTS else "right")
+    for each in sorted(figures, key=_order):
+        view.add_row(
+            *(each.model, each.alias, each.window),
+            f"{each.until} {_clock(each.end_ms)}",
+            each.slice,
+            *(f"{count:,}" for count in (each.shown, each.scored, each.clicks)),
+            *(_rounded(value, 4) for value in (each.auc, each.request_auc, each.log_loss)),
+            *(_rounded(value, 3) for value in (each.normalized_entropy, each.calibration)),
+            _rounded(each.score_drift, 3),
+            _rounded(each.difference, 4),
+        )
+    return view
+
+
+def _order(each: WindowMetrics) -> tuple[object, ...]:
+    span_ms = each.end_ms - each.begin_ms
+    return each.model, each.until != "settled", span_ms, each.slice != "all", each.slice, each.alias
+
+
+def _caption(figures: Sequence[WindowMetrics]) -> str:
+    if not figures:
+        return "no figures yet: is `headrace evaluate run` running?"
+    share = min(each.sample for each in figures)
+    evaluated = "all requests" if share == 1.0 else f"{share:.1%} of the requests"
+    return f"Event times in UTC; {evaluated}; open windows still wait for clicks."
+
+
+def _clock(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%m-%d %H:%M}"
+
+
+def _rounded(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"

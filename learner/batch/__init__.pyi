@@ -1,0 +1,11 @@
+from .archive_source import ArchiveSource as ArchiveSource
+from .fit_folder import FitFolder as FitFolder
+from .sources import BatchSource as BatchSource
+from .sources import ExampleBlock as ExampleBlock
+from .sources import FilePosition as FilePosition
+from .sources import UnreadableData as UnreadableData
+from .table_source import TableSource as TableSource
+from .trainer import BatchTrainer as BatchTrainer
+from .trainer import FitProgress as FitProgress
+from .trainer import FitSettings as FitSettings
+from .trainer import FitSummary as FitSummary

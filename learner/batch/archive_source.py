@@ -1,0 +1,56 @@
+"""The examples that `headrace ingest sink --model` archived, as the source of a fit.
+
+The examples were joined and encoded when they were live, so the label policy, the features and the
+order of time are those of the stream. The archive says which offsets it has: a learner goes on from
+the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.ingest.archive import ExampleArchive
+from headrace.ingest.kafka import examples_topic
+from headrace.learner.batch.sources import ExampleBlock, FilePosition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.learner.spec import ModelSpec
+
+
+class ArchiveSource:
+    """An archive's examples of one model. Raises ArchiveError."""
+
+    def __init__(self, url: str, spec: ModelSpec, examples_of: str = "") -> None:
+        """`url`: the archiver's folder. `examples_of`: name of the model, if not the spec's own."""
+        self._archive = ExampleArchive(url, examples_topic(examples_of or spec.name), spec.fields)
+        self._rows: list[int] | None = None
+
+    @property
+    def identity(self) -> str:
+        """Text that changes when the archive grows."""
+        hours = (f"{each.hour}:{len(each.files)}:{each.size}" for each in self._archive.hours)
+        return " ".join((self._archive.topic, *hours))
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Topic id/partition -> the first offset that is not in the archive."""
+        return self._archive.marks
+
+    def count(self) -> None:
+        """Count the rows of all hours, from the files' footers."""
+        self._rows = [self._archive.rows_of(hour) for hour in self._archive.hours]
+
+    def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
+        """Yield the blocks behind a place, hour by hour."""
+        hours = self._archive.hours
+        # without a count, an hour is read all at once
+        sizes = self._rows or [each.size for each in hours]
+        for number in range(after.file, len(hours)):
+            done = sum(sizes[:number])
+            for block, examples in enumerate(self._archive.blocks(hours[number]), 1):
+                done += len(examples) if self._rows else 0
+                if number > after.file or block > after.block:
+                    place = FilePosition(number, block)
+                    yield ExampleBlock(examples, place, done / max(sum(sizes), 1))

@@ -1,0 +1,120 @@
+"""The folder of a fit: its snapshots, and what it needs to go on after a kill.
+
+    FOLDER/20261122T184406.538Z-news-ba47/      the model, once the fit has ended
+    FOLDER/_fit/NAME.json                       progress of the fit of the model NAME
+    FOLDER/_fit/20261122T…/                     the rows at that progress
+
+The rows are written first, then the progress names them, then older rows are removed. So a kill
+between any two steps leaves a progress whose rows are complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import fsspec
+import msgspec
+
+from headrace.learner.batch.sources import FilePosition, UnreadableData
+from headrace.learner.local import InMemoryModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.learner.spec import ModelSpec
+
+_UNFINISHED = "_fit"
+
+
+class FitState(msgspec.Struct, frozen=True):
+    """The progress of a fit."""
+
+    fingerprint: str
+    """Of the spec."""
+    source: str
+    """The identity of the source."""
+    rows: str
+    """Name of the snapshot with the rows; empty at the beginning of the first epoch."""
+    epoch: int = 0
+    file: int = 0
+    block: int = 0
+    examples: int = 0
+    best_rows: str = ""
+    """Name of the snapshot after the best epoch so far; empty without held-out data."""
+    best_loss: float | None = None
+    """Log loss of the held-out data then."""
+    tail: bool = False
+    """Whether all epochs are done and the held-out data is being learned."""
+
+    @property
+    def position(self) -> FilePosition:
+        """The place behind the last learned block."""
+        return FilePosition(self.file, self.block)
+
+
+class FitFolder:
+    """The folder that a fit writes to. Raises StorageFailed."""
+
+    def __init__(self, url: str, name: str) -> None:
+        """`url`: a folder, or a URL that fsspec knows. `name`: of the model."""
+        self.url = url
+        self._files, root = fsspec.core.url_to_fs(url)
+        self._root = root.rstrip("/")
+        self._aside = f"{url.rstrip('/')}/{_UNFINISHED}"
+        self._path = f"{self._root}/{_UNFINISHED}/{name}.json"
+
+    def read(self, spec: ModelSpec, source: str) -> FitState | None:
+        """Return the state of a fit that was interrupted; None if there is nothing to go on from.
+
+        Raises UnreadableData if it is of another spec or other data.
+        """
+        if not self._files.exists(self._path):
+            return None
+        state = msgspec.json.decode(self._files.cat_file(self._path), type=FitState)
+        for what, found, expected in (
+            ("spec", state.fingerprint, spec.fingerprint),
+            ("data", state.source, source),
+        ):
+            if found != expected:
+                raise UnreadableData(
+                    f"{self._path}: expected the unfinished fit of this {what}, got one of another "
+                    f"{what}. Give --to another folder, or start again with --restart"
+                )
+        return state
+
+    def load(self, name: str, spec: ModelSpec) -> InMemoryModel:
+        """Return the rows of a state."""
+        return InMemoryModel.load(self._aside, name, spec=spec)
+
+    def save(self, model: InMemoryModel) -> str:
+        """Write rows that a state will name."""
+        return model.save(self._aside)
+
+    def write(self, state: FitState) -> None:
+        """Make `state` the progress, and remove rows that it does not name."""
+        self._files.makedirs(self._path.rpartition("/")[0], exist_ok=True)
+        aside = f"{self._path}.new"
+        self._files.pipe_file(aside, msgspec.json.encode(state))
+        self._files.mv(aside, self._path)
+        self._remove_all_but({state.rows, state.best_rows})
+
+    def finish(self, model: InMemoryModel, marks: Mapping[str, int]) -> str:
+        """Write the model, and remove the progress; return the name of its snapshot."""
+        name = model.save(self.url, marks)
+        self.restart()
+        return name
+
+    def restart(self) -> None:
+        """Forget the progress."""
+        if self._files.exists(self._path):
+            self._files.rm_file(self._path)
+        self._remove_all_but(set())
+
+    def _remove_all_but(self, names: set[str]) -> None:
+        folder = self._path.rpartition("/")[0]
+        if not self._files.exists(folder):
+            return
+        for path in self._files.ls(folder, detail=False):
+            name = path.rstrip("/").rpartition("/")[2]
+            if not name.endswith(".json") and name not in names:
+                self._files.rm(path, recursive=True)

@@ -1,0 +1,159 @@
+"""Tables with a layout as the source of a fit: CSV, Parquet and NDJSON files.
+
+A row is an example as soon as it is read, because its label is in the table: nothing is joined.
+Rows without a readable time and lines that are not rows are counted and left out, as the joiner
+would refuse them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from fsspec.implementations.local import LocalFileSystem
+
+from headrace.ingest.events import REQUEST_ID
+from headrace.ingest.features import canonical, real
+from headrace.ingest.logs import BagLayout, TableBlock, TableLog
+from headrace.learner.batch.sources import ExampleBlock, FilePosition, UnreadableData
+from headrace.learner.local import TableEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.ingest.examples import Examples
+    from headrace.ingest.logs import LogLayout
+    from headrace.learner.spec import ModelSpec
+
+
+class TableSource:
+    """Files of rows, in the order of their names."""
+
+    def __init__(self, urls: list[str], layout: LogLayout, spec: ModelSpec) -> None:
+        """`urls`: paths or URLs that fsspec knows, with * and **.
+
+        Raises UnreadableData if one matches no file.
+        """
+        if layout.click is None:
+            raise UnreadableData(
+                "--layout: expected a [click] section, since a fit learns labels, got none"
+            )
+        self._files = [file for url in urls for file in _files_of(url)]
+        self._layout, self._encoder = layout, TableEncoder(spec.fields)
+        self._rows: list[int] | None = None
+        self.refused = 0
+        """Lines that are not rows, and rows without a readable time, in the blocks read so far."""
+
+    @property
+    def identity(self) -> str:
+        """Text that changes when a file is added, removed or has another size."""
+        return " ".join(f"{url}:{size}" for url, size in self._files)
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Tables have no offsets."""
+        return {}
+
+    def count(self) -> None:
+        """Count the rows of all files: one more reading of CSV and NDJSON."""
+        rows = []
+        for url, _ in self._files:
+            blocks = TableLog(_local(url), self._layout).blocks()
+            rows.append(sum(block.rows for block in blocks if isinstance(block, TableBlock)))
+        self._rows = rows
+
+    def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
+        """Yield the blocks behind a place. Raises UnreadableData, SpecError."""
+        for number in range(after.file, len(self._files)):
+            url, _ = self._files[number]
+            log = TableLog(_local(url), self._layout)
+            for count, block in enumerate(log.blocks(), 1):
+                if number == after.file and count <= after.block:
+                    continue
+                if not isinstance(block, TableBlock):
+                    self.refused += 1
+                    continue
+                examples = self._examples(url, log, block)
+                place = FilePosition(number, count)
+                yield ExampleBlock(examples, place, self._read(number, log, block))
+
+    def _read(self, number: int, log: TableLog, block: TableBlock) -> float:
+        """Return the share of the source that is read with this block."""
+        if self._rows is not None:
+            rows = sum(self._rows[:number]) + block.first + block.rows
+            return rows / max(sum(self._rows), 1)
+        sizes = [size for _, size in self._files]
+        done = log.bytes_read() / max(log.bytes_total, 1) * sizes[number]
+        return (sum(sizes[:number]) + done) / max(sum(sizes), 1)
+
+    def _examples(self, url: str, log: TableLog, block: TableBlock) -> Examples:
+        times = log.times(block)
+        clicks = log.click_times(block, times)
+        columns = self._columns(block)
+        if times.null_count:
+            timed = pc.is_valid(times)
+            self.refused += times.null_count
+            clicks, times = clicks.filter(timed), times.filter(timed)
+            columns = {name: values.filter(timed) for name, values in columns.items()}
+        labels = pc.is_valid(clicks).cast(pa.uint8()).to_numpy()
+        try:
+            return self._encoder.examples(
+                columns, np.asarray(times.to_numpy(), np.int64), labels, first=block.first
+            )
+        except (TypeError, ValueError) as error:
+            raise UnreadableData(f"{url}, rows from {block.first} on: {error}") from error
+
+    def _columns(self, block: TableBlock) -> dict[str, pa.Array]:
+        """Return the fields of a block's events."""
+        numbers, columns = set(self._layout.file.numbers), {}
+        for name, field in self._layout.field_columns(list(block.arrow)).items():
+            if isinstance(field, BagLayout):
+                values = block.arrow.get(field.column)
+                if values is not None:
+                    columns[name] = pc.split_pattern(values.cast(pa.string()), field.separator)
+            elif field in block.arrow:
+                values = block.arrow[field]
+                columns[name] = _as_numbers(values) if field in numbers else values
+        request = self._layout.event.request_id
+        if request is not None and request in block.arrow:
+            columns[REQUEST_ID] = block.arrow[request].cast(pa.string())
+        return columns
+
+
+def _as_numbers(values: pa.Array) -> pa.Array:
+    """Return texts with each number in its canonical form: 2.0 and 2 are one value."""
+    if not (pt.is_string(values.type) or pt.is_large_string(values.type)):
+        return values
+    found = values.dictionary_encode()
+    texts = [_canonical(text) for text in found.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(found.indices)
+
+
+def _canonical(text: str) -> str | None:
+    number = real(text)
+    return canonical(number) if np.isfinite(number) else text
+
+
+def _files_of(url: str) -> list[tuple[str, int]]:
+    """Return the files that a path or URL names, and their sizes."""
+    files, path = fsspec.core.url_to_fs(url)
+    found = sorted(files.glob(path)) if "*" in path else [path]
+    sizes = [(files.unstrip_protocol(each), int(files.size(each))) for each in found
+             if files.isfile(each)]  # fmt: skip
+    if not sizes:
+        raise UnreadableData(f"--data: expected files at {url}, got none")
+    if isinstance(files, LocalFileSystem):
+        return [(each.removeprefix("file://"), size) for each, size in sizes]
+    return sizes
+
+
+def _local(url: str) -> Path:
+    """Return the file, fetched to this machine if it is elsewhere."""
+    if "://" not in url:
+        return Path(url)
+    return Path(fsspec.open_local(f"simplecache::{url}"))

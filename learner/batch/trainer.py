@@ -1,0 +1,211 @@
+"""Learns the blocks of a source: epochs, a held-out tail, early stopping, going on after a kill.
+
+One thread reads and encodes, another learns, in the order of the source. So a fit of one epoch
+makes the rows that a stream of the same examples would make, bit for bit.
+
+With a held-out share, the last blocks are scored after every epoch and not learned. When their log
+loss no longer falls, the rows of the best epoch are taken, and the tail is learned once: a model
+that goes on online then begins after the last example.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from headrace.ingest.examples import Kind
+from headrace.learner.batch.fit_folder import FitState
+from headrace.learner.batch.prefetch import read_ahead
+from headrace.learner.batch.sources import FilePosition
+from headrace.learner.local import InMemoryModel
+from headrace.learner.validation import LogLossSum
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from headrace.ingest.examples import Examples
+    from headrace.learner.batch.fit_folder import FitFolder
+    from headrace.learner.batch.sources import BatchSource, ExampleBlock
+    from headrace.learner.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """Epochs, held-out data, and intervals."""
+
+    epochs: int = 1
+    """Most passes over the data."""
+    holdout: float = 0.0
+    """Share of the data, at its end, that decides when to stop; 0: all epochs are done."""
+    save_every_s: float = 60.0
+    """Seconds of learning between two saved states."""
+    tell_every_s: float = 0.5
+
+
+class FitProgress(NamedTuple):
+    """Progress of a fit."""
+
+    epoch: int | None
+    """From 0; None while the held-out tail is learned."""
+    read: float
+    """Share of the epoch, 0 to 1."""
+    examples: int
+    """Learned since the fit began, all epochs together."""
+    normalized_entropy: float
+    """Accuracy of the scores made before learning, in this epoch so far; NaN if undefined."""
+
+
+class FitSummary(NamedTuple):
+    """The result of a fit."""
+
+    snapshot: str
+    rows: int
+    """Of the model."""
+    examples: int
+    """Learned, all epochs together."""
+    epochs: int
+    """Epochs that the model has learned."""
+    normalized_entropy: float
+    """Accuracy of the scores made before learning, in the last epoch of this process."""
+    held_out_loss: float | None
+    """Log loss of the held-out tail after the best epoch."""
+
+
+class BatchTrainer:
+    """One fit: of a spec, from a source, into a folder."""
+
+    def __init__(
+        self, spec: ModelSpec, source: BatchSource, folder: FitFolder, settings: FitSettings
+    ) -> None:
+        """Continue where the folder says, or begin. Raises UnreadableData, StorageFailed."""
+        self._spec, self._source, self._folder = spec, source, folder
+        self._settings = settings
+        state = folder.read(spec, source.identity)
+        self.resumed = state is not None
+        """Whether this goes on with an interrupted fit."""
+        self._state = state or FitState(spec.fingerprint, source.identity, rows="")
+        self._model = InMemoryModel(spec)
+        if self._state.rows:
+            self._model = folder.load(self._state.rows, spec)
+        self._loss = LogLossSum()
+        if settings.holdout:
+            source.count()
+
+    def run(
+        self, stop: threading.Event, tell: Callable[[FitProgress], object]
+    ) -> FitSummary | None:
+        """Learn until the end; return None if `stop` was set before: the next fit goes on."""
+        while not self._state.tail:
+            if not self._epoch(stop, tell):
+                return None
+        if self._settings.holdout and not self._learn(True, stop, tell):
+            return None
+        name = self._folder.finish(self._model, self._source.marks)
+        state = self._state
+        entropy = self._loss.normalized_entropy
+        rows = len(self._model)
+        return FitSummary(name, rows, state.examples, state.epoch, entropy, state.best_loss)
+
+    def _epoch(self, stop: threading.Event, tell: Callable[[FitProgress], object]) -> bool:
+        """Learn what is left of an epoch, and decide about the next; False if stopped."""
+        self._loss = LogLossSum()
+        if not self._learn(False, stop, tell):
+            return False
+        done = self._state.epoch + 1
+        loss = self._held_out_loss() if self._settings.holdout else None
+        best = self._state.best_loss
+        better = loss is None or best is None or loss < best
+        last = done >= self._settings.epochs or not better
+        if not better:
+            self._model = self._folder.load(self._state.best_rows, self._spec)
+        # a state is saved between epochs only if there is another, or a tail to learn
+        more = not last or self._settings.holdout
+        rows = self._folder.save(self._model) if more else self._state.rows
+        first = FilePosition()
+        self._state = msgspec.structs.replace(
+            self._state,
+            rows=rows,
+            epoch=done if better else self._state.epoch,
+            file=first.file,
+            block=first.block,
+            best_rows=rows if better and loss is not None else self._state.best_rows,
+            best_loss=loss if better else best,
+            tail=last,
+        )
+        if more:
+            self._folder.write(self._state)
+        return True
+
+    def _learn(
+        self, tail: bool, stop: threading.Event, tell: Callable[[FitProgress], object]
+    ) -> bool:
+        """Learn the blocks of the tail, or those before it; False if stopped."""
+        now_s = time.monotonic()
+        save_at_s = now_s + self._settings.save_every_s
+        tell_at_s = now_s
+        with read_ahead(self._blocks(tail, self._state.position)) as blocks:
+            for block in blocks:
+                self._learn_one(block)
+                now_s = time.monotonic()
+                if now_s >= tell_at_s:
+                    tell_at_s = now_s + self._settings.tell_every_s
+                    tell(self._progress(block.read))
+                if stop.is_set() or now_s >= save_at_s:
+                    self._save()
+                    save_at_s = time.monotonic() + self._settings.save_every_s
+                if stop.is_set():
+                    return False
+        tell(self._progress(1.0))
+        return True
+
+    def _learn_one(self, block: ExampleBlock) -> None:
+        examples = block.examples
+        scores = self._model.learn(examples)
+        _add(self._loss, examples, scores)
+        self._state = msgspec.structs.replace(
+            self._state,
+            file=block.after.file,
+            block=block.after.block,
+            examples=self._state.examples + len(examples),
+        )
+
+    def _held_out_loss(self) -> float:
+        loss = LogLossSum()
+        with read_ahead(self._blocks(True, FilePosition())) as blocks:
+            for block in blocks:
+                examples = block.examples
+                _add(loss, examples, self._model.predict(examples.features, examples.event_ms))
+        return loss.mean
+
+    def _blocks(self, tail: bool, after: FilePosition) -> Iterator[ExampleBlock]:
+        """Yield the blocks of the held-out tail, or those before it."""
+        border = 1.0 - self._settings.holdout
+        for block in self._source.blocks(after):
+            if not self._settings.holdout or (block.read > border) is tail:
+                yield block
+            elif not tail:
+                return
+
+    def _progress(self, read: float) -> FitProgress:
+        state = self._state
+        epoch = None if state.tail else state.epoch
+        return FitProgress(epoch, read, state.examples, self._loss.normalized_entropy)
+
+    def _save(self) -> None:
+        rows = self._folder.save(self._model)
+        self._state = msgspec.structs.replace(self._state, rows=rows)
+        self._folder.write(self._state)
+
+
+def _add(loss: LogLossSum, examples: Examples, scores: npt.NDArray[np.float64]) -> None:
+    """Add the examples whose label is the outcome; that of an open impression is not known yet."""
+    known = examples.kinds == Kind.CLOSED
+    weights = None if examples.weights is None else examples.weights[known]
+    loss.add(examples.labels[known], scores[known], weights)

@@ -1,1 +1,0 @@
-"""Benchmarks of accuracy on a week of EB-NeRD's real traffic."""

@@ -1,0 +1,233 @@
+"""How long it takes from a click in Kafka to the first answer that has learned from it.
+
+    python -m tests.bench.freshness [--quick] [--json]
+
+The whole road but live evaluation runs, real processes on a real Kafka and a Valkey Cluster, with
+the model of the sample news, while 2,000 events a second are written. Again and again two new
+articles are shown, and once the server's answers know both, one of them is clicked. From then on
+the server is asked about the two: the first answer in which they have come apart is the first that
+learned from it.
+
+`p50_ms`, `p99_ms`: from the click's append to Kafka to that answer. `stages`: of these, until the
+example is in Kafka (`joined`), and from there through learner, parameter server and replica to the
+answer (`answered`). `server`: what the server itself measured of all clicks, those of the other
+events as well, from their append to its replica.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import orjson
+
+from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.ingest.examples.batch import Kind, unpack
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.topics import examples_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace.ingest.kafka.settings import KafkaSettings
+
+SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
+EVENTS_PER_S = 2_000
+CLICK_SHARE = 0.05
+ARTICLES, USERS = 500, 5_000
+_ASK_EVERY_S = 0.003
+_CHANGE = 0.02
+"""Of the odds of the clicked article to those of the other: what else is learned moves both alike,
+a click moves one of them, by more than a twentieth."""
+_PATIENCE_S = 10.0
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Traffic:
+    """Events of everybody else, in a thread."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._writer = KafkaWriter(kafka)
+        self._dice = np.random.default_rng(7)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._writer.close()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            for _ in range(EVENTS_PER_S // 100):
+                self._send()
+            due += 0.01
+
+    def _send(self) -> None:
+        name = f"t{self.sent}"
+        event = event_of(name, f"a{self._dice.zipf(1.3) % ARTICLES}", f"u{self.sent % USERS}")
+        self._writer.send(Source("impressions", BY_KEY), event, name.encode())
+        self.sent += 1
+        if self._dice.random() < CLICK_SHARE:
+            self._writer.send(Source("clicks", BY_KEY), click_of(name), name.encode())
+            self.sent += 1
+
+
+def event_of(name: str, article: str, user: str) -> bytes:
+    """Return an impression."""
+    return orjson.dumps(
+        {
+            "impression_id": name,
+            "timestamp_ms": now_ms(),
+            "article_id": article,
+            "user_id": user,
+        }
+    )
+
+
+def click_of(name: str) -> bytes:
+    """Return a click."""
+    return orjson.dumps({"impression_id": name, "timestamp_ms": now_ms()})
+
+
+class Asking:
+    """Asks how articles stand."""
+
+    def __init__(self, client: httpx.Client, model: str) -> None:
+        self._client, self._path = client, f"/v1/models/{model}:predict"
+
+    def odds(self, *articles: str) -> list[float]:
+        """Return the odds of a click on each."""
+        rows = [{"article_id": each} for each in articles]
+        asked = {"context": {"user_id": "prober"}, "candidates": rows}
+        answer = self._client.post(self._path, content=orjson.dumps(asked))
+        answer.raise_for_status()
+        scores = (each["score"] for each in orjson.loads(answer.content)["predictions"])
+        return [float(each / (1 - each)) for each in scores]
+
+    def shown(self, pair: Sequence[str]) -> bool:
+        """Whether answers know both articles: until then they are as one never shown."""
+        one, other, never = self.odds(*pair, "never-shown")
+        return one != never != other
+
+    def ratio(self, pair: Sequence[str]) -> float:
+        """Return how the first article stands to the second."""
+        one, other = self.odds(*pair)
+        return one / other
+
+
+def until(true: Callable[[], bool]) -> float | None:
+    """Ask until it is true; return when, Unix time in ms; None: it did not come true."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline_s:
+        if true():
+            return time.time() * 1000
+        time.sleep(_ASK_EVERY_S)
+    return None
+
+
+def probe(kafka: KafkaSettings, asking: Asking, seconds: float) -> dict[str, float]:
+    """Click new articles for so long; return when each click was first in an answer, by its id."""
+    writer, answered = KafkaWriter(kafka, linger_ms=0), dict[str, float]()
+    until_s, number = time.monotonic() + seconds, 0
+    try:
+        while time.monotonic() < until_s:
+            pair = name, _ = f"probe-{number}", f"beside-{number}"
+            number += 1
+            for each in pair:
+                event = event_of(each, each, "prober")
+                writer.send(Source("impressions", BY_KEY), event, each.encode())
+            writer.flush()
+            if until(partial(asking.shown, pair)) is None:
+                continue
+            before = asking.ratio(pair)
+            writer.send(Source("clicks", BY_KEY), click_of(name), name.encode())
+            writer.flush()
+            at_ms = until(lambda: abs(asking.ratio(pair) / before - 1) > _CHANGE)  # noqa: B023
+            if at_ms is not None:
+                answered[name] = at_ms
+    finally:
+        writer.close()
+    return answered
+
+
+def figures(samples: Sequence[float]) -> dict[str, float]:
+    """Return the percentiles."""
+    p50, p99 = np.percentile(samples, (50, 99))
+    return {"p50_ms": round(float(p50), 1), "p99_ms": round(float(p99), 1)}
+
+
+def measured(
+    road: LocalPipeline, answered: dict[str, float], server: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures, once the topics say when clicks and examples were appended."""
+    clicked, joined = dict[str, int](), dict[str, int]()
+    for record in read_all(road.kafka, "clicks"):
+        name = (record.key or b"").decode()
+        if name in answered:
+            clicked[name] = record.append_ms
+    for record in read_all(road.kafka, examples_topic(road.spec.name)):
+        examples = unpack(record.value, road.spec.fields)
+        places = np.flatnonzero(examples.kinds == Kind.CLICKED)
+        names = examples.impression_ids
+        for name in (names[int(place)].as_py() for place in places):
+            if name in answered:
+                joined.setdefault(name, record.append_ms)
+    known = sorted(clicked.keys() & joined.keys())
+    whole = figures([answered[name] - clicked[name] for name in known])
+    return {
+        **whole,
+        "clicks": len(known),
+        "stages": {
+            "joined": figures([joined[name] - clicked[name] for name in known]),
+            "answered": figures([answered[name] - joined[name] for name in known]),
+        },
+        "server": server["freshness"],
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of ten minutes")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    options = parser.parse_args()
+    road = LocalPipeline(PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress())
+    with road:
+        road.start(threading.Event())
+        with Traffic(road.kafka) as traffic, httpx.Client(base_url=road.address) as client:
+            answered = probe(
+                road.kafka, Asking(client, road.spec.name), 10.0 if options.quick else 600.0
+            )
+            server = client.get(f"/v1/models/{road.spec.name}").json()
+        found = measured(road, answered, server) | {"events": traffic.sent}
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(json.dumps(found, indent=2))
+    print(f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Benchmarks of what comes before the learner: collector and joiner."""

@@ -1,0 +1,216 @@
+"""How fast the joiner is from Kafka to Kafka, on one core, and what a pending impression takes.
+
+    python -m tests.bench.joiner [--quick] [--json]
+
+A Kafka of its own is filled with impressions of 12 fields, and clicks of one in ten of them. Then a
+joiner process bound to one core joins them; its consumer, producer and transactions are within that
+core, the broker is on the others. Afterwards a Faust agent, bound to the same core, joins as much
+of the same topics as it gets done in the time it is given.
+
+    impressions_per_second        from the joiner's first commit to its last, by Kafka's offsets
+    impressions_per_cpu_second    the same, to the processor time of the joiner: on a machine that
+                                  has other things to do, what a core of its own would do
+    faust_impressions_per_second  from the first of the agent's outputs to the last, likewise
+    bytes_per_pending             memory of the joiner core for each impression in the open window,
+                                  see `tests.bench.pending`; the policies differ by less than one
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import psutil
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as At  # type: ignore[attr-defined]
+
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.ingest.features.fields import Policy
+from headrace.ingest.joiner.committed_state import StateReader
+from headrace.ingest.kafka.producer import BY_KEY, KafkaWriter
+from headrace.ingest.kafka.protocols import Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
+from tests.bench import joining
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace.ingest.features.fields import FieldSet
+
+ROOT = Path(__file__).parents[2]
+TOPICS = EventTopics("shown", "clicked", "dead")
+DEADLINE_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    impressions: int
+    faust_s: float
+    """How long the agent is given, from its first output."""
+    pending: int
+
+
+QUICK = Size(400_000, 5.0, 500_000)
+WHOLE = Size(3_000_000, 30.0, 36_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What `StateReader` asks of a model."""
+
+    name: str
+    fields: FieldSet
+
+
+@contextmanager
+def broker() -> Iterator[KafkaSettings]:
+    """Run a Kafka for the time being."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        node = KafkaNode(Path(directory), kafka_jars(None), remove=Path(directory))
+        try:
+            node.launch()
+            node.wait_ready()
+            yield KafkaSettings(node.bootstrap)
+        finally:
+            node.stop()
+
+
+@contextmanager
+def bound(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of the two joiners on one core."""
+    core = max(os.sched_getaffinity(0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.joining", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  # nothing of ours runs
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def fill(kafka: KafkaSettings, impressions: int) -> None:
+    """Write the events."""
+    writer = KafkaWriter(kafka, linger_ms=20)
+    targets = [Source(TOPICS.impressions, BY_KEY), Source(TOPICS.clicks, BY_KEY)]
+    for is_click, identity, event in joining.events(impressions):
+        writer.send(targets[is_click], event, identity.encode())
+    writer.close()
+
+
+def headrace(kafka: KafkaSettings, impressions: int) -> Rate:
+    """Run the joiner over all of them."""
+    model = Model("bench", joining.fields_of())
+    ensure_topics(kafka, topics_for(model.name, joining.PARTITIONS, TOPICS)[3:4])
+    state = StateReader(kafka, model, TOPICS)
+    names = (TOPICS.impressions, TOPICS.clicks, TOPICS.dead_letters)
+    with bound("headrace", kafka.bootstrap, model.name, *names) as process:
+        return _rate(process, lambda: state.read().impressions, impressions, DEADLINE_S)
+
+
+def faust(kafka: KafkaSettings, most_s: float) -> Rate:
+    """Run the agent, as far as it gets."""
+    joined = [TopicSpec(name, joining.PARTITIONS) for name in ("joined", "joined-clicks")]
+    ensure_topics(kafka, joined)
+    sources = [TopicPartition("joined", partition) for partition in range(joining.PARTITIONS)]
+    admin = AdminClient(kafka.connection())
+
+    def outputs() -> int:
+        end = cast("At", At.latest())  # type: ignore[no-untyped-call]
+        asked = admin.list_offsets(dict.fromkeys(sources, end))
+        return sum(answer.result().offset for answer in asked.values())
+
+    names = (TOPICS.impressions, TOPICS.clicks, *(topic.name for topic in joined))
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        bound("faust", kafka.bootstrap, directory, "agent", *names) as process,
+    ):
+        return _rate(process, outputs, 1 << 60, most_s)
+
+
+class Rate(NamedTuple):
+    """How many a second."""
+
+    of_wall: float
+    of_cpu: float
+
+
+def _rate(
+    process: subprocess.Popen[bytes], done: Callable[[], int], all_of_it: int, most_s: float
+) -> Rate:
+    """Return how many were done a second, from the first to the last or while `most_s` lasts."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    watched = psutil.Process(process.pid)
+    begin = None
+    while True:
+        count, now_s = done(), time.monotonic()
+        if process.poll() is not None or now_s > deadline_s:
+            raise RuntimeError(f"expected {all_of_it} events, found {count}")
+        spent = watched.cpu_times()
+        cpu_s = spent.user + spent.system
+        if begin is None and count:
+            begin = count, now_s, cpu_s
+        elif begin is not None and (count >= all_of_it or now_s - begin[1] > most_s):
+            more = count - begin[0]
+            return Rate(more / (now_s - begin[1]), more / (cpu_s - begin[2]))
+        time.sleep(0.02)
+
+
+def bytes_per_pending(pending: int, policy: Policy) -> float:
+    """Fill a joiner core in a process that has done nothing else."""
+    command = [sys.executable, "-m", "tests.bench.pending", "--json", "--policy", policy.value]
+    command += ["--pending", str(pending)]
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+    return float(json.loads(told)["bytes_per_pending"])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Speed and memory of the joiner.")
+    parser.add_argument("--quick", action="store_true", help="400,000 impressions, not 3,000,000")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    size = QUICK if chosen.quick else WHOLE
+    with broker() as kafka:
+        ensure_topics(kafka, topics_for("bench", joining.PARTITIONS, TOPICS)[:3])
+        fill(kafka, size.impressions)
+        ours = headrace(kafka, size.impressions)
+        theirs = faust(kafka, size.faust_s)
+    results = {
+        "impressions_per_second": round(ours.of_wall),
+        "impressions_per_cpu_second": round(ours.of_cpu),
+        "faust_impressions_per_second": round(theirs.of_wall),
+    }
+    policies = [Policy.WINDOW] if chosen.quick else list(Policy)  # they take the same
+    results["bytes_per_pending"] = round(max(bytes_per_pending(size.pending, p) for p in policies))
+    if chosen.json:
+        print(json.dumps(results))
+    else:
+        for name, value in results.items():
+            print(f"{name:30s} {value:>12,.0f}")
+
+
+if __name__ == "__main__":
+    main()

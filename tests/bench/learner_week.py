@@ -1,0 +1,194 @@
+"""The contenders of `tests.bench.learner` on a week of real traffic.
+
+    python -m tests.bench.learner_week [--quick] [--json] [--data DIR]
+
+Everybody learns the fourteen ids of `deploy/models/news_ids.toml`, an impression once, when its
+window closes and its label is known: 278,139 examples in order of time, one pass, each scored
+before it is learned. Headrace has the constants of the spec, Vowpal Wabbit its default optimizer,
+`--ftrl` and `--coin` at four learning rates each, one index for every id, and no interactions,
+since the crosses are among the ids. River and torch are as on the synthetic stream.
+
+For each: examples/s; MB by which the process grew at its peak; AUC and log loss of the whole week,
+and of its second half, since the constants of headrace were chosen by the first. Vowpal Wabbit's
+best is the best of twelve *by what is reported*, ours is one setting. `vw ...` reads a file and
+writes predictions; `vowpal_wabbit_learn` is fed lines by Python and tells no predictions, and
+`vowpal_wabbit_file` reads its file and writes none: its MB are those of every setting. River's and
+torch's MB include the library. The durable learner leaves out what does not fill a last batch.
+
+`--quick` learns the first examples alone, and three of the twelve settings. Without the data
+(HEADRACE_WEEK or --data) nothing is measured, and that is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from headrace.ingest.features.encoder import Encoder
+from headrace.learner.spec.model_spec import load_spec, parse_spec
+from headrace.learner.validation.progressive import auc, log_loss
+from tests.bench.learner import vowpal_wabbit
+from tests.bench.learner.alone import Alone
+from tests.bench.learner.core import learn_core
+from tests.bench.learner.durable import Workshop
+from tests.bench.learner.rivals import learn_river, learn_torch
+from tests.bench.learner.stream import Stream
+from tests.bench.week import WEEK, join, leave_without, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.learner.spec.model_spec import ModelSpec
+    from tests.bench.learner.alone import Learned
+    from tests.bench.week import Events
+
+SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news_ids.toml"
+_QUICK_EXAMPLES = 40_960
+_QUICK_SETTINGS = ("-l 0.5", "--ftrl --ftrl_alpha 0.15", "--coin --ftrl_alpha 4.0")
+CORE, DURABLE, VW = "headrace_core", "headrace_durable", "vw "
+
+
+def week_spec() -> ModelSpec:
+    """Return the model of ids, each impression learned once."""
+    text = load_spec(SPEC).text.replace('policy = "immediate"', 'policy = "window"')
+    return parse_spec(text, str(SPEC))
+
+
+def week_stream(spec: ModelSpec, events: Events) -> Stream:
+    """Return the examples of a log, their ids numbered through."""
+    _, _, labels, _ = join(spec, events)
+    ids = Encoder(spec.fields).encode(events.impressions).ids
+    ranks, values = np.empty(ids.shape, np.int64), np.empty(ids.shape[1], np.int64)
+    for k in range(ids.shape[1]):
+        found, ranks[:, k] = np.unique(ids[:, k], return_inverse=True)
+        values[k] = found.shape[0]
+    count = labels.shape[0]
+    return Stream(values, ranks, np.empty((count, 0), np.float32), np.full(count, np.nan), labels)
+
+
+class Race:
+    """What each contender did with a stream."""
+
+    def __init__(self, spec: ModelSpec, stream: Stream, tell: Callable[[str], None]) -> None:
+        self.spec, self.stream, self._tell = spec, stream, tell
+        self.contenders: dict[str, dict[str, float]] = {}
+
+    def run(self, settings: Sequence[str], *, quick: bool) -> None:
+        """Let everybody learn."""
+        stream, add = self.stream, self._add
+        with Workshop([self.spec], stream) as workshop:
+            done = workshop.learn(self.spec, len(stream))
+            add(DURABLE, done.examples, done.rate, done.memory_mb, done.scores)
+        with Alone(quick=quick) as alone:
+            (learned, _, _), memory = alone.run(learn_core, stream, self.spec.text)
+            self._learned(CORE, learned, memory)
+            (learned, _), memory = alone.run(learn_river, stream)
+            self._learned("river", learned, memory)
+            learned, memory = alone.run(learn_torch, stream)
+            self._learned("torch", learned, memory)
+            for name, learn in (
+                ("vowpal_wabbit_learn", vowpal_wabbit.learn_lines),
+                ("vowpal_wabbit_file", vowpal_wabbit.learn_file),
+            ):
+                learned, memory = alone.run(learn, stream)
+                self._learned(name, learned, memory)
+            found, _ = alone.run(vowpal_wabbit.learn_settings, stream, settings)
+            for options, learned in zip(settings, found, strict=True):
+                self._learned(VW + options, learned)
+
+    def _learned(self, name: str, learned: Learned, memory_mb: float = np.nan) -> None:
+        self._add(name, learned.examples, learned.rate, memory_mb, learned.scores)
+
+    def _add(
+        self,
+        name: str,
+        examples: int,
+        rate: float,
+        memory_mb: float,
+        scores: npt.NDArray[np.float64] | None,
+    ) -> None:
+        found = {"examples": examples, "examples_per_s": rate}
+        if not np.isnan(memory_mb):
+            found["memory_mb"] = memory_mb
+        if scores is not None:
+            found |= self._accuracy(scores)
+        self.contenders[name] = {key: round(value, 5) for key, value in found.items()}
+        self._tell(f"{name}: {rate:,.0f} examples/s")
+
+    def _accuracy(self, scores: npt.NDArray[np.float64]) -> dict[str, float]:
+        labels, middle = self.stream.labels[: scores.shape[0]], len(self.stream) // 2
+        return {
+            "auc": auc(labels, scores),
+            "log_loss": log_loss(labels, scores),
+            "second_half_auc": auc(labels[middle:], scores[middle:]),
+            "second_half_log_loss": log_loss(labels[middle:], scores[middle:]),
+        }
+
+    def result(self) -> dict[str, object]:
+        """Return everything, and how headrace stands to the best of Vowpal Wabbit."""
+        found: dict[str, object] = {"contenders": self.contenders}
+        theirs = {name: each for name, each in self.contenders.items() if name.startswith(VW)}
+        for key in ("log_loss", "second_half_log_loss"):
+            best = min(theirs, key=lambda name, key=key: theirs[name][key])  # type: ignore[misc]
+            found[f"vowpal_wabbit_best_{key}"] = theirs[best][key]
+            found[f"vowpal_wabbit_best_by_{key}"] = best.removeprefix(VW)
+            found[f"{CORE}_{key}"] = self.contenders[CORE][key]
+        return found
+
+
+_WHOLE = ("examples", "examples_per_s", "memory_mb")
+_FIGURES = ("auc", "log_loss", "second_half_auc", "second_half_log_loss")
+
+
+def show(result: dict[str, object], contenders: dict[str, dict[str, float]]) -> None:
+    """Print a table."""
+    table = Table(
+        "contender", "examples", "examples/s", "MB", "AUC", "log loss", "AUC, half", "loss, half"
+    )
+    for name, each in contenders.items():
+        figures = [f"{each[key]:.5f}" if key in each else "" for key in _FIGURES]
+        whole = [f"{each[key]:,.0f}" if key in each else "" for key in _WHOLE]
+        table.add_row(name, *whole, *figures)
+    console = Console(width=120)
+    console.print(table)
+    for name, value in result.items():
+        if name != "contenders":
+            console.print(f"{name:48s} {value}")
+    console.print(
+        f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.learner_week",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="within a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--data", type=Path, default=WEEK, help="directory of the sample week")
+    chosen = parser.parse_args(arguments)
+    leave_without(chosen.data)
+    spec, progress = week_spec(), Console(stderr=True)
+    stream = week_stream(spec, read_events(chosen.data))
+    race = Race(spec, stream.first(_QUICK_EXAMPLES) if chosen.quick else stream, progress.print)
+    race.run(_QUICK_SETTINGS if chosen.quick else vowpal_wabbit.SETTINGS, quick=chosen.quick)
+    if chosen.json:
+        print(json.dumps(race.result()))
+    else:
+        show(race.result(), race.contenders)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""How good the answers are that users get, at so many times real time, beside what is learned.
+
+    python -m tests.bench.served [--quick] [--json] [--speed N ...] [--hours N]
+
+The sample week (`HEADRACE_WEEK`, default `../shared/data/ebnerd_week1`) goes down the whole road,
+real processes on a real Kafka and a Valkey Cluster, and before anything of a request is sent a
+client has the server rank its candidates (`deploy.reports.ranking_client`). For each speed: what
+became of the requests, how fresh the server was, and the accuracy of its answers beside that of the
+learner's scores of the same impressions, which are made in the order of events.
+
+`--lags` runs no processes: the same model in memory, whose requests are answered from what was
+learned so many seconds of the log before. It tells what lack of freshness alone costs.
+
+`--quick`: the first hours, at twice that speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.deploy.local.background_replay import BackgroundReplay
+from headrace.deploy.local.drain import DrainTimeout
+from headrace.deploy.local.pipeline import PRODUCTION, LocalPipeline, PipelineSettings
+from headrace.deploy.local.services.progress import SilentSetupProgress
+from headrace.deploy.reports.observer import ask_server
+from headrace.deploy.reports.ranking_client import RankingClient
+from headrace.deploy.reports.served_comparison import served_beside_learned
+from headrace.ingest.logs.ndjson import DirectoryLog
+from tests.bench.week import WEEK, lagging, leave_without, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
+QUICK_HOURS, QUICK_SPEEDS = 5.0, (1200.0,)
+LAGS_S = (0.0, 60.0, 300.0, 1800.0)
+
+
+def cut(directory: Path, hours: float, into: Path) -> Path:
+    """Write the beginning of a log; return where."""
+    log, first_ms = DirectoryLog(directory), None
+    into.mkdir()
+    with (
+        (into / "impressions.ndjson").open("wb") as shown,
+        (into / "clicks.ndjson").open("wb") as clicked,
+    ):
+        for line in log.lines():
+            first_ms = line.time_ms if first_ms is None else first_ms
+            if line.time_ms - first_ms > hours * 3_600_000:
+                break
+            (clicked if line.is_click else shown).write(line.value + b"\n")
+    return into
+
+
+def measure(data: Path, speed: float) -> dict[str, Any]:
+    """Replay a log with every request served first; return what came of it."""
+    stop = threading.Event()
+    with LocalPipeline(
+        PipelineSettings(model=SPEC, evaluated=False), SilentSetupProgress()
+    ) as road:
+        road.start(stop)
+        url = f"{road.address}/v1/models/{PRODUCTION}:rank"
+        with RankingClient(url, road.spec.fields) as client:
+            log = BackgroundReplay(road.kafka, road.spec, [data], speed, before=client.ask)
+            log.start()
+            log.join()
+        seconds = time.monotonic() - log.began_s
+        if log.failure is not None:
+            raise log.failure
+        road.arrival.wait(stop, DrainTimeout(), lambda _: road.check())
+        beside = served_beside_learned(road.kafka, road.spec, client.served())
+        server, asked = ask_server(road.address, road.spec.name, 5.0), client.asked
+    assert server is not None
+    return {
+        "speed": speed,
+        "seconds": seconds,
+        "requests": asked.requests,
+        "answered": asked.answered,
+        "late": asked.late,
+        "unanswered": asked.unanswered,
+        "refused": asked.refused,
+        "answer_ms": {"p50": asked.quantile_ms(0.5), "p99": asked.quantile_ms(0.99)},
+        "freshness_ms": {"p50": server.p50_ms, "p99": server.p99_ms},
+        "impressions": len(beside.served),
+        "served": asdict(beside.served.progressive()),
+        "learned": asdict(beside.learned.progressive()),
+    }
+
+
+def measure_lags(data: Path, lags_s: Sequence[float]) -> list[dict[str, Any]]:
+    """Answer every request in memory from what was learned so long before it."""
+    from headrace.learner.spec.model_spec import load_spec
+
+    events = read_events(data)
+    return [
+        {"lag_s": lag_s} | asdict(lagging(load_spec(SPEC), events, int(1000 * lag_s)))
+        for lag_s in lags_s
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="the first hours only")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--speed", type=float, action="append", help="times real time; repeatable")
+    parser.add_argument("--hours", type=float, help="of the log; default: all of it")
+    parser.add_argument("--lags", action="store_true", help="in memory, by lack of freshness")
+    options = parser.parse_args(arguments)
+    leave_without(WEEK)
+    hours = options.hours or (QUICK_HOURS if options.quick else None)
+    with tempfile.TemporaryDirectory(prefix="headrace-served-") as directory:
+        data = WEEK if hours is None else cut(WEEK, hours, Path(directory) / "log")
+        if options.lags:
+            found = measure_lags(data, LAGS_S)
+        else:
+            speeds = options.speed or (QUICK_SPEEDS if options.quick else (600.0,))
+            found = [measure(data, speed) for speed in speeds]
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(json.dumps(found, indent=2))
+    print(f"load average of the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Every model on the sample week: from ids alone and with statistics of rows, under both policies.
+
+    python -m tests.bench.week_table [--quick] [--json] [--data DIR]
+
+As `tests.bench.week` measures it: in one process, events in one order, each impression scored
+before it is learned, the second half of the week reported. Inputs are those of `news_ids.toml` and
+of `news.toml`; DIN, and DCN-V2 once more, are also told what the user clicked before
+(`tests.bench.week_history`). Constants are those with the least log loss on the first half, of each
+model, inputs and policy: the specs' in deploy/models, or those in CHOSEN where one of the ten to
+twenty sets tried (of DCN-V2 with history: four and one) was better by 0.0002 or more. Of logistic
+regression none of five was. Under `window` a score is made ten minutes later than under
+`immediate`, when more is known: compare rows, not these columns. --quick: the models that need no
+torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from headrace.learner.spec.model_spec import parse_spec
+from tests.bench.week import WEEK, encode, learn, leave_without, read_events
+from tests.bench.week_history import RECENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.ingest.features.encoder import Encoded
+    from headrace.ingest.features.fields import Field
+    from headrace.learner.spec.model_spec import ModelSpec
+
+_MODELS = Path(__file__).parents[2] / "deploy" / "models"
+_WINDOW = 'policy = "window"\nwindow_s = 600\n'
+_IMMEDIATE = 'policy = "immediate"\nwindow_s = 1800\n'
+INPUTS = {"ids": "news_ids.toml", "statistics": "news.toml"}
+POLICIES = {"immediate": _IMMEDIATE, "window": _WINDOW}
+MODELS = {
+    "logistic regression": ("", {}),
+    "factorization machine": ("news_fm.toml", {}),
+    "field-weighted FM": ("news_deepfm.toml", {"deepfm": "field_weighted_fm"}),
+    "Wide & Deep": ("news_deepfm.toml", {"deepfm": "wide_and_deep"}),
+    "DeepFM": ("news_deepfm.toml", {}),
+    "DCN-V2": ("news_dcn.toml", {}),
+    "DIN": ("news_deepfm.toml", {"deepfm": "din"}),
+    "DCN-V2 with history": ("news_dcn.toml", {}),
+}
+"""Name -> the spec whose structure and optimizers it has ("": those of the inputs' own), and what
+is another word there."""
+_WITHOUT_TORCH = 2
+_TOLD = ("DIN", "DCN-V2 with history")
+_HISTORY = f'history = "{RECENT}"\ntarget = "article"\n\n'
+_BAG = f'[fields.{RECENT}]\nnumber = 60\ntransform = "bag"\n\n'
+
+
+class Constants(NamedTuple):
+    """What optimizers and vectors begin with, where the specs' own are not the best."""
+
+    weights: tuple[str, float, float]
+    """ftrl: alpha, l2; coin: alpha, beta."""
+    vectors: tuple[float, float] = (0.15, 10.0)
+    """ftrl: alpha, l2."""
+    layers: float = 0.02
+    """adagrad: alpha."""
+    init_scale: float = 0.03
+
+    def optimizers(self, *, dense: bool) -> str:
+        """Return the sections `[optimizer]`; dense: the model has layers."""
+        name, alpha, other = self.weights
+        more = f"beta = {other}" if name == "coin" else f"beta = 1.0\nl1 = 0.0\nl2 = {other}"
+        vectors_alpha, vectors_l2 = self.vectors
+        text = (
+            f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}\n'
+            f'[optimizer.embeddings]\nname = "ftrl"\nalpha = {vectors_alpha}\nbeta = 1.0\n'
+            f"l1 = 0.0\nl2 = {vectors_l2}\n"
+        )
+        layers = f'[optimizer.dense]\nname = "adagrad"\nalpha = {self.layers}\n'
+        return text + layers if dense else text
+
+
+_COIN, _HALF_COIN = ("coin", 0.7, 1.5), ("coin", 0.35, 1.5)
+CHOSEN: dict[str, dict[tuple[str, str], Constants]] = {
+    "factorization machine": {
+        ("ids", "immediate"): Constants(_COIN, vectors=(0.3, 4.0)),
+        ("ids", "window"): Constants(_COIN, vectors=(0.08, 20.0), init_scale=0.01),
+        ("statistics", "window"): Constants(
+            ("ftrl", 0.1, 4.0), vectors=(0.08, 20.0), init_scale=0.01
+        ),
+    },
+    "field-weighted FM": {
+        ("ids", "immediate"): Constants(_COIN, vectors=(0.15, 4.0), layers=0.05, init_scale=0.01),
+        ("ids", "window"): Constants(_COIN, vectors=(0.3, 10.0), layers=0.05),
+        ("statistics", "immediate"): Constants(
+            ("ftrl", 0.2, 10.0), vectors=(0.08, 20.0), layers=0.05, init_scale=0.01
+        ),
+        ("statistics", "window"): Constants(
+            ("ftrl", 0.15, 4.0), vectors=(0.08, 20.0), layers=0.05, init_scale=0.01
+        ),
+    },
+    "Wide & Deep": {
+        ("ids", "immediate"): Constants(_COIN, vectors=(0.3, 10.0), layers=0.05),
+        ("ids", "window"): Constants(
+            _HALF_COIN, vectors=(0.15, 20.0), layers=0.05, init_scale=0.01
+        ),
+        ("statistics", "immediate"): Constants(_HALF_COIN, vectors=(0.3, 4.0), init_scale=0.01),
+        ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.3, 4.0)),
+    },
+    "DeepFM": {
+        ("ids", "immediate"): Constants(_COIN, vectors=(0.3, 20.0), layers=0.05),
+        ("ids", "window"): Constants(_HALF_COIN, vectors=(0.15, 20.0), init_scale=0.01),
+        ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.08, 20.0), init_scale=0.01),
+    },
+    "DCN-V2": {
+        ("ids", "immediate"): Constants(_COIN, layers=0.05),
+        ("ids", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), layers=0.05),
+        ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), init_scale=0.01),
+    },
+    "DIN": {
+        ("ids", "immediate"): Constants(_COIN, vectors=(0.3, 10.0), init_scale=0.01),
+        ("ids", "window"): Constants(_HALF_COIN, layers=0.05, init_scale=0.01),
+        ("statistics", "immediate"): Constants(_HALF_COIN, vectors=(0.3, 4.0)),
+        ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0)),
+    },
+    "DCN-V2 with history": {
+        ("ids", "immediate"): Constants(_COIN, layers=0.05),
+        ("ids", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), layers=0.05),
+        ("statistics", "immediate"): Constants(_HALF_COIN, vectors=(0.3, 4.0), init_scale=0.01),
+        ("statistics", "window"): Constants(_HALF_COIN, vectors=(0.15, 4.0), init_scale=0.01),
+    },
+}
+"""Model -> inputs and policy -> what was better on the first half than the specs' constants."""
+
+
+def spec_of(model: str, inputs: str, policy: str) -> ModelSpec:
+    """Return one of the table's specs."""
+    name, words = MODELS[model]
+    ours = (_MODELS / INPUTS[inputs]).read_text()
+    theirs = (_MODELS / (name or INPUTS[inputs])).read_text()
+    for word, other in words.items():
+        theirs = theirs.replace(f'architecture = "{word}"', f'architecture = "{other}"')
+    if "field_weighted" in theirs:  # it has no layers
+        theirs = "".join(
+            line for line in theirs.splitlines(keepends=True) if not line.startswith("layers")
+        )
+    structure = theirs[theirs.index("[model]") : theirs.index("[label]")]
+    fields = ours[ours.index("[fields.") : ours.index("[optimizer]")]
+    optimizers = theirs[theirs.index("[optimizer]") :]
+    chosen = CHOSEN.get(model, {}).get((inputs, policy))
+    if chosen is not None:
+        optimizers = chosen.optimizers(dense="[optimizer.dense]" in optimizers)
+        structure = re.sub("init_scale = .*", f"init_scale = {chosen.init_scale}", structure)
+    if model in _TOLD:
+        fields += _BAG
+    if model == "DIN":
+        structure += _HISTORY
+    text = f"{structure}[label]\n{POLICIES[policy]}\n{fields}{optimizers}"
+    return parse_spec(text, f"{model}, {inputs}, {policy}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="only models that need no torch")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--data", type=Path, default=WEEK)
+    chosen = parser.parse_args(arguments)
+    leave_without(chosen.data)
+    console = Console(stderr=chosen.json)
+    models = list(MODELS)[: _WITHOUT_TORCH if chosen.quick else None]
+    events = read_events(chosen.data)
+    names = ("AUC", "within a request", "log loss", "calibration", "first half")
+    table = Table("model", "inputs", "policy", *names)
+    found = []
+    encoded: dict[tuple[Field, ...], Encoded] = {}  # alike under both policies, and of most models
+    with Progress(console=console) as progress:
+        task = progress.add_task("", total=len(models) * len(INPUTS) * len(POLICIES))
+        for model, inputs, policy in itertools.product(models, INPUTS, POLICIES):
+            progress.update(task, description=f"{model}, {inputs}, {policy}")
+            spec = spec_of(model, inputs, policy)
+            read = spec.fields.singles + spec.fields.bags
+            if read not in encoded:
+                encoded[read] = encode(spec, events)
+            outcome = learn(spec, events, encoded[read])
+            first, half = outcome.halves
+            numbers = (half.auc, half.request_auc, half.log_loss, half.calibration, first.log_loss)
+            shown = [f"{each:.4f}" for each in numbers]
+            table.add_row(model, inputs, policy, *shown)
+            found.append([model, inputs, policy, *numbers, outcome.seconds])
+            progress.console.print(model, inputs, policy, *shown, f"{outcome.seconds:.0f} s")
+            progress.advance(task)
+    if chosen.json:
+        keys = ("model", "inputs", "policy", "auc", "within", "log_loss", "calibration")
+        rows = [
+            dict(zip((*keys, "first_log_loss", "seconds"), each, strict=True)) for each in found
+        ]
+        print(json.dumps({"rows": rows}))
+    else:
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What several workers on one machine take, and give: memory and requests a second.
+
+    python -m tests.bench.workers [--quick] [--json]
+
+Real processes: a Valkey Cluster of two shards, filled with the rows of a model; `headrace serving
+run` with one worker and with two, one after another; and who asks, on eight connections, which
+costs about as much as a worker. Nothing is learned meanwhile; the logs are followed all the same.
+
+`pss_mb`: of all processes of the server together, memory that several have mapped counted once.
+`uss_mb`: what each has for itself alone, the first of them (which starts the others) first, the
+one that follows among the others. `requests_per_second` of one
+candidate, `candidates_per_second` of 200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import uvloop
+
+from headrace.deploy.local.services.ports import free_port
+from headrace.learner.spec.model_spec import load_spec
+from tests.bench.pserver.scene import cluster
+from tests.bench.serving.__main__ import CANDIDATES, SPECS
+from tests.bench.serving.asking import answers_per_second, ready, requests
+from tests.bench.serving.learning import Pushing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPEC = SPECS["lr"]
+
+
+@contextmanager
+def served(url: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
+    """Serve the model until the block ends; yield the port, and the first of the processes."""
+    port = free_port()
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "headrace",
+        "--log-level",
+        "warning",
+        "serving",
+        "run",
+    ]
+    of_model = ["--model", str(SPEC), "--redis", url, "--port", str(port)]
+    process = subprocess.Popen([*command, *of_model, "--workers", str(workers)])
+    try:
+        yield port, psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def memory_mb(first: psutil.Process) -> dict[str, Any]:
+    """Return what a server's processes have in memory, all together and each for itself."""
+    found = [each.memory_full_info() for each in [first, *first.children(recursive=True)]]
+    return {
+        "pss_mb": round(sum(each.pss for each in found) / 1e6),
+        "uss_mb": [round(each.uss / 1e6) for each in found],
+    }
+
+
+async def measure(port: int, first: psutil.Process, seconds: float) -> dict[str, Any]:
+    """Ask the server, then look at its memory."""
+    spec = load_spec(SPEC)
+    one, many = requests(spec, 1), requests(spec, CANDIDATES)
+    await ready(port, many[0])
+    await answers_per_second(port, many, 1.0)  # compiled and warm, in every worker
+    return {
+        "requests_per_second": round(await answers_per_second(port, one, seconds)),
+        "candidates_per_second": round(CANDIDATES * await answers_per_second(port, many, seconds)),
+        **memory_mb(first),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="fewer rows, and seconds")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    options = parser.parse_args()
+    seconds, fills = (3.0, 1) if options.quick else (10.0, 8)
+    figures: dict[str, Any] = {}
+    with cluster() as nodes, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        pushing = Pushing(load_spec(SPEC), nodes.url)
+        for _ in range(fills):
+            pushing.fill()
+        for workers in (1, 2):
+            with served(nodes.url, workers) as (port, first):
+                figures[str(workers)] = runner.run(measure(port, first, seconds))
+    figures["load"] = round(os.getloadavg()[0], 1)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, found in figures.items():
+        print(name, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""`headrace fit` as a process: killed, started again, and refused."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import headrace
+from tests.deploy.command import HEADRACE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.thorough
+
+ROWS = 400_000
+SPEC = """
+[model]
+name = "shop"
+[fields.user]
+number = 1
+transform = "id"
+[fields.item]
+number = 2
+transform = "id"
+"""
+LAYOUT = """
+[event]
+timestamp = "time"
+[click]
+column = "clicked"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with a spec, a layout and a log."""
+    dice = np.random.default_rng(1)
+    columns = {
+        "user": pa.array(dice.integers(0, 100_000, ROWS)),
+        "item": pa.array(dice.integers(0, 1000, ROWS)),
+        "time": pa.array(1_700_000_000_000 + np.arange(ROWS)),
+        "clicked": pa.array((dice.random(ROWS) < 0.1).astype(int)),
+    }
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    (tmp_path / "shop.toml").write_text(SPEC)
+    (tmp_path / "layout.toml").write_text(LAYOUT)
+    return tmp_path
+
+
+def command(to: str, *more: str) -> list[str]:
+    options = ["--model", "shop.toml", "--layout", "layout.toml", "--data", "log.parquet"]
+    return [*HEADRACE, "fit", *options, "--to", to, *more]
+
+
+def rows_of(folder: Path) -> dict[int, tuple[int, int]]:
+    """Shows and clicks of each id of the newest snapshot."""
+    model = headrace.LocalModel.load(folder)
+    rows = model._model._view.everything().existing()
+    counts = zip(rows.shows.tolist(), rows.clicks.tolist(), strict=True)
+    return dict(zip(rows.ids.tolist(), counts, strict=True))
+
+
+def test_a_fit_killed_after_it_saved_counts_every_row_once(home: Path) -> None:
+    whole = subprocess.run(
+        command("whole"), cwd=home, check=True, capture_output=True, text=True, timeout=120
+    )
+    assert f"{ROWS:,} examples" in whole.stdout
+    state = home / "parts" / "_fit" / "shop.json"
+    killed = subprocess.Popen(
+        command("parts", "--save-every", "0"), cwd=home, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while killed.poll() is None and not state.exists():
+            pass
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate(timeout=30)
+    assert state.exists()
+    again = subprocess.run(
+        command("parts"), cwd=home, check=True, capture_output=True, text=True, timeout=120
+    )
+    assert "going on with an unfinished fit" in again.stderr
+    assert rows_of(home / "parts") == rows_of(home / "whole")
+
+
+def test_a_fit_without_data_or_with_statistics_and_epochs_is_refused(home: Path) -> None:
+    done = subprocess.run(
+        [*HEADRACE, "fit", "--model", "shop.toml", "--to", "models"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "expected either --data or --archive, got neither" in done.stderr
+    rate = '[statistics.rate]\nnumber = 3\nstatistic = "rate"\nof = "item"\n'
+    (home / "shop.toml").write_text(SPEC + rate)
+    done = subprocess.run(
+        command("models", "--epochs", "2"), cwd=home, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--epochs: expected 1, since the spec has [statistics.*]" in done.stderr

@@ -1,0 +1,75 @@
+"""One run of a joiner over Kafka in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.ingest.examples.splitting import Cut
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.topics import examples_topic
+from tests.ingest.events_of import TOPICS, examples_in, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.ingest.kafka.protocols import Record, Source
+
+PARTITIONS = 2
+MODEL = "test"
+EXAMPLES = examples_topic(MODEL)
+EAGER = JoinerPacing(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
+
+
+class Life:
+    """One joiner process, until the test drops it."""
+
+    def __init__(
+        self,
+        records: Mapping[Source, Sequence[Record]],
+        transactions: ListTransactions,
+        *,
+        policy: str = "immediate",
+        largest_poll: int = 1_000,
+        pace: JoinerPacing = EAGER,
+        join_again: bool = False,
+    ) -> None:
+        self.clock_ms = 1_000
+        self.rests: list[float] = []
+        self.reader = ListReader(records, largest_poll=largest_poll)
+        self.transactions = transactions
+        self.joiner = Joiner(
+            reader=self.reader,
+            transactions=transactions,
+            model=MODEL,
+            fields=fields_of(policy),
+            topics=TOPICS,
+            pace=pace,
+            now_ms=lambda: self.clock_ms,
+            rest=self.rests.append,
+            restoring=retry_for(0.0),
+            give_up_s=60.0,
+            join_again=join_again,
+        )
+
+    def run(self) -> None:
+        """Step until everything is committed."""
+        for _ in range(10_000):
+            self.joiner.step(0.0)
+            if self.done:
+                return
+        raise AssertionError(f"stuck at {self.transactions.offsets}")
+
+    @property
+    def done(self) -> bool:
+        return all(
+            source in self.transactions.offsets
+            and self.transactions.offsets[source].offset == self.reader.held(source)[1]
+            for source in self.reader.records
+        )
+
+    @property
+    def examples(self) -> list[tuple[int, int, int, str, int]]:
+        fields = self.joiner.fields
+        return list(examples_in(self.transactions.written, EXAMPLES, fields))

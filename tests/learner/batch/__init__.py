@@ -1,0 +1,1 @@
+"""Tests of fits: learning from files."""

@@ -1,0 +1,138 @@
+"""A fit of archived examples ends where a learner goes on: each example is learned once."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from headrace.ingest.archive.archiver import Archiver, ArchiveSettings
+from headrace.ingest.archive.parquet_folder import ArchiveError, ArchiveFolder
+from headrace.ingest.kafka.fakes import ListReader
+from headrace.learner.batch import ArchiveSource, BatchTrainer, FilePosition, FitFolder, FitSettings
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.pserver.snapshots import SnapshotStorage, find_snapshot, restore
+from tests.learner.in_memory import TOPIC, InMemoryModel, cut, records_of
+from tests.learner.streams import random_examples, random_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.ingest.kafka.protocols import Record, Source
+    from headrace.learner.batch import FitSummary
+    from headrace.learner.spec.model_spec import ModelSpec
+
+PARTITIONS = 3
+BATCHES = 20
+ARCHIVED = 13
+"""Batches of each partition that are archived before the fit."""
+
+
+def archive(url: str, records: list[Record]) -> None:
+    """Write records as `headrace ingest sink` does, in several files an hour."""
+    by_source: dict[Source, list[Record]] = {}
+    for record in records:
+        by_source.setdefault(record.source, []).append(record)
+    folder = ArchiveFolder(url)
+    sink = Archiver(ListReader(by_source), folder, TOPIC, ArchiveSettings(most_rows=40))
+    for _ in range(20):
+        sink.step(0.0)
+    sink.finish()
+    folder.close()
+
+
+def stream(spec: ModelSpec, seed: int) -> list[Record]:
+    """Every partition's batches."""
+    dice, records = np.random.default_rng(seed), []
+    for partition in range(PARTITIONS):
+        closed = spec.fields.label.policy == "window"
+        batches = cut(random_examples(dice, spec, 10 * BATCHES, closed=closed), 10)
+        records += records_of(batches[:BATCHES], partition)
+    return records
+
+
+def fitted(spec: ModelSpec, data: str, to: str, stop_after: list[int]) -> FitSummary:
+    """Fit, stopped and started again after these numbers of blocks."""
+    for blocks in [*stop_after, 0]:
+        source = ArchiveSource(data, spec)
+        trainer = BatchTrainer(spec, source, FitFolder(to, spec.name), FitSettings(tell_every_s=0))
+        stop, told = threading.Event(), 0
+
+        def tell(_: object, limit: int = blocks) -> None:
+            nonlocal told
+            told += 1
+            if told == limit:
+                stop.set()  # noqa: B023 - called before the next round
+
+        done = trainer.run(stop, tell)
+        if done is not None:
+            return done
+    raise AssertionError("the last run had no bound")
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+@pytest.mark.parametrize("stop_after", [[], [1, 2, 1]])
+def test_a_learner_that_goes_on_after_a_fit_learns_every_example_once(
+    policy: str, stop_after: list[int], tmp_path: Path
+) -> None:
+    spec = random_spec(np.random.default_rng(5), policy, statistics=False)
+    records = stream(spec, 5)
+    archive(str(tmp_path / "sink"), [each for each in records if each.offset < ARCHIVED])
+    done = fitted(spec, str(tmp_path / "sink"), str(tmp_path / "models"), stop_after)
+
+    world = InMemoryModel(spec)
+    world.store.drop()
+    storage = SnapshotStorage(str(tmp_path / "models"))
+    manifest = find_snapshot(storage, spec.name, done.snapshot)
+    restore(
+        world.store,
+        storage,
+        manifest,
+        manifest.shape,
+        stop=threading.Event(),
+        tell=lambda _: None,
+    )
+    assert world.marks() == [dict.fromkeys(range(PARTITIONS), ARCHIVED)] * manifest.shape.buckets
+    counts = []
+    for model in (world, InMemoryModel(spec)):
+        learner = model.learner(records, LearnerPacing(push_interval_ms=0))
+        ends = {each.source.partition: each.offset + 1 for each in records}
+        for _ in range(1000):
+            model.now_ms += 1
+            learner.step(0.0)
+            if model.learned(ends):
+                break
+        assert model.learned(ends)
+        rows = model.rows()
+        order = np.argsort(rows.ids)
+        counts.append([rows.ids[order], rows.shows[order], rows.clicks[order]])
+    np.testing.assert_array_equal(counts[0], counts[1])
+
+
+def test_rows_that_were_moved_but_do_not_count_are_not_learned(tmp_path: Path) -> None:
+    spec = random_spec(np.random.default_rng(5), "window", statistics=False)
+    records = stream(spec, 5)
+    archive(str(tmp_path), [each for each in records if each.offset < ARCHIVED])
+    [first, *_] = sorted(tmp_path.glob(f"{TOPIC}/hour=*/00000-*.parquet"))
+    copy = first.with_name(f"00000-{ARCHIVED:012}.parquet")
+    copy.write_bytes(first.read_bytes())
+    blocks = ArchiveSource(str(tmp_path), spec).blocks(FilePosition())
+    learned = sum(len(block.examples) for block in blocks)
+    assert learned == PARTITIONS * ARCHIVED * 10
+
+
+def test_an_archive_of_other_fields_is_refused(tmp_path: Path) -> None:
+    spec = random_spec(np.random.default_rng(5), "window", statistics=False)
+    archive(str(tmp_path), stream(spec, 5))
+    other = parse_spec(spec.text.replace("window_s = 600", "window_s = 601"), "other.toml")
+    with pytest.raises(ArchiveError, match="expected examples of fields with fingerprint"):
+        list(ArchiveSource(str(tmp_path), other).blocks(FilePosition()))
+
+
+def test_a_folder_without_examples_of_the_model_is_refused(tmp_path: Path) -> None:
+    spec = random_spec(np.random.default_rng(5), "window", statistics=False)
+    with pytest.raises(ArchiveError, match=r"expected examples in examples\.test"):
+        ArchiveSource(str(tmp_path), spec)

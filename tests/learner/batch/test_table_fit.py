@@ -1,0 +1,250 @@
+"""A fit of tables: what it learns, when it stops, and how it goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import headrace
+from headrace.ingest.logs import parse_layout
+from headrace.learner.batch import (
+    BatchTrainer,
+    FilePosition,
+    FitFolder,
+    FitSettings,
+    TableSource,
+    UnreadableData,
+)
+from headrace.learner.batch.prefetch import read_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from headrace.ingest.logs import LogLayout
+    from headrace.learner.batch import FitSummary
+
+SPEC = """
+[model]
+name = "shop"
+
+[label]
+policy = "window"
+
+[fields.user]
+number = 1
+transform = "id"
+
+[fields.item]
+number = 2
+transform = "id"
+
+[fields.price]
+number = 3
+transform = "number"
+
+[fields.tags]
+number = 4
+transform = "bag"
+
+[fields.hour]
+number = 5
+transform = "hour"
+"""
+LAYOUT = """
+[file]
+numbers = ["price"]
+[event]
+timestamp = "time"
+[click]
+column = "clicked"
+[fields]
+user = "user"
+item = "item"
+price = "price"
+tags = { column = "tags", separator = "|" }
+"""
+ROWS = 50_000
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    """Rows a second apart."""
+    dice = np.random.default_rng(1)
+    user, item = dice.integers(0, 20, ROWS), dice.integers(0, 10, ROWS)
+    clicked = dice.random(ROWS) < np.where(user % 10 == item, 0.8, 0.1)
+    return pa.table(
+        {
+            "user": pa.array([f"u{each}" for each in user]),
+            "item": pa.array(item),
+            "price": pa.array(np.round(dice.random(ROWS), 2)),
+            "tags": pa.array([f"t{a}|t{b}" for a, b in dice.integers(0, 9, (ROWS, 2))]),
+            "time": pa.array(1_700_000_000_000 + 1000 * np.arange(ROWS)),
+            "clicked": pa.array(clicked.astype(int)),
+        }
+    )
+
+
+def layout() -> LogLayout:
+    return parse_layout(LAYOUT, "layout.toml")
+
+
+def write(rows: pa.Table, folder: Path, kind: str) -> str:
+    """Write two files of one kind; return their pattern."""
+    for place, name in enumerate("ab"):
+        part = rows.slice(place * ROWS // 2, ROWS // 2)
+        path = folder / f"{name}.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(part, path)
+        elif kind == "parquet":
+            pyarrow.parquet.write_table(part, path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in part.to_pylist()))
+    return str(folder / f"*.{kind}")
+
+
+def fit(
+    url: str,
+    to: Path,
+    settings: FitSettings,
+    stop: threading.Event | None = None,
+    tell: Callable[[object], object] = lambda _: None,
+) -> FitSummary | None:
+    spec = headrace.parse_spec(SPEC, "shop.toml")
+    source = TableSource([url], layout(), spec)
+    trainer = BatchTrainer(spec, source, FitFolder(str(to), spec.name), settings)
+    return trainer.run(stop or threading.Event(), tell)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
+def test_a_fit_makes_the_rows_that_the_joiner_and_a_model_make(
+    kind: str, rows: pa.Table, tmp_path: Path
+) -> None:
+    done = fit(write(rows, tmp_path, kind), tmp_path / "models", FitSettings())
+    assert done is not None
+    assert done.examples == ROWS
+    found = headrace.LocalModel.load(tmp_path / "models", done.snapshot)
+    wanted = headrace.LocalModel(headrace.parse_spec(SPEC, "shop.toml"))
+    events = rows.rename_columns(["user", "item", "price", "tags", "timestamp_ms", "clicked"])
+    split = pa.compute.split_pattern(events["tags"], "|")
+    events = events.set_column(3, "tags", split)
+    wanted.learn(events, label="clicked")
+    wanted.flush()
+    asked = events.slice(0, 100)
+    assert found.predict(asked).tolist() == wanted.predict(asked).tolist()
+    assert len(found) == len(wanted)
+    assert done.normalized_entropy == pytest.approx(wanted.metrics().normalized_entropy)
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.2])
+def test_a_fit_that_is_stopped_anywhere_ends_with_the_same_model(
+    holdout: float, rows: pa.Table, tmp_path: Path
+) -> None:
+    url, dice = write(rows, tmp_path, "parquet"), random.Random(7)
+    settings = FitSettings(epochs=2, holdout=holdout, tell_every_s=0)
+    whole = fit(url, tmp_path / "whole", settings)
+    parts, runs = None, 0
+    while parts is None:
+        stop, left = threading.Event(), dice.randrange(1, 3)
+
+        def tell(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                stop.set()  # noqa: B023 - called before the next round
+
+        parts = fit(url, tmp_path / "parts", settings, stop, tell)
+        runs += 1
+    assert whole is not None
+    assert runs > 2
+    assert parts.examples == whole.examples
+    asked = rows.slice(0, 500).rename_columns(
+        ["user", "item", "price", "words", "timestamp_ms", "clicked"]
+    )
+    scores = [
+        headrace.LocalModel.load(tmp_path / folder, done.snapshot).predict(asked).tolist()
+        for folder, done in (("whole", whole), ("parts", parts))
+    ]
+    assert scores[0] == scores[1]
+    assert not [path for path in (tmp_path / "parts" / "_fit").iterdir() if path.is_dir()]
+
+
+def test_epochs_stop_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+    dice = np.random.default_rng(3)
+    # ids of one row each: a second epoch learns noise by heart
+    noise = pa.table(
+        {
+            "user": pa.array([f"u{i % 9_000}" for i in range(20_000)]),
+            "item": pa.array(dice.integers(0, 10, 20_000)),
+            "price": pa.array(dice.random(20_000)),
+            "tags": pa.array(["t"] * 20_000),
+            "time": pa.array(1_700_000_000_000 + 1000 * np.arange(20_000)),
+            "clicked": pa.array((dice.random(20_000) < 0.3).astype(int)),
+        }
+    )
+    pyarrow.parquet.write_table(noise, tmp_path / "noise.parquet", row_group_size=1000)
+    settings = FitSettings(epochs=20, holdout=0.2)
+    done = fit(str(tmp_path / "noise.parquet"), tmp_path / "models", settings)
+    assert done is not None
+    assert done.epochs < 20
+    assert done.held_out_loss is not None
+
+
+def test_rows_without_a_time_are_left_out_and_counted(rows: pa.Table, tmp_path: Path) -> None:
+    lacking = rows.slice(0, 10).to_pylist()
+    lacking[3]["time"] = None
+    pyarrow.parquet.write_table(pa.Table.from_pylist(lacking), tmp_path / "a.parquet")
+    spec = headrace.parse_spec(SPEC, "shop.toml")
+    source = TableSource([str(tmp_path / "a.parquet")], layout(), spec)
+    blocks = list(source.blocks(FilePosition()))
+    assert sum(len(block.examples) for block in blocks) == 9
+    assert source.refused == 1
+
+
+def test_a_fit_of_other_data_does_not_go_on_with_an_unfinished_one(
+    rows: pa.Table, tmp_path: Path
+) -> None:
+    url, stop = write(rows, tmp_path, "parquet"), threading.Event()
+    stop.set()
+    assert fit(url, tmp_path / "models", FitSettings(), stop) is None
+    pyarrow.parquet.write_table(rows, tmp_path / "c.parquet")
+    with pytest.raises(UnreadableData, match=r"the unfinished fit of this data.*--restart"):
+        fit(url, tmp_path / "models", FitSettings())
+
+
+def test_a_pattern_without_files_and_a_layout_without_clicks_are_refused(tmp_path: Path) -> None:
+    spec = headrace.parse_spec(SPEC, "shop.toml")
+    with pytest.raises(UnreadableData, match="--data: expected files at"):
+        TableSource([str(tmp_path / "*.parquet")], layout(), spec)
+    shown = parse_layout('[event]\ntimestamp = "time"\n', "layout.toml")
+    with pytest.raises(UnreadableData, match=r"expected a \[click\] section"):
+        TableSource([str(tmp_path)], shown, spec)
+
+
+def test_an_error_of_the_reading_thread_reaches_its_consumer() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken file")
+
+    with read_ahead(items()) as found, pytest.raises(ValueError, match="broken file"):
+        list(found)
+
+
+def test_a_consumer_that_leaves_ends_the_reading_thread() -> None:
+    def items() -> Iterator[int]:
+        number = 0
+        while True:
+            yield (number := number + 1)
+
+    before = threading.active_count()
+    with read_ahead(items(), ahead=2) as found:
+        assert next(found) == 1
+    assert threading.active_count() == before

@@ -1,0 +1,189 @@
+"""A model's topics in a real Kafka, traffic for them, and evaluation workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from confluent_kafka import Producer
+
+from headrace.ingest.examples.batch import Examples
+from headrace.ingest.examples.batch import pack as pack_examples
+from headrace.ingest.kafka.bounded_reader import read_all
+from headrace.ingest.kafka.producer import producer_config
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import (
+    TopicSpec,
+    ensure_topics,
+    examples_topic,
+    scores_topic,
+    topics_for,
+)
+from headrace.learner.loop.scores import Scores
+from headrace.learner.loop.scores import pack as pack_scores
+from headrace.learner.spec.model_spec import load_spec
+from headrace.serving.evaluation.evaluation_process import (
+    EvaluationSettings,
+    evaluation_topics,
+    group_of,
+    rows_topic,
+    rules_of,
+)
+from headrace.serving.evaluation.evaluator import Evaluator
+from headrace.serving.evaluation.faust_agent import changelog_topic
+from headrace.serving.evaluation.messages import RowsBuilder
+from headrace.serving.evaluation.messages import pack as pack_rows
+from tests.serving.evaluation.streams import PARTITIONS, add
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.serving.evaluation.streams import Batch
+
+DEADLINE_S = 90.0
+SPEC = """
+[model]
+name = "{name}"
+architecture = "logistic_regression"
+
+[label]
+policy = "immediate"
+window_s = 60
+
+[examples]
+slice_by = ["device"]
+
+[fields.device]
+number = 1
+transform = "id"
+
+[optimizer]
+name = "ftrl"
+"""
+
+
+class Scene:
+    """One model. Its workers log to `log_path`."""
+
+    def __init__(self, kafka: str, name: str, directory: Path) -> None:
+        self.kafka, self.name = KafkaSettings(kafka), name
+        self.model_path, self.log_path = directory / "model.toml", directory / "evaluate.log"
+        self.model_path.write_text(SPEC.format(name=name))
+        self.spec = load_spec(self.model_path)
+        self.predictions = f"predictions.{name}"
+        ensure_topics(
+            self.kafka,
+            [
+                *(t for t in topics_for(name, PARTITIONS) if t.name.endswith(f".{name}")),
+                TopicSpec(self.predictions, PARTITIONS, {"cleanup.policy": "delete"}),
+                *evaluation_topics(name),
+            ],
+        )
+        self._producer = Producer(
+            {**producer_config(self.kafka), "transactional.id": f"{name}.traffic"}
+        )
+        self._producer.init_transactions(30)
+
+    def write(self, batches: Iterable[tuple[str, Batch]], *, abort: bool = False) -> None:
+        """Write batches in one transaction, as the joiner does, and commit or abort it."""
+        self._producer.begin_transaction()
+        for source, batch in batches:
+            kind, _, partition = source.partition("/")
+            if isinstance(batch, Examples):
+                self._produce(examples_topic(self.name), pack_examples(batch), partition)
+            elif isinstance(batch, Scores):
+                self._produce(scores_topic(self.name), pack_scores(batch), partition)
+            else:
+                assert kind == "predictions"
+                for each in batch:
+                    made = msgspec.structs.replace(each, model=self.name)
+                    value = msgspec.json.encode({**msgspec.structs.asdict(made), "version": 7})
+                    self._produce(self.predictions, value, partition)
+        if abort:
+            self._producer.flush()
+            self._producer.abort_transaction(30)
+        else:
+            self._producer.commit_transaction(30)
+
+    def abort_rows(self, batches: Iterable[tuple[str, Batch]]) -> None:
+        """Leave rows of an aborted transaction in the rows topic, like a feeder that died."""
+        gathering = RowsBuilder(("device",), 1.0)
+        for _, batch in batches:
+            add(gathering, batch)
+        self._producer.begin_transaction()
+        self._producer.produce(rows_topic(self.name), pack_rows(gathering.take(0, {})), partition=0)
+        self._producer.flush()
+        self._producer.abort_transaction(30)
+
+    def _produce(self, topic: str, value: bytes, partition: str) -> None:
+        self._producer.produce(topic, value, partition=int(partition))
+
+    def worker(self, instance: str) -> Worker:
+        """Start a process that evaluates the model."""
+        return Worker(self, instance)
+
+    def table(self) -> Evaluator:
+        """Return the state of a worker that starts now, from the changelog."""
+        table: dict[str, bytes] = {}
+        for record in read_all(self.kafka, changelog_topic(group_of(self.name))):
+            key = (record.key or b"").decode()
+            table.pop(key, None)
+            if record.value:
+                table[key] = record.value
+        evaluation = Evaluator(rules_of(EvaluationSettings(), self.spec), ())
+        evaluation.restore(table.items())
+        return evaluation
+
+    def until(self, true: Callable[[], bool], what: str, workers: Iterable[Worker]) -> None:
+        """Wait for a condition while the workers live. Fails at a deadline."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not true():
+            dead = [each for each in workers if each.process.poll() is not None]
+            assert not dead, f"a worker ended by itself:\n{self.log_path.read_text()[-4000:]}"
+            if time.monotonic() > deadline_s:
+                raise AssertionError(
+                    f"waited {DEADLINE_S} s for {what}\n{self.log_path.read_text()[-4000:]}"
+                )
+            time.sleep(0.2)
+
+
+class Worker:
+    """One process of `headrace evaluate run`."""
+
+    def __init__(self, scene: Scene, instance: str) -> None:
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "headrace",
+            "evaluate",
+            "run",
+            "--instance",
+            instance,
+        ]
+        command += ["--kafka", scene.kafka.bootstrap, "--model", str(scene.model_path)]
+        command += ["--predictions", scene.predictions]
+        with scene.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": "default"}
+            )
+
+    def kill(self) -> None:
+        """Kill the process."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Send SIGTERM; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
