@@ -21,7 +21,7 @@ from headrace.ingest.kafka.protocols import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.errors import StreamError
     from headrace.ingest.kafka.transactions import Committed, Outgoing
@@ -190,6 +190,10 @@ class ListTransactions:
         """Return the value of the last message written to a partition."""
         of_target = (each.value for each in reversed(self.written) if each.target == target)
         return next(of_target, None)
+
+    def history(self, target: Source) -> Iterator[bytes]:
+        """Yield the values of the messages written to a partition."""
+        return (each.value for each in self.written if each.target == target)
 
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Store everything, or raise the next of `failures`."""

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 10_000
 """Time that a joiner that died in a transaction holds up the readers of examples."""
+_ANSWER_TIMEOUT_MS = 10_000
+"""For any answer: about the time in which Kafka itself takes a silent broker for dead. The client's
+default is a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class KafkaSettings:
             "bootstrap.servers": self.bootstrap,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,  # finds a broker that comes back within a second
+            # a broker that is frozen, or behind a cut link, answers no request and closes nothing
+            "socket.timeout.ms": _ANSWER_TIMEOUT_MS,
             "log.connection.close": False,
             "logger": log,
             **self.client,

@@ -9,13 +9,25 @@ Kafka aborts a transaction that takes longer than its timeout. From then on it r
 with the same error as one fenced by a successor. So after an outage during a transaction the
 process creates a new producer. If there was a successor, the new producer fences it, and it stops:
 one of the two goes on in either case.
+
+Within a transaction no call is therefore given more time than Kafka gives the transaction: a call
+that returns later can only fail. librdkafka does not keep this timeout in
+`send_offsets_to_transaction` (issues 5456 and 5511): once the broker that coordinates the group is
+gone from the metadata, the call waits until some other connection changes, which took ten minutes.
+A `Watchdog` then ends the process, and the next one begins at the last commit.
+
+*Refused:* leaving out the call, since the last batch of examples carries the position too. The call
+sends the membership of the group (KIP-447), by which Kafka aborts the transaction of a member whose
+partitions moved to another one. The transactional id does not fence that member: ids belong to
+instances, not to partitions.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -28,13 +40,14 @@ from headrace.ingest.errors import (
     TransactionAborted,
     WriteRefused,
 )
-from headrace.ingest.kafka.bounded_reader import last_record
+from headrace.ingest.kafka.bounded_reader import last_record, read_all
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
 from headrace.ingest.kafka.producer import producer_config
 from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
+from headrace.ingest.kafka.watchdog import MARGIN_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from confluent_kafka import Message
 
@@ -43,6 +56,9 @@ if TYPE_CHECKING:
     from headrace.ingest.kafka.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
+
+_LEAST_WAIT_S = 1.0
+"""For a commit however long the transaction took: an ordinary one takes milliseconds."""
 
 
 class Outgoing(NamedTuple):
@@ -88,6 +104,12 @@ class Transactions(Protocol):
         Raises KafkaUnreachable.
         """
 
+    def history(self, target: Source) -> Iterator[bytes]:
+        """Yield the value of every message written to a partition, in order.
+
+        Raises KafkaUnreachable.
+        """
+
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise.
 
@@ -118,10 +140,13 @@ class KafkaTransactions:
         self._watchdog = watchdog
         self._settings, self._id, self._offsets = settings, transactional_id, offsets
         self._refused: StreamError | None = None
-        self._producer: Producer | None = self._connect()
+        self._producer: Producer | None = None
+        self._connect()
 
     def committed(self, sources: Iterable[Source]) -> dict[Source, Committed]:
         """Return the position of each source; a source never committed is missing."""
+        if self._producer is None:
+            self._connect()  # ends a transaction that still holds offsets, before its timeout
         found = self._offsets.committed(sources)
         return {source: Committed(*position) for source, position in found.items()}
 
@@ -130,28 +155,33 @@ class KafkaTransactions:
         record = last_record(self._settings, target)
         return None if record is None else record.value
 
+    def history(self, target: Source) -> Iterator[bytes]:
+        """Yield the value of every message written to a partition, in order."""
+        for record in read_all(self._settings, target.topic):
+            if record.source == target:
+                yield record.value
+
     def write(self, messages: Sequence[Outgoing], offsets: Mapping[Source, Committed]) -> None:
         """Write everything in one transaction, or raise."""
-        address, timeout_s = self._settings.bootstrap, self._settings.lost_timeout_s
+        address = self._settings.bootstrap
         positions = [
             TopicPartition(source.topic, source.partition, offset, metadata)
             for source, (offset, metadata) in offsets.items()
         ]
         self._refused = None
-        if self._producer is None:
-            self._producer = self._connect()
-        producer, began_s = self._producer, time.monotonic()
+        producer, began_s = self._producer or self._connect(), time.monotonic()
         try:
             with translated(f"transaction {self._id}", address, committing=True):
-                self._run(producer, messages, positions, timeout_s)
+                self._run(producer, messages, positions)
         except StreamError as error:
-            found = self._after(producer, error)
+            with self._guard("aborting", self._settings.connect_timeout_s):
+                found = self._after(producer, error)
             lasted_s = time.monotonic() - began_s
             if (
                 isinstance(found, Fenced | KafkaRefused)
                 and lasted_s * 1000 > TRANSACTION_TIMEOUT_MS
             ):
-                self.close()
+                self._drop()
                 doing = f"transaction {self._id} took {lasted_s:.0f} s, and Kafka ended it: {found}"
                 found = unreachable(address, doing)
             raise found from error
@@ -161,25 +191,41 @@ class KafkaTransactions:
         producer: Producer,
         messages: Sequence[Outgoing],
         positions: list[TopicPartition],
-        timeout_s: float,
     ) -> None:
-        # both calls have a timeout, which librdkafka does not always keep
-        longest_s = 2 * timeout_s + TRANSACTION_TIMEOUT_MS / 1000
-        doing = f"transaction {self._id}"
-        watched = self._watchdog.guard(doing, longest_s) if self._watchdog else nullcontext()
-        with watched:
+        longest_s = TRANSACTION_TIMEOUT_MS / 1000
+        ends_s = time.monotonic() + longest_s
+        with self._guard("transaction", longest_s):
             producer.begin_transaction()
             for message in messages:
                 _produce(producer, message)
             metadata = self._offsets.group_metadata()
-            producer.send_offsets_to_transaction(positions, metadata, timeout_s)
-            producer.commit_transaction(timeout_s)
+            producer.send_offsets_to_transaction(positions, metadata, longest_s)
+            producer.commit_transaction(max(_LEAST_WAIT_S, ends_s - time.monotonic()))
+
+    def _guard(self, doing: str, timeout_s: float) -> AbstractContextManager[None]:
+        """Return a block in which a call that outlasts its timeout ends the process."""
+        if self._watchdog is None:
+            return nullcontext()
+        return self._watchdog.guard(f"{doing} {self._id}", timeout_s + MARGIN_S)
 
     def close(self) -> None:
         """Disconnect."""
+        self._drop(self._settings.connect_timeout_s)
+
+    def _drop(self, wait_s: float = _LEAST_WAIT_S) -> None:
+        """Close the producer, in a thread that is left behind if that takes longer.
+
+        The client has no timeout for this, and waits for a broker that does not answer. What it
+        still sends has an old epoch, which Kafka refuses.
+        """
         if self._producer is None:
             return
-        producer, self._producer = self._producer, None
+        closing = threading.Thread(target=self._close, args=[self._producer], daemon=True)
+        self._producer = None
+        closing.start()
+        closing.join(wait_s)
+
+    def _close(self, producer: Producer) -> None:
         try:
             producer.close()
         except KafkaException as error:
@@ -187,12 +233,13 @@ class KafkaTransactions:
             log.warning("closing transactions %s: %s", self._id, error.args[0].str())
 
     def _connect(self) -> Producer:
-        producer = Producer(
+        self._producer = Producer(
             {
                 **producer_config(self._settings),
                 "transactional.id": self._id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "delivery.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "socket.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 # The commit waits for messages anyway. While Kafka writes the markers of the last
                 # commit, it makes the next transaction retry: keep these waits short
                 "linger.ms": 0,
@@ -201,13 +248,22 @@ class KafkaTransactions:
                 "on_delivery": self._on_delivery,
             }
         )
-        with translated(f"taking over {self._id}", self._settings.bootstrap):
-            producer.init_transactions(2 * self._settings.connect_timeout_s)
-        return producer
+        address, timeout_s = self._settings.bootstrap, 2 * self._settings.connect_timeout_s
+        guard = self._guard("taking over", timeout_s)
+        try:
+            with translated(f"taking over {self._id}", address), guard:
+                self._producer.init_transactions(timeout_s)
+        except StreamError:
+            self._drop()
+            raise
+        return self._producer
 
     def _after(self, producer: Producer, error: StreamError) -> StreamError:
         """Abort if possible; return the error that decides what to do next."""
         if isinstance(error, Fenced):
+            return error
+        if isinstance(error, KafkaUnreachable):
+            self._drop()  # it may keep using connections that are gone; the next one aborts
             return error
         try:
             producer.abort_transaction(self._settings.connect_timeout_s)
@@ -217,12 +273,10 @@ class KafkaTransactions:
                 return ours
             if refused.args[0].code() != KafkaError._STATE:  # noqa: SLF001
                 log.warning("%s", ours)
-            self.close()  # its state is unreliable: the next transaction uses a new producer
-        if isinstance(error, KafkaUnreachable):
-            self.close()  # it may keep using connections that are gone
+            self._drop()  # its state is unreliable: the next transaction uses a new producer
         if self._refused is None:
             return error
-        self.close()  # the client lost count of its messages: its next transaction would fail
+        self._drop()  # the client lost count of its messages: its next transaction would fail
         # the refused message is the cause of the failed transaction
         return self._refused if isinstance(error, TransactionAborted) else error
 

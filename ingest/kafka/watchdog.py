@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 75
 STOP_GRACE_S = 15.0
-"""For a call that was under way at the signal: a transaction takes 10 s."""
+"""From the signal to the end of the process, whatever it calls: a transaction takes 10 s."""
+MARGIN_S = 5.0
+"""A call that takes this much longer than its timeout hangs."""
 _LOOK_S = 0.2
 
 
@@ -59,18 +61,15 @@ class Watchdog:
             self._call = None
 
     def _watch(self) -> None:
-        watched: tuple[str, float] | None = None
-        until_s = 0.0
+        expired: tuple[str, float] | None = None
+        stopped_s = float("inf")
         while True:
             time.sleep(_LOOK_S)
             call, now = self._call, time.monotonic()
-            if call is None:
-                watched = None
-                continue
-            if call is not watched:
-                watched, until_s = call, call[1]
             if self._stop.is_set():
-                until_s = min(until_s, now + STOP_GRACE_S)
-            if now > until_s:
+                stopped_s = min(stopped_s, now)
+            if call is None or call is expired:
+                continue
+            if now > min(call[1], stopped_s + STOP_GRACE_S):
                 self._expired(call[0])
-                watched, until_s = call, float("inf")
+                expired = call
