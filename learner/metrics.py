@@ -79,6 +79,16 @@ class LearnerCollector(Collector):
         yield self._gauge(
             "throttled", "1 while learning waits for keepers to fold.", float(figures.throttled)
         )
+        yield self._gauge(
+            "unanswered_examples",
+            "Examples learned since a bucket stopped answering; 0 while all answer.",
+            figures.unanswered_examples,
+        )
+        yield self._gauge(
+            "waiting_for_buckets",
+            "1 while learning waits for buckets that do not answer.",
+            float(figures.waiting_for_buckets),
+        )
         yield self._gauge("rows", "Rows in this learner's memory.", len(self._learner.view))
         yield from self._bounded()
         if progress.append_ms:

@@ -63,6 +63,9 @@ class LearnerTotals:
     scored: int = 0
     score_sum: float = 0.0
     throttled: bool = False
+    unanswered_examples: int = 0
+    """Learned since a bucket stopped answering."""
+    waiting_for_buckets: bool = False
     held_batches: int = 0
     """Quarantined, whole or in part."""
     held_examples: int = 0
@@ -152,6 +155,7 @@ class Learner:
         self._fold()
         self._recheck()
         throttled = self._throttled()
+        self._check_unanswered()
         learned = self._learn_some()
         if not learned:
             self._group.idle(self.view)
@@ -178,7 +182,8 @@ class Learner:
     def _poll_timeout(self, timeout_s: float) -> float:
         if self._group.busy:
             return 0.0  # the other members wait for this one in the next round
-        waits = self._pushes.awaited or (self._intake.ready() and not self._full())
+        stuck = self._full() or self.figures.waiting_for_buckets
+        waits = self._pushes.awaited or (self._intake.ready() and not stuck)
         return min(timeout_s, 0.002) if waits else timeout_s
 
     def _find_marks(self) -> None:
@@ -246,13 +251,17 @@ class Learner:
         """Learn what has arrived, for one push interval at most; return whether there was any."""
         until_ms = self._steady_ms() + self._pace.push_interval_ms
         learned = False
-        while not self._full() and (batch := self._intake.next()) is not None:
+        while not self._full() and not self._check_unanswered():
+            if (batch := self._intake.next()) is None:
+                break
             if not self.rows.prepare(batch.examples, self._steady_ms()):
                 self._intake.put_back(batch)
                 break
             learned = True
             self._learn(batch)
             self._unsent += len(batch.examples)
+            if self._pushes.unanswered:
+                self.figures.unanswered_examples += len(batch.examples)
             if self._due() or self._steady_ms() >= until_ms:
                 break
         return learned
@@ -356,6 +365,28 @@ class Learner:
             )
         self.figures.throttled = throttled
         return throttled
+
+    def _check_unanswered(self) -> bool:
+        """Return whether too much was learned since a bucket stopped answering.
+
+        Its gains stay in memory, and its next push carries them all. `_due` does not depend on
+        this: the other buckets get what is pending, and the silent one its push again.
+        """
+        figures, limit = self.figures, self._pace.unanswered_limit
+        if not self._pushes.unanswered:
+            figures.unanswered_examples = 0
+        waiting = figures.unanswered_examples >= limit
+        if waiting and not figures.waiting_for_buckets:
+            log.warning(
+                "learned %d examples while %d of %d buckets did not answer, limit %d: waiting for "
+                "their shard; Kafka holds the examples meanwhile",
+                *(figures.unanswered_examples, len(self._pushes.unanswered)),
+                *(self._shape.buckets, limit),
+            )
+        elif figures.waiting_for_buckets and not waiting:
+            log.warning("all buckets answer again: learning goes on")
+        figures.waiting_for_buckets = waiting
+        return waiting
 
     def _set_pace(self) -> None:
         goal = self._usual_ms

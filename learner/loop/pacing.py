@@ -7,9 +7,9 @@ where at most k times as much is missing.
 
 Waiting is part of it. With a number of examples, a learner that has as many unsent, and a round of
 pushes still under way, learns nothing until the answers arrive. A bucket that does not answer is
-not waited for beyond its timeout, and lacks more in the meantime. With a time, examples learned
-while answers are awaited come on top. Without a setting a learner pushes as its load suggests:
-often while there is little to do, and in large pieces while there is much.
+not waited for beyond its timeout, and lacks more in the meantime, up to `unanswered_limit`. With a
+time, examples learned while answers are awaited come on top. Without a setting a learner pushes as
+its load suggests: often while there is little to do, and in large pieces while there is much.
 """
 
 from __future__ import annotations
@@ -78,6 +78,10 @@ class LearnerPacing:
     unsent_limit: int = 65_536
     """Examples learned while keepers are awaited, unless staleness is bounded. They are pushed at
     once, with one addition for a row that many of them name: slow keepers get less to fold."""
+    unanswered_limit: int = 262_144
+    """Examples learned while a bucket does not answer, such as one whose shard is away. What they
+    change in that bucket waits in memory for its next push. At 10,000 a second this is 26 s, longer
+    than a failover; then learning waits, and Kafka holds the examples."""
     order_wait_ms: int = 200
     """Milliseconds for which a partition with nothing to read delays the others."""
     ahead_limit: int = 32

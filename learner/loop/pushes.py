@@ -113,6 +113,8 @@ class Pushes:
         self._flights: dict[int, _PushInFlight] = {}
         self._retry_at_ms: dict[int, int] = {}
         self._awaited: list[int] = []  # buckets of the round under way, in order
+        self.unanswered: set[int] = set()
+        """Buckets whose push was sent at least once without an answer."""
         self.log_bytes = np.zeros(replica.shape.buckets, np.int64)
         """Size of each bucket's log as last answered."""
         self.tally = PushTotals()
@@ -192,10 +194,12 @@ class Pushes:
         for bucket, answer in zip(awaited, answers, strict=True):
             if isinstance(answer, Unreachable):
                 self.tally.unanswered += 1
+                self.unanswered.add(bucket)
                 self._retry_at_ms[bucket] = self._steady_ms() + self._retry_interval_ms
                 log.warning("bucket %d did not answer, its push is kept: %s", bucket, answer)
                 continue
             self.log_bytes[bucket] = answer.log_bytes
+            self.unanswered.discard(bucket)
             flight = self._flights.pop(bucket)
             if answer.covers(flight.push.spans):
                 self._applied(flight, answer)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from headrace.learner.loop.pacing import AT_EASE, LearnerPacing, PushInterval, parse_push_interval
+from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
 from tests.learner.in_memory import InMemoryModel, cut, records_of
-from tests.learner.streams import counted, random_examples, random_spec
+from tests.learner.streams import BUCKETS, counted, random_examples, random_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.pserver.rows.row_codec import FoldedRows
-    from headrace.pserver.store import BucketAnswer
+    from headrace.pserver.store import BucketAnswer, Push
 
 LIMIT_BYTES = 20_000
 IMPRESSIONS = 3_000
@@ -31,8 +34,8 @@ class Stage:
     ) -> None:
         self.spec = random_spec(np.random.default_rng(3), "immediate", statistics=True)
         examples = random_examples(np.random.default_rng(4), self.spec, IMPRESSIONS, closed=False)
-        records = records_of(cut(examples, 50))
-        self.end = len(records)
+        self.records = records_of(cut(examples, 50))
+        self.end = len(self.records)
         self.model = InMemoryModel(self.spec)
         pace = LearnerPacing(
             push_interval_ms=10,
@@ -40,7 +43,7 @@ class Stage:
             unsent_limit=unsent_limit,
             staleness=staleness,
         )
-        self.learner = self.model.learner(records, pace)
+        self.learner = self.model.learner(self.records, pace)
         self.keeper = self.model.keeper(FoldPolicy(keep_ms=0, keep_bytes=0, lease_ms=1000))
 
     def work(self, steps: int, *, keeping: bool) -> None:
@@ -111,3 +114,46 @@ def _assert_all_counted_once(stage: Stage) -> None:
     for name, number in counted(stage.spec).items():
         mine = (rows.ids & np.uint64(1023)) == number
         assert rows.shows[mine].sum() == IMPRESSIONS, name
+
+
+class AwayStore:
+    """A store that leaves one bucket unanswered while it is away."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.away: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def push(self, pushes: Sequence[Push]) -> list[BucketAnswer | Unreachable]:
+        reached = [push for push in pushes if push.bucket != self.away]
+        answers = {answer.bucket: answer for answer in self._store.push(reached)}
+        return [answers.get(push.bucket, Unreachable("no answer")) for push in pushes]
+
+
+def test_learning_waits_at_a_bound_while_a_bucket_is_away_and_loses_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limit = 500
+    stage = Stage(limit_bytes=1 << 30)
+    store = AwayStore(stage.model.store)
+    pace = LearnerPacing(push_interval_ms=10, unanswered_limit=limit)
+    learner = stage.learner = stage.model.learner(stage.records, pace, store=store)
+    stage.work(10, keeping=False)
+    before = learner.figures.examples
+    store.away = 0
+    stage.work(300, keeping=False)
+    learned = learner.figures.examples - before
+    assert limit <= learned < 2 * limit, "to the limit, and the batches before the first silence"
+    assert learner.figures.waiting_for_buckets
+    assert f"1 of {BUCKETS} buckets did not answer" in caplog.text
+    others = [answer.marks for answer in stage.answers() if answer.bucket != 0]
+    assert len({frozenset(marks.items()) for marks in others}) == 1, "the others have everything"
+
+    store.away = None
+    stage.work(600, keeping=False)
+    assert stage.learned()
+    assert "learning goes on" in caplog.text
+    assert learner.figures.unanswered_examples == 0
+    _assert_all_counted_once(stage)
