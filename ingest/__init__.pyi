@@ -1,3 +1,4 @@
+from .errors import BadCheckpoint as BadCheckpoint
 from .errors import KafkaUnreachable as KafkaUnreachable
 from .errors import MissingTopic as MissingTopic
 from .errors import StreamError as StreamError

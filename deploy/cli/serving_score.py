@@ -80,6 +80,15 @@ MissDeadlineMs = Annotated[
     ),
 ]
 
+ScoreAgain = Annotated[
+    bool,
+    typer.Option(
+        "--score-again",
+        help="Score from the first impression if Kafka has forgotten the scorer's offsets and "
+        "scores exist. Makes those scores twice.",
+    ),
+]
+
 
 def score(
     kafka: KafkaAddress = KAFKA,
@@ -91,13 +100,14 @@ def score(
     instance: Instance = "",
     most_rows: MostRows = None,
     miss_deadline_ms: MissDeadlineMs = 5_000,
+    score_again: ScoreAgain = False,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     kafka_client: KafkaClient = None,
 ) -> None:
     """Score the impressions of a topic into another topic, exactly once, until stopped."""
     from headrace.deploy.connections import kafka_settings
-    from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.termination import stopped_by_signals, stopped_while_calls_hang
     from headrace.serving.replicas import CacheBounds
     from headrace.serving.scoring import ScoringSettings, run_scoring
 
@@ -105,6 +115,7 @@ def score(
         instance=instance,
         impressions=impressions,
         scores=scores,
+        score_again=score_again,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         bounds=None if most_rows is None else CacheBounds(most_rows, miss_deadline_ms),
@@ -112,6 +123,7 @@ def score(
     with ExitStack() as stack:
         at = _model_at(stack, model, snapshot, redis)
         stop = stack.enter_context(stopped_by_signals())
+        stack.enter_context(stopped_while_calls_hang(stop))
         run_scoring(settings, kafka_settings(kafka, kafka_client), at, stop)
 
 

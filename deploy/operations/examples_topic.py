@@ -1,4 +1,4 @@
-"""Reads the offsets that Kafka holds of a model's examples, to compare with the marks."""
+"""Reads the offsets that Kafka holds of a model's examples, and how long Kafka keeps what."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest import StreamError
-from headrace.ingest.kafka import KafkaReader, PartitionAssigned, examples_topic
+from headrace.ingest.kafka import (
+    EventTopics,
+    KafkaReader,
+    PartitionAssigned,
+    examples_topic,
+    read_retention,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.kafka import KafkaRetention, KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class HeldTopic:
     """`topic id/partition`, as in the marks -> first offset, end offset."""
     trouble: str | None = None
     """Reason if Kafka did not answer; `held` is empty then."""
+    retention: KafkaRetention | None = None
+    """Of impressions, clicks and examples; None if this user may not read it."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""
@@ -50,7 +58,17 @@ def held_topic(settings: KafkaSettings, model: str) -> HeldTopic:
                 reader.close()
     except StreamError as error:
         return HeldTopic(topic, trouble=str(error))
-    return HeldTopic(topic, held)
+    with _silence():
+        retention = _retention(settings, topic)
+    return HeldTopic(topic, held, retention=retention)
+
+
+def _retention(settings: KafkaSettings, examples: str) -> KafkaRetention | None:
+    names = EventTopics()
+    try:
+        return read_retention(settings, [names.impressions, names.clicks, examples])
+    except StreamError:  # needs a right that reading does not
+        return None
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.deploy.operations.check_result import CheckResult, Severity
+from headrace.ingest.kafka import FOREVER_MS
 from headrace.learner.loop import buckets_behind, topic_of
 from headrace.learner.spec import check_compatible
 from headrace.pserver import MissingModel, Unreachable, WrongModel
@@ -134,6 +135,7 @@ def check_kafka(survey: Survey, topic: HeldTopic) -> Iterator[CheckResult]:
             remedy,
         )
         return
+    yield from _check_retention(topic)
     learned = {topic_of(name) for each in survey.buckets for name, to in each.marks.items() if to}
     now = {topic_of(name) for name in topic.held}
     if learned and not learned & now:
@@ -185,3 +187,35 @@ def _check_restored(survey: Survey, topic: str, now: Iterable[str]) -> Iterator[
                 "restore a snapshot that has learned from the present topic; or give up these "
                 f"examples: headrace learner run --accept-topic {topic_id}, once",
             )
+
+
+def _check_retention(topic: HeldTopic) -> Iterator[CheckResult]:
+    """Check that Kafka keeps positions for as long as the events that they tell apart."""
+    if topic.retention is None:
+        return
+    offsets_ms, by_topic = topic.retention
+    kept_ms = dict(by_topic)
+    examples_ms = kept_ms.pop(topic.topic, 0)
+    for events, events_ms in kept_ms.items():
+        if events_ms <= offsets_ms:
+            continue
+        lost = events_ms > examples_ms  # else the examples have the joiner's position
+        yield CheckResult(
+            Severity.WARNING if lost else Severity.NOTE,
+            "kafka",
+            events,
+            f"committed offsets {'or examples ' * lost}that are kept as long as the events",
+            f"offsets {_days(offsets_ms)} after the last member left, events {_days(events_ms)}, "
+            f"examples {_days(examples_ms)}: after a longer stop, "
+            + (
+                "the joiner would join old events twice"
+                if lost
+                else "a scorer asks for --score-again"
+            ),
+            "offsets.retention.minutes of the brokers"
+            + (f", or retention.ms of {topic.topic}" * lost),
+        )
+
+
+def _days(time_ms: int) -> str:
+    return "for ever" if time_ms >= FOREVER_MS else f"for {time_ms / 86_400_000:.3g} days"

@@ -22,6 +22,9 @@ from .protocols import Reader as Reader
 from .protocols import Record as Record
 from .protocols import Source as Source
 from .protocols import Writer as Writer
+from .retention import FOREVER_MS as FOREVER_MS
+from .retention import KafkaRetention as KafkaRetention
+from .retention import read_retention as read_retention
 from .retry import AbortBackoff as AbortBackoff
 from .retry import retry_for as retry_for
 from .retry import retry_until as retry_until
@@ -29,6 +32,7 @@ from .settings import TRANSACTION_TIMEOUT_MS as TRANSACTION_TIMEOUT_MS
 from .settings import KafkaSettings as KafkaSettings
 from .topics import AS_THE_BROKER_SAYS as AS_THE_BROKER_SAYS
 from .topics import LARGEST_MESSAGE_BYTES as LARGEST_MESSAGE_BYTES
+from .topics import REPLAYS_TOPIC as REPLAYS_TOPIC
 from .topics import STATUS_TOPIC as STATUS_TOPIC
 from .topics import EventTopics as EventTopics
 from .topics import TopicSpec as TopicSpec
@@ -37,6 +41,7 @@ from .topics import ensure_topics as ensure_topics
 from .topics import examples_topic as examples_topic
 from .topics import joiner_group as joiner_group
 from .topics import partition_counts as partition_counts
+from .topics import replays_spec as replays_spec
 from .topics import scores_topic as scores_topic
 from .topics import topics_for as topics_for
 from .transactions import Committed as Committed

@@ -35,7 +35,7 @@ from headrace.ingest.kafka.settings import TRANSACTION_TIMEOUT_MS
 from headrace.ingest.kafka.topics import check_co_partitioned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
 
     from headrace.ingest.kafka.protocols import Reader, ReaderEvent
     from headrace.ingest.kafka.settings import KafkaSettings
@@ -144,7 +144,7 @@ def offsets_at(settings: KafkaSettings, topic: str, at_ms: int) -> dict[Source, 
     return stops
 
 
-def read_all(settings: KafkaSettings, topic: str) -> Iterator[Record]:
+def read_all(settings: KafkaSettings, topic: str) -> Generator[Record]:
     """Yield every committed record of a topic, from its beginning to its present end.
 
     In order within a partition. Waits for transactions that are open now, or whose markers are

@@ -6,6 +6,7 @@
     examples.<model>       the joiner's output, in the partitions of its input
     scores.<model>         the learners' predictions, made before learning
     status                 the last status of every process
+    replays                how far each named replay got; the first one creates it
 
 Topics are created once, then only verified. The number of partitions is fixed for the life of a
 model, because the parameter server stores offsets by partition.
@@ -33,6 +34,7 @@ LARGEST_MESSAGE_BYTES = 16 << 20
 """For a batch of examples or scores: some thousand examples of a hundred ids, uncompressed."""
 
 STATUS_TOPIC = "status"
+REPLAYS_TOPIC = "replays"
 
 _DAY_MS = 24 * 3600 * 1000
 _INPUT_DAYS = 7
@@ -111,6 +113,11 @@ def topics_for(
         TopicSpec(scores_topic(model), partitions, batches, month, replicas),
         TopicSpec(STATUS_TOPIC, 1, {}, last, replicas),
     )
+
+
+def replays_spec() -> TopicSpec:
+    """Return the topic of the progress of named replays, which Kafka keeps without a limit."""
+    return TopicSpec(REPLAYS_TOPIC, 1, {"cleanup.policy": "compact"})
 
 
 def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[str]:

@@ -7,7 +7,7 @@ Events keep their original times. Ticks give these times a meaning at any speed:
 time, sent to every partition at intervals, so that event time advances in idle partitions too.
 After the last event a tick past the label window closes every window.
 
-A replay with a name can be killed and restarted. It commits the number of lines sent in the
+A replay with a name can be killed and restarted. It writes the number of lines sent in the
 transactions that hold them (`ingest.replay.outputs`), so each line is in Kafka once.
 """
 
@@ -136,7 +136,7 @@ def replay(
         writer = PlainEventWriter(kafka, settings.linger_ms)
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
-        writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what)
+        writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what, stop)
     run = _ReplayRun(logs, writer, settings, topics, partitions, stop, lag, progress, before)
     try:
         if not run.send_logs():

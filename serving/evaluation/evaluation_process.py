@@ -22,6 +22,7 @@ from headrace.ingest.kafka import (
     KafkaReader,
     KafkaTransactions,
     TopicSpec,
+    Watchdog,
     ensure_topics,
     examples_topic,
     partition_counts,
@@ -174,7 +175,7 @@ class _EvaluationExit:
     """The end of the process: by request or by an error."""
 
     def __init__(self, stop: threading.Event) -> None:
-        self._stop, self._leaving = stop, threading.Event()
+        self.stop, self._leaving = stop, threading.Event()
         self.failure: BaseException | None = None
 
     def fail(self, error: BaseException) -> None:
@@ -190,7 +191,7 @@ class _EvaluationExit:
     @property
     def near(self) -> bool:
         """Whether the process should end."""
-        return self._stop.is_set() or self._leaving.is_set()
+        return self.stop.is_set() or self._leaving.is_set()
 
 
 class _FeederThread(threading.Thread):
@@ -223,7 +224,10 @@ class _FeederThread(threading.Thread):
         reader = KafkaReader(self._kafka, group, names, instance or None)
         try:
             transactions = KafkaTransactions(
-                self._kafka, f"{group}.{instance or unique_name()}", reader
+                self._kafka,
+                f"{group}.{instance or unique_name()}",
+                reader,
+                Watchdog(self._ending.stop),
             )
             try:
                 feeder = Feeder(

@@ -2,8 +2,10 @@
 
 A feeder reads its share of the partitions of `examples`, `scores` and `predictions`. It writes the
 columns that evaluation needs (`messages.py`), and its offsets, in one Kafka transaction. After any
-crash, a batch is therefore in the rows topic once. Any number of feeders share the partitions. They
-all write to the single partition of the rows topic, where the impressions of a request meet.
+crash, a batch is therefore in the rows topic once. The message has the same offsets, because Kafka
+forgets those of a group that was empty for a week, or that an operator deleted. Any number of
+feeders share the partitions. They all write to the single partition of the rows topic, where the
+impressions of a request meet.
 
 The feeder uses confluent-kafka and not Faust, because the rate is high here: a Faust agent takes a
 few thousand messages a second, and every prediction is a message.
@@ -32,10 +34,10 @@ from headrace.ingest.kafka import (
 from headrace.learner.loop import UnreadableScores
 from headrace.learner.loop import unpack as unpack_scores
 from headrace.serving.errors import EvaluationError
-from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack
+from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from headrace.ingest.features import FieldSet
     from headrace.ingest.kafka import Reader, Transactions
@@ -147,11 +149,14 @@ class Feeder:
         if not self._unplaced:
             return
         try:
-            found = self._transactions.committed(self._unplaced)
-            starts = {
-                source: found[source].offset if source in found else self._reader.held(source)[0]
-                for source in self._unplaced
-            }
+            committed = self._transactions.committed(self._unplaced)
+            starts = {source: position.offset for source, position in committed.items()}
+            missing = self._unplaced - starts.keys()
+            again = self._written(missing) if missing else {}
+            for source in missing:
+                # committed with the next rows, so that a position is missing only once
+                starts[source] = again.get(source, self._reader.held(source)[0])
+                self._positions[source] = starts[source]
         except KafkaUnreachable as error:
             self._failed(error)
             return
@@ -160,6 +165,17 @@ class Feeder:
             log.info("reading %s/%d from offset %d on", source.topic, source.partition, offset)
         self._ours |= self._unplaced
         self._unplaced = set()
+
+    def _written(self, sources: Iterable[Source]) -> dict[Source, int]:
+        """Return the position of each source in the rows that were written."""
+        named = {_name(source): source for source in sources}
+        found: dict[Source, int] = {}
+        for value in self._transactions.history(Source(self._topics.rows, 0)):
+            positions = unpack(value).positions
+            found |= {named[name]: positions[name] for name in named.keys() & positions.keys()}
+        for source, offset in sorted(found.items()):
+            log.warning("no committed offset of %s: its rows end at %d", _name(source), offset)
+        return found
 
     def _lose(self, lost: PartitionRevoked) -> None:
         self._standings.pop(lost.source, None)
@@ -214,8 +230,10 @@ class Feeder:
         if not self._ours:
             self._since_ms = now_ms
             return
-        standings = {f"{s.topic}/{s.partition}": each for s, each in self._standings.items()}
-        rows = Outgoing(Source(self._topics.rows, 0), pack(self._gathering.take(now_ms, standings)))
+        standings = {_name(source): each for source, each in self._standings.items()}
+        positions = {_name(source): offset for source, offset in self._positions.items()}
+        message = self._gathering.take(now_ms, standings, positions)
+        rows = Outgoing(Source(self._topics.rows, 0), pack(message))
         offsets = {source: Committed(offset, "") for source, offset in self._positions.items()}
         try:
             self._transactions.write([rows], offsets)
@@ -244,3 +262,7 @@ class Feeder:
         self._ours = set()
         for source in self._unplaced:
             self._standings[source] = None, False
+
+
+def _name(source: Source) -> str:
+    return f"{source.topic}/{source.partition}"

@@ -87,6 +87,8 @@ class EvaluationRows(msgspec.Struct, array_like=True):
     """The aliases that `served` numbers."""
     late: int = 0
     """Rows left out because their minute was closed; 0 in the feeder's message."""
+    positions: dict[str, int] = {}
+    """By source: the first offset after the rows, if the message has rows of the source."""
 
     def table(self, kind: np.dtype[np.void], blob: bytes) -> Table:
         """Return a table as a read-only array."""
@@ -171,7 +173,12 @@ class RowsBuilder:
             self.size += 1
         return True
 
-    def take(self, now_ms: int, standings: dict[str, tuple[int | None, bool]]) -> EvaluationRows:
+    def take(
+        self,
+        now_ms: int,
+        standings: dict[str, tuple[int | None, bool]],
+        positions: dict[str, int] | None = None,
+    ) -> EvaluationRows:
         """Return the collected rows, and start over."""
         names = sorted({_series(made.alias) for made in self._served})
         numbers = {name: number for number, name in enumerate(names)}
@@ -193,6 +200,7 @@ class RowsBuilder:
             scored=_bytes(self._scored),
             served=served.tobytes(),
             series=names,
+            positions=positions or {},
         )
         self.__init__(self._fields, self._sample)  # type: ignore[misc]
         return rows

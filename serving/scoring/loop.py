@@ -7,6 +7,12 @@ For readers of committed messages, an impression that is read again was never sc
 The metadata of a committed offset is the id of its topic. If a topic was deleted and created again
 under its name, its offsets mean other messages, and scoring starts from its beginning. Impressions
 that retention removed before they were scored are counted and logged.
+
+Kafka forgets the offsets of a group that was empty for a week, or that an operator deleted. A
+scorer without offsets, whose topic of scores is not empty, therefore stops with an error: it would
+score the impressions a second time. The first transaction commits the offsets of every partition,
+also of those without an impression, so that offsets are missing for no other reason. *Refused:*
+the position in each score, which readers of scores would have to skip.
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.ingest import KafkaUnreachable, TransactionAborted
+from headrace.ingest import BadCheckpoint, KafkaUnreachable, TransactionAborted
 from headrace.ingest.dead_letters import pack
 from headrace.ingest.events import TIME, Reason, is_tick, read_event
 from headrace.ingest.kafka import (
@@ -117,7 +123,12 @@ class StreamScorer:
         rest: Callable[[float], object],
         restoring: Retrying,
         give_up_s: float,
+        scored_before: Callable[[], bool],
     ) -> None:
+        """scored_before: whether scores exist that may be those of uncommitted impressions."""
+        self._scored_before = scored_before
+        self._uncommitted: dict[Source, int] = {}
+        """Start of each source without a committed offset."""
         self._reader, self._transactions = reader, transactions
         self._served, self._topics = served, topics
         self._now_ms, self._restoring = now_ms, restoring
@@ -142,6 +153,7 @@ class StreamScorer:
                     gained.append(source)
                 case PartitionRevoked(source):
                     self._topic_ids.pop(source, None)
+                    self._uncommitted.pop(source, None)
                     gained = [each for each in gained if each != source]
                     records = [each for each in records if each.source != source]
                 case Record(source=source) if source in self._topic_ids:
@@ -161,8 +173,11 @@ class StreamScorer:
         topic_id = self._reader.topic_id(self._topics.impressions)
         starts: dict[Source, int] = {}
         for source in sources:
-            first, _ = self._reader.held(source)
+            first, end = self._reader.held(source)
             offset, told = found.get(source, Committed(first, topic_id))
+            if source not in found:
+                self._check_first(source, first, end)
+                self._uncommitted[source] = first
             if told != topic_id:
                 log.warning("topic %s was created again: scoring it from the start", source.topic)
                 offset = first
@@ -172,6 +187,16 @@ class StreamScorer:
             starts[source] = max(offset, first)
         self._reader.start(starts)
         self._topic_ids.update(dict.fromkeys(sources, topic_id))
+
+    def _check_first(self, source: Source, first: int, end: int) -> None:
+        """Check that no impression of a source without offset was scored. Raises BadCheckpoint."""
+        if first < end and self._scored_before():
+            raise BadCheckpoint(
+                f"{source.topic}/{source.partition}: expected the committed offset of the scorer, "
+                f"got none, although {self._topics.scores} has scores: Kafka has forgotten it. "
+                "Scoring from the first impression would write the same scores twice. To do that: "
+                "`headrace serving score --score-again`, once"
+            )
 
     def _scored(self, records: Sequence[Record]) -> tuple[list[Outgoing], ScoringTotals]:
         """Return the messages for these records, and the totals to add after the commit."""
@@ -217,7 +242,7 @@ class StreamScorer:
     def _commit(
         self, records: Iterable[Record], messages: Sequence[Outgoing], made: ScoringTotals
     ) -> None:
-        ends = {record.source: record.offset + 1 for record in records}
+        ends = self._uncommitted | {record.source: record.offset + 1 for record in records}
         offsets = {
             source: Committed(offset, self._topic_ids[source]) for source, offset in ends.items()
         }
@@ -227,6 +252,7 @@ class StreamScorer:
             self._abort(list(ends), error)
             return
         self._aborts.reset()
+        self._uncommitted = {}
         total = self.figures
         total.transactions += 1
         total.scored += made.scored
@@ -243,4 +269,5 @@ class StreamScorer:
         self._aborts.record(error)
         log.warning("cannot commit, returning to the last commit: %s", error)
         self._aborts.sleep()
+        self._uncommitted = {}
         self._place([source for source in sources if source in self._topic_ids])

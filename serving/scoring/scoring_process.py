@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from headrace.ingest.kafka import (
     Watchdog,
     ensure_topics,
     partition_counts,
+    read_all,
     retry_until,
 )
 from headrace.ingest.runtime import running_process, steady_ms, unique_name, wall_ms
@@ -54,6 +56,9 @@ class ScoringSettings:
     scores: str = ""
     """The topic to write; empty: `scored.<model>`. If it is missing, it is created with as many
     partitions as the topic to read."""
+    score_again: bool = False
+    """Whether to score from the first impression although Kafka has forgotten the committed offsets
+    and scores exist. They are then made twice."""
     metrics_port: int = 0
     """0: no metrics."""
     metrics_host: str = "127.0.0.1"
@@ -121,6 +126,11 @@ def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> Scor
     return topics
 
 
+def _has_records(kafka: KafkaSettings, topic: str) -> bool:
+    with closing(read_all(kafka, topic)) as records:
+        return next(records, None) is not None
+
+
 def _here(served: ServedModel, stop: threading.Event) -> bool:
     """Wait for the complete rows; return False if `stop` is set first."""
     while not served.rows.standing.complete:
@@ -158,6 +168,7 @@ def _score(
         rest=stop.wait,
         restoring=retry_until(stop, kafka.lost_timeout_s),
         give_up_s=kafka.lost_timeout_s,
+        scored_before=lambda: not settings.score_again and _has_records(kafka, topics.scores),
     )
     scoring.append(loop)
     log.info("scoring %s into %s", topics.impressions, topics.scores)

@@ -16,6 +16,7 @@ from headrace.deploy.operations.check_result import SUBJECTS, Severity
 from headrace.deploy.operations.examples_topic import HeldTopic
 from headrace.deploy.operations.model_checks import LARGEST_LOG_BYTES
 from headrace.deploy.operations.server_checks import LEAST_BACKLOG_BYTES
+from headrace.ingest.kafka.retention import FOREVER_MS, KafkaRetention
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.errors import MissingModel, StoreError, Unreachable
@@ -219,6 +220,30 @@ def test_doctor_finds_a_fault_with_its_severity_place_and_remedy(
     # a fault of one subject causes no finding of another
     others = {each.subject for each in diagnosis.findings} - {subject}
     assert others <= ({"memory"} if "maxmemory-policy" in remedy else set()), diagnosis.findings
+
+
+@pytest.mark.parametrize(
+    ("days", "severities"),
+    [
+        ((7, 7, 28), []),
+        ((1, 7, 28), [Severity.NOTE]),  # the joiner goes on after its examples
+        ((1, 7, 2), [Severity.WARNING]),
+        ((30, 30, 7), []),
+        ((7, None, 28), [Severity.WARNING]),
+        ((7, None, None), [Severity.NOTE]),
+    ],
+    ids=["defaults", "offsets", "offsets and examples", "examples", "events", "all but offsets"],
+)
+def test_doctor_compares_the_retention_of_events_and_of_positions(
+    days: tuple[int | None, ...], severities: list[Severity]
+) -> None:
+    offsets_ms, events_ms, examples_ms = (
+        FOREVER_MS if each is None else each * 86_400_000 for each in days
+    )
+    retention = KafkaRetention(offsets_ms, {"clicks": events_ms, TOPIC.topic: examples_ms})
+    found = doctor.diagnose(well(), SPEC, replace(TOPIC, retention=retention)).findings
+    assert [each.severity for each in found] == severities
+    assert all("offsets.retention.minutes" in each.remedy for each in found)
 
 
 def test_doctor_shows_the_difference_to_a_model_of_another_spec() -> None:

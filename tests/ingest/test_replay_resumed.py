@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.errors import BadCheckpoint
 from headrace.ingest.kafka.bounded_reader import read_all
@@ -108,6 +109,30 @@ def test_a_replay_killed_at_any_moment_resumes_without_duplicates(
         settings=ReplaySettings(resume_as=name),
     )
     assert again.resumed == again.events == replayed.events
+    assert once(settings, topics)
+
+
+def test_a_replay_whose_offsets_kafka_forgot_resumes_without_duplicates(
+    settings: KafkaSettings,
+    topics: EventTopics,
+    directory: Path,
+    fresh_name: Callable[[str], str],
+) -> None:
+    named, stop = ReplaySettings(resume_as=fresh_name("replay")), threading.Event()
+
+    def stop_halfway(now: ReplayProgress) -> None:
+        if now.events > IMPRESSIONS // 2:
+            stop.set()
+
+    stopped = replay(
+        settings, [directory], 1000, stop, topics=topics, settings=named, progress=stop_halfway
+    )
+    assert stopped.stopped
+    group = f"headrace.replay.{named.resume_as}"
+    admin = AdminClient(settings.connection())
+    admin.delete_consumer_groups([group])[group].result()
+    again = replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    assert again.resumed == stopped.events
     assert once(settings, topics)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.ingest.errors import TopicMismatch
+from headrace.ingest.kafka.retention import FOREVER_MS, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
-from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
+from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,3 +40,21 @@ def test_topics_with_three_replicas_need_two_in_sync() -> None:
     assert {spec.preferred["min.insync.replicas"] for spec in of_three} == {"2"}
     assert {spec.replicas for spec in of_three} == {3}
     assert not any("min.insync.replicas" in spec.preferred for spec in of_one)
+
+
+def test_retention_is_that_of_the_topics_and_of_committed_offsets(
+    kafka: str, fresh_name: Callable[[str], str]
+) -> None:
+    settings = KafkaSettings(kafka)
+    kept, forever, compacted = (fresh_name(stem) for stem in ("kept", "forever", "compacted"))
+    ensure_topics(
+        settings,
+        [
+            TopicSpec(kept, 1, {"cleanup.policy": "delete"}, {"retention.ms": "1234567"}),
+            TopicSpec(forever, 1, {"retention.ms": "-1"}),
+            TopicSpec(compacted, 1, {"cleanup.policy": "compact"}),
+        ],
+    )
+    found = read_retention(settings, [kept, forever, compacted, "missing"])
+    assert found.topics_ms == {kept: 1_234_567, forever: FOREVER_MS, compacted: FOREVER_MS}
+    assert found.offsets_ms == 7 * 24 * 3600 * 1000

@@ -115,6 +115,21 @@ def test_the_feeder_writes_every_batch_once_with_its_offsets() -> None:
     assert all(at_end for _, at_end in standings(scene).values())
 
 
+def test_a_feeder_whose_offsets_kafka_forgot_goes_on_after_the_rows_it_wrote() -> None:
+    scene = Scene()
+    scene.steps(20)
+    written = len(scene.transactions.written)
+    scene.transactions.offsets.clear()
+    for source in scene.reader.records:
+        scene.reader.gain(source)
+    scene.feeder = scene.another()
+    scene.steps(200)
+    assert 0 < written < len(scene.transactions.written)
+    assert scene.folded() == scene.expected()
+    for source, held in scene.reader.records.items():
+        assert scene.transactions.offsets[source].offset == held[-1].offset + 1
+
+
 def standings(scene: Scene) -> dict[str, tuple[int | None, bool]]:
     """As last written."""
     return unpack(scene.transactions.written[-1].value).standings

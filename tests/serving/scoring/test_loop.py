@@ -6,12 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from tenacity import Retrying
+import pytest
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
-from headrace.ingest.errors import KafkaUnreachable, TransactionAborted
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
 from headrace.ingest.kafka.fakes import ListReader, ListTransactions
 from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.transactions import Committed
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
@@ -21,18 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TOPICS = ScoringTopics("impressions", "scored", "dead-letters")
-INPUT = Source("impressions", 0)
+INPUT, IDLE = Source("impressions", 0), Source("impressions", 1)
 
 
 class World:
     """A reader with records, transactions, and a trained model."""
 
-    def __init__(self) -> None:
+    def __init__(self, again: bool = False) -> None:
+        self.again = again
         store = memory_store(news())
         self.serving = Serving(store)
         Pusher(store).push(gains_of_article(news(), "hot", -3.0))
         self.serving.follow()
-        self.reader, self.transactions = ListReader({INPUT: []}), ListTransactions()
+        self.reader = ListReader({INPUT: [], IDLE: []})
+        self.transactions = ListTransactions()
         self.rested: list[float] = []
         self.scoring = self.begin()
 
@@ -46,8 +49,9 @@ class World:
             now_ms=self.serving.clock,
             steady_ms=self.serving.clock,
             rest=self.rested.append,
-            restoring=Retrying(),
+            restoring=retry_for(60.0),
             give_up_s=60.0,
+            scored_before=lambda: not self.again and bool(self.written("scored")),
         )
 
     def add(self, *values: bytes) -> None:
@@ -125,6 +129,33 @@ def test_scoring_continues_at_the_last_commit_after_an_abort_and_after_a_kill() 
     names = [each["impression_id"] for each in world.written("scored")]
     assert names == [f"i{each}" for each in range(7)]
     assert killed + again.figures.scored == 7
+
+
+def test_a_scorer_whose_offsets_kafka_forgot_stops_instead_of_scoring_twice() -> None:
+    world = World()
+    world.add(*(impression(f"i{each}") for each in range(3)))
+    world.run()
+    world.transactions.offsets.clear()
+    world.reader.gain(INPUT)
+    with pytest.raises(BadCheckpoint, match=r"impressions/0: .* got none, .*--score-again"):
+        world.run(world.begin())
+    assert len(world.written("scored")) == 3
+    world.again = True
+    world.reader.gain(INPUT)
+    world.run(world.begin())
+    assert len(world.written("scored")) == 6
+
+
+def test_impressions_of_a_partition_that_was_idle_at_the_first_transaction_are_scored() -> None:
+    world = World()
+    world.add(impression("i1"))
+    world.run()
+    assert world.transactions.offsets[IDLE] == Committed(0, "id-of-impressions")
+    world.reader.append(IDLE, impression("i2"), NOW_MS)
+    for source in (INPUT, IDLE):
+        world.reader.gain(source)
+    world.run(world.begin())
+    assert [each["impression_id"] for each in world.written("scored")] == ["i1", "i2"]
 
 
 def test_a_recreated_topic_is_scored_from_its_start_and_removed_impressions_are_counted() -> None:
