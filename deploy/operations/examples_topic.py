@@ -32,7 +32,7 @@ class HeldTopic:
     trouble: str | None = None
     """Reason if Kafka did not answer; `held` is empty then."""
     retention: KafkaRetention | None = None
-    """Of impressions, clicks and examples; None if this user may not read it."""
+    """Retention of events, examples and offsets; None if this user may not read it."""
 
     def lag(self, marks: Mapping[str, int]) -> int | None:
         """Return the offsets that a bucket with these marks has not learned; None if unknown."""

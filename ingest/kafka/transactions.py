@@ -215,8 +215,8 @@ class KafkaTransactions:
     def _drop(self, wait_s: float = _LEAST_WAIT_S) -> None:
         """Close the producer, in a thread that is left behind if that takes longer.
 
-        The client has no timeout for this, and waits for a broker that does not answer. What it
-        still sends has an old epoch, which Kafka refuses.
+        The client has no timeout for this, and waits for a frozen broker. Messages that it still
+        sends have an old epoch, and Kafka refuses them.
         """
         if self._producer is None:
             return
@@ -228,9 +228,9 @@ class KafkaTransactions:
     def _close(self, producer: Producer) -> None:
         try:
             producer.close()
-        except KafkaException as error:
+        except (KafkaException, RuntimeWarning) as error:  # the client warns of a failed abort
             # a fenced producer has no transaction to end, and reports that
-            log.warning("closing transactions %s: %s", self._id, error.args[0].str())
+            log.warning("closing transactions %s: %s", self._id, error)
 
     def _connect(self) -> Producer:
         self._producer = Producer(

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 EXIT_STATUS = 75
 STOP_GRACE_S = 15.0
-"""From the signal to the end of the process, whatever it calls: a transaction takes 10 s."""
+"""From the signal to the end of the process, in any call: a transaction takes 10 s."""
 MARGIN_S = 5.0
 """A call that takes this much longer than its timeout hangs."""
 _LOOK_S = 0.2

@@ -79,9 +79,9 @@ class LearnerPacing:
     """Examples learned while keepers are awaited, unless staleness is bounded. They are pushed at
     once, with one addition for a row that many of them name: slow keepers get less to fold."""
     unanswered_limit: int = 262_144
-    """Examples learned while a bucket does not answer, such as one whose shard is away. What they
-    change in that bucket waits in memory for its next push. At 10,000 a second this is 26 s, longer
-    than a failover; then learning waits, and Kafka holds the examples."""
+    """Examples learned while a bucket does not answer, for example in a failover. Their deltas for
+    that bucket wait in memory for its next push. At 10,000 a second the limit is reached after
+    26 s, longer than a failover. Then learning waits, and Kafka holds the examples."""
     order_wait_ms: int = 200
     """Milliseconds for which a partition with nothing to read delays the others."""
     ahead_limit: int = 32

@@ -124,6 +124,19 @@ class KafkaCluster:
 
         assert wait_until(in_sync, IN_SYNC_S), "expected every replica in sync"
 
+    def wait_moved(self, dead: int) -> None:
+        """Return when the living brokers lead every partition that a dead one led."""
+
+        def moved() -> bool:
+            try:
+                found = self._metadata()
+            except KafkaException:
+                return False
+            partitions = [p for topic in found.topics.values() for p in topic.partitions.values()]
+            return all(p.leader > 0 and p.leader != dead for p in partitions)
+
+        assert wait_until(moved, IN_SYNC_S), "expected leaders among the living brokers"
+
     def kill(self, number: int) -> None:
         """Send SIGKILL to one broker."""
         self.nodes[number].kill()

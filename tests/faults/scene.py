@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
+from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -95,9 +96,12 @@ class Scene:
         self.follower = Replica(self.store, self.shape)
         self.workers.append(Worker("follower", self._follow))
 
-    def learn(self, instance: str, accept_topic: str = "") -> Worker:
+    def learn(
+        self, instance: str, accept_topic: str = "", pace: LearnerPacing | None = None
+    ) -> Worker:
         """Start a learner with this name."""
-        settings = LearnerSettings(instance, accept_topic=accept_topic)
+        pace = pace or LearnerPacing()
+        settings = LearnerSettings(instance, accept_topic=accept_topic, pace=pace)
 
         def work(stop: threading.Event) -> None:
             run_learner(settings, self.kafka, self.connect, self.spec, stop)
