@@ -160,9 +160,9 @@ def joining(cluster: KafkaCluster, directory: Path) -> Iterator[tuple[JoinerScen
     def note(restart: Restart) -> None:
         statuses.append(restart.status)
 
-    words = ("ingest", "join", "--model", str(file), "--kafka", cluster.bootstrap)
-    words += ("--instance", INSTANCE)
-    joiner = SupervisedPart("joiner", words, grace_s=STOPPED_S)
+    words = ["ingest", "join", "--model", str(file), "--kafka", cluster.bootstrap]
+    words += ["--instance", INSTANCE]
+    joiner = SupervisedPart("joiner", tuple(words), grace_s=STOPPED_S)
     with (
         JoinedExamples(kafka, examples_topic(MODEL), spec.fields, PARTITIONS) as examples,
         Supervisor(directory, on_restart=note) as supervisor,

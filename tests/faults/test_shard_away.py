@@ -29,8 +29,9 @@ def test_a_learner_waits_at_its_bound_while_a_shard_is_away_and_then_learns_the_
         cluster.kill(node)
 
     def figure(name: str) -> float:
+        registry = process.REGISTRY  # type: ignore[attr-defined]
         sample = f"headrace_learner_{name}", {"model": scene.spec.name}
-        return process.REGISTRY.get_sample_value(*sample) or 0.0
+        return registry.get_sample_value(*sample) or 0.0
 
     scene.until(lambda: figure("waiting_for_buckets") == 1, "a learner that waits")
     assert LIMIT <= figure("unanswered_examples") < 2 * LIMIT
