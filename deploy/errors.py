@@ -9,6 +9,10 @@ class BadOption(DeployError):
     """An option or its environment variable has an invalid value."""
 
 
+class BadLog(DeployError):
+    """A log is empty, or the joiner would refuse more than half of its events."""
+
+
 class PartFailed(DeployError):
     """A part of the pipeline refused to start or kept dying. Carries the end of its log."""
 

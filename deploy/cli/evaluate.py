@@ -107,7 +107,7 @@ def show(
         return
     from rich.console import Console
 
-    from headrace.deploy.cli.views import table
+    from headrace.deploy.views import table
 
     Console().print(table(found))
 

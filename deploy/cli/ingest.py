@@ -21,7 +21,9 @@ from headrace.deploy.cli.options import (
     ModelFile,
     Partitions,
     Port,
+    Sort,
     Speed,
+    layout_of,
     valid_specs,
 )
 from headrace.ingest.events import EventKind
@@ -196,6 +198,7 @@ def replay(
     data: Data,
     speed: Speed = "max",
     layout: LayoutName = "",
+    sort: Sort = False,
     resume_as: Annotated[
         str,
         typer.Option(
@@ -215,7 +218,6 @@ def replay(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local import BackgroundReplay, watch_replay
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.logs import load_layout
     from headrace.learner.spec import load_spec
 
     replaying = BackgroundReplay(
@@ -223,8 +225,9 @@ def replay(
         load_spec(model),
         data,
         speed_of(speed),
-        layout=load_layout(layout) if layout else None,
+        layout=layout_of(layout, data),
         resume_as=resume_as or None,
+        sort=sort,
     )
     with stopped_by_signals() as stop:
         watch_replay(replaying, Console(stderr=True), stop)

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.deploy.cli import demo, evaluate, fit, ingest, learner, pserver, run, serving, spec
+from headrace.deploy.cli import (
+    data,
+    demo,
+    evaluate,
+    fit,
+    ingest,
+    learner,
+    pserver,
+    run,
+    serving,
+    spec,
+)
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -36,6 +47,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
+app.command("check")(data.check)
 app.command("fit")(fit.fit)
 app.command("warm")(run.warm)
 app.add_typer(ingest.app, name="ingest")

@@ -5,13 +5,36 @@ processes of a model must agree are not options: they are in the model spec.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Option, echo
+
+if TYPE_CHECKING:
+    from headrace.ingest.logs import LogLayout
 
 KAFKA = "localhost:9092"
 REDIS = "redis://localhost:6379"
 LOOPBACK = "127.0.0.1"
+
+
+def layout_of(name: str, paths: "list[Path]") -> "LogLayout | None":
+    """Return the layout of these logs: named, guessed and printed, or None for directories.
+
+    Raises SpecError.
+    """
+    from headrace.ingest.logs import guess_layout, load_layout
+
+    if name not in ("", "auto"):
+        return load_layout(name)
+    first = paths[0]
+    if not first.is_file():
+        return None
+    guessed = guess_layout(first)
+    echo(
+        f"no layout given, using this one (keep it in a file for --layout):\n\n{guessed.text}",
+        err=True,
+    )
+    return guessed.layout
 
 
 def valid_specs(files: Path | list[Path] | None) -> Path | list[Path] | None:
@@ -171,18 +194,21 @@ Data = Annotated[
     Option(
         "--data",
         metavar="PATH",
-        help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or with --layout "
-        "a file. Repeat the option to replay several, one after another.",
+        help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "
+        "or NDJSON file. Repeat the option to replay several, one after another.",
     ),
 ]
 LayoutName = Annotated[
     str,
     Option(
         "--layout",
-        metavar="NAME|FILE",
-        help="Layout that maps the columns of CSV, Parquet or NDJSON to events: criteo, avazu, or "
-        "a TOML file.",
+        metavar="NAME|FILE|auto",
+        help="Layout that maps the columns of CSV, Parquet or NDJSON to events: criteo, avazu, a "
+        "TOML file, or auto for a guess from the first file's columns. Default: auto for files.",
     ),
+]
+Sort = Annotated[
+    bool, Option("--sort", help="Sort each log by event time first, on disk if it is large.")
 ]
 KafkaClient = Annotated[
     list[str] | None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import BadParameter, Option
 
-from headrace.deploy.cli.options import Data, LayoutName, ModelFile, Port, Speed
+from headrace.deploy.cli.options import Data, LayoutName, ModelFile, Port, Sort, Speed, layout_of
 from headrace.deploy.cli.pipeline_options import PipelineOptions, with_pipeline_options
 
 
@@ -36,12 +36,16 @@ def run(
         bool, Option("--serve-after", help="Keep serving after the replay, until Ctrl-C.")
     ] = False,
     port: Port = 0,
+    sort: Sort = False,
+    check: Annotated[
+        bool,
+        Option("--check/--no-check", help="Read each log once before anything starts."),
+    ] = True,
 ) -> None:
     """Replay logs through a pipeline on this machine and report the accuracy."""
     times_real_time = speed_of(speed)
     from headrace.deploy.local import RunSettings, run_log
     from headrace.deploy.termination import stopped_by_signals
-    from headrace.ingest.logs import load_layout
 
     settings = RunSettings(
         pipeline.settings(model, port),
@@ -49,7 +53,9 @@ def run(
         report,
         times_real_time,
         serve_after,
-        load_layout(layout) if layout else None,
+        layout_of(layout, data),
+        sort,
+        check,
     )
     with stopped_by_signals() as stop:
         run_log(settings, stop)

@@ -43,11 +43,12 @@ class BackgroundReplay(threading.Thread):
         layout: LogLayout | None = None,
         resume_as: str | None = None,
         before: Before | None = None,
+        sort: bool = False,
     ) -> None:
-        """`layout`, `resume_as` and `before` are those of `headrace.ingest.replay.replay`."""
+        """The options after `speed` are those of `headrace.ingest.replay.replay`."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
-        self._layout, self._before = layout, before
+        self._layout, self._before, self._sort = layout, before, sort
         self._settings = ReplaySettings(speed=speed, resume_as=resume_as)
         self._stop_it = threading.Event()
         self.began_s = time.monotonic()
@@ -82,6 +83,7 @@ class BackgroundReplay(threading.Thread):
                 lag=lambda: state.read().lag,
                 progress=self._note,
                 before=self._before,
+                sort=self._sort,
             )
         except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
             self.failure = error

@@ -8,11 +8,12 @@ start of the servers, the compilation of kernels, and reading the figures.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from headrace.deploy.errors import BadLog
 from headrace.deploy.local.background_replay import BackgroundReplay, watch_replay
 from headrace.deploy.local.drain import DrainTimeout
 from headrace.deploy.local.pipeline import LocalPipeline, PipelineSettings
@@ -31,6 +32,9 @@ from headrace.deploy.reports import (
     write_report,
 )
 from headrace.ingest.joiner import read_state
+from headrace.ingest.survey import survey_log
+from headrace.learner.models import open_model
+from headrace.learner.spec import load_spec
 
 if TYPE_CHECKING:
     import threading
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
     from headrace.deploy.local.drain import Backlog
     from headrace.ingest.logs import LogLayout
+    from headrace.ingest.survey import LogSurvey
+    from headrace.learner.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,10 @@ class RunSettings:
     serve_after: bool
     layout: LogLayout | None = None
     """Mapping of columns to events. None: the logs are directories of NDJSON."""
+    sort: bool = False
+    """Sort each log by event time first."""
+    check: bool = True
+    """Read each log once before anything starts, and refuse one that is mostly unusable."""
 
 
 def run_log(settings: RunSettings, stop: threading.Event) -> None:
@@ -62,14 +72,17 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
 
     Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
     """
-    for path in settings.data:
-        check_log(path, settings.layout)
     console = Console(stderr=True)
+    spec = load_spec(settings.pipeline.model)
+    open_model(spec, settings.pipeline.buckets)  # without torch, a deep model is refused here
+    surveys = _surveys(settings, spec, console)
     with ShownSetupProgress(console) as steps, LocalPipeline(settings.pipeline, steps) as pipeline:
         if not pipeline.start(stop):
             return
         replaying = BackgroundReplay(
-            pipeline.kafka, pipeline.spec, settings.data, settings.speed, layout=settings.layout
+            *(pipeline.kafka, pipeline.spec, settings.data, settings.speed),
+            layout=settings.layout,
+            sort=settings.sort,
         )
         if not watch_replay(replaying, console, stop, pipeline.check):
             return
@@ -86,6 +99,7 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
                 return
         seconds = time.monotonic() - replaying.began_s
         report = _report(pipeline, settings, seconds, stop)
+        report["logs"] = [asdict(each) for each in surveys]
         if settings.report is not None:
             write_report(settings.report, report)
         console.print(in_words(report, settings.report), highlight=False, soft_wrap=True)
@@ -95,6 +109,27 @@ def run_log(settings: RunSettings, stop: threading.Event) -> None:
             console.print(f"serving until Ctrl-C; try:\n{curl}", highlight=False, soft_wrap=True)
             while not stop.wait(0.2):
                 pipeline.check()
+
+
+def _surveys(settings: RunSettings, spec: ModelSpec, console: Console) -> list[LogSurvey]:
+    """Survey every log and show the warnings. Raises BadLog, BadOption, SpecError."""
+    surveys = []
+    for path in settings.data:
+        check_log(path, settings.layout)
+        if settings.check:
+            with console.status(f"checking {path}"):
+                found = survey_log(path, spec.fields, settings.layout, sort=settings.sort)
+            if found.unusable:
+                raise BadLog(
+                    f"{found.in_words()}\nexpected a log of which the joiner takes at least half: "
+                    "nothing was started"
+                )
+            for warning in found.warnings():
+                console.print(
+                    f"warning: {path}: {warning}", highlight=False, soft_wrap=True, markup=False
+                )
+            surveys.append(found)
+    return surveys
 
 
 def _report(

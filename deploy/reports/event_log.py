@@ -32,7 +32,7 @@ _decode_head = msgspec.json.Decoder(_ImpressionHead)
 
 
 def check_log(directory: Path, layout: LogLayout | None = None) -> None:
-    """Check that the directory has both files, before anything is started.
+    """Check that the log exists, before anything is started.
 
     With a layout, `directory` is a file, and the check reads its first rows. Raises BadOption, and
     with a layout SpecError.
@@ -40,6 +40,11 @@ def check_log(directory: Path, layout: LogLayout | None = None) -> None:
     if layout is not None:
         next(iter(TableLog(directory, layout).lines()), None)
         return
+    if directory.is_file():
+        raise BadOption(
+            f"--data: expected a layout for the file {directory}, got none: add --layout auto, or "
+            "write one (docs/guides/own_data.md)"
+        )
     for stem in (IMPRESSIONS, CLICKS):
         names = (f"{stem}.ndjson", f"{stem}.ndjson.zst")
         if not any((directory / name).is_file() for name in names):

@@ -82,7 +82,7 @@ class Decoded:
         """Return the hash of each canonical text of a raw field; shape (n,)."""
         row, found = self.places[source], self.found
         hashes = np.empty(len(self), np.uint64)
-        _hash_texts(self.data, found.kinds[row], found.begins[row], found.ends[row], hashes)
+        hash_texts(self.data, found.kinds[row], found.begins[row], found.ends[row], hashes)
         return hashes
 
     def reals(self, source: str) -> npt.NDArray[np.float64]:
@@ -119,7 +119,8 @@ class Decoded:
 class Decoder:
     """Decodes messages of one topic. Without `fields` it reads only their ids and times."""
 
-    def __init__(self, fields: FieldSet | None) -> None:
+    def __init__(self, fields: FieldSet | None, *, texts: bool = False) -> None:
+        """texts: keep the text of every field, so that a missing value differs from a wrong one."""
         needs = {IMPRESSION_ID: NEEDS_TEXT, TIME: 0}
         if fields is not None:
             for source in (REQUEST_ID, *fields.slice_by):
@@ -131,6 +132,8 @@ class Decoder:
                 if field.transform is not Transform.CROSS:
                     needed = needs.get(field.source, 0) | _NEEDED[field.transform]
                     needs[field.source] = needed
+        if texts:
+            needs = {source: need | NEEDS_TEXT for source, need in needs.items()} | {TIME: 0}
         self._needs = needs
         self._names = names_of(needs)
         self._places = {source: row for row, source in enumerate(needs)}
@@ -196,7 +199,8 @@ class Decoder:
 
 
 @kernel
-def _hash_texts(data, kinds, begins, ends, hashes):  # type: ignore[no-untyped-def]
+def hash_texts(data, kinds, begins, ends, hashes):  # type: ignore[no-untyped-def]
+    """Write the hash of each text `data[begins[i]:ends[i]]` that is not absent."""
     for i in range(hashes.shape[0]):
         hashes[i] = xxh64(data, begins[i], ends[i]) if kinds[i] == TEXT else NO_HASH
 

@@ -5,6 +5,8 @@ from .layout import FileLayout as FileLayout
 from .layout import LogLayout as LogLayout
 from .layout import load_layout as load_layout
 from .layout import parse_layout as parse_layout
+from .layout_guess import GuessedLayout as GuessedLayout
+from .layout_guess import guess_layout as guess_layout
 from .ndjson import CLICKS as CLICKS
 from .ndjson import IMPRESSIONS as IMPRESSIONS
 from .ndjson import DirectoryLog as DirectoryLog
@@ -14,6 +16,7 @@ from .ndjson import NoEventsError as NoEventsError
 from .ndjson import opened_text as opened_text
 from .ndjson import path_of as path_of
 from .opening import open_log as open_log
+from .sorted_log import SortedLog as SortedLog
 from .table_file import TableBlock as TableBlock
 from .table_file import TableFile as TableFile
 from .table_file import UnreadableRow as UnreadableRow

@@ -45,39 +45,56 @@ PACKED = (".zst", ".gz")
 
 
 class FileLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section [file]."""
+    """The format of the file."""
 
     format: Literal["csv", "parquet", "ndjson"] | None = None
+    """Without it, the name of the file says it. `.gz` and `.zst` are unpacked."""
     delimiter: str = ","
+    """One character between the columns of a CSV."""
     columns: list[str] = []
+    """Names of the columns of a CSV without a header line."""
     numbers: list[str] = []
+    """Columns of a CSV that become numbers in the events; all others become text."""
 
 
 class EventLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section [event]."""
+    """The identity and the time of an impression."""
 
     impression_id: str | None = None
+    """Column with a unique id. Without it, the file's name and the row's number make one."""
     request_id: str | None = None
+    """Column with the id that items of one page view share."""
     timestamp: str | None = None
+    """Column with the time of the impression. Either this or `start` is required."""
     timestamp_format: str = "ms"
+    """`ms`, `s`, `us` or `ns` since 1970, `iso`, or a pattern of strptime. Times without a zone are
+    UTC. A Parquet column of timestamps needs none."""
     start: datetime | None = None
+    """Time of the first row, for a file without times; `timestamp` must then be omitted."""
     rows_per_s: float = 1000.0
+    """Rows that share a second, with `start`."""
 
 
 class ClickLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section [click]."""
+    """The click of a row. Without this section the file has only impressions."""
 
     column: str | None = None
+    """Column that is not empty, 0 or false for a click. Either this or `timestamp` is required."""
     timestamp: str | None = None
+    """Column with the time of the click, empty without one, in the format of the impressions."""
     delay_ms: int = 0
+    """Milliseconds from the impression to the click, with `column`."""
     value: str | None = None
+    """Column with a value of the click."""
 
 
 class BagLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A field of several values in one column."""
 
     column: str
+    """Column of the values."""
     separator: str
+    """Text between two values."""
 
 
 class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,13 +107,7 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def format_of(self, path: Path) -> str:
         """Return the format of a file. Raises SpecError if neither layout nor name has it."""
-        if self.file.format is not None:
-            return self.file.format
-        name = path.with_suffix("") if path.suffix in PACKED else path
-        if name.suffix not in SUFFIXES:
-            expected = one_of(SUFFIXES, name.suffix)
-            raise SpecError(f"{path}: expected format in [file], or a name with {expected}")
-        return SUFFIXES[name.suffix]
+        return self.file.format or format_of(path)
 
     def columns(self, there: list[str], *, strict: bool = True) -> list[str]:
         """Return the columns to read among those of a file.
@@ -121,6 +132,15 @@ class LogLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.click is not None:
             taken |= {self.click.column, self.click.timestamp, self.click.value}
         return {column: column for column in there if column not in taken}
+
+
+def format_of(path: Path) -> str:
+    """Return the format of a file by its name. Raises SpecError."""
+    name = path.with_suffix("") if path.suffix in PACKED else path
+    if name.suffix not in SUFFIXES:
+        expected = one_of(SUFFIXES, name.suffix)
+        raise SpecError(f"{path}: expected format in [file], or a name with {expected}")
+    return SUFFIXES[name.suffix]
 
 
 def load_layout(name: str) -> LogLayout:
@@ -155,7 +175,7 @@ def parse_layout(text: str, path: str) -> LogLayout:
         keys = [key for key in re.split(r"[.\[\]`]+", place) if key and key != "..."]
         unknown = re.search(r"unknown field `(\w+)`", problem)
         keys += [unknown[1]] if unknown else []
-        raise where.error(keys, "a layout as in `headrace.ingest.logs.layout`", problem) from error
+        raise where.error(keys, "a key of a layout (docs/reference/layout.md)", problem) from error
     _check(layout, where)
     return layout
 

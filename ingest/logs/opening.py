@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.ingest.logs.sorted_log import SortedLog
 from headrace.ingest.logs.table_log import TableLog
 
 if TYPE_CHECKING:
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from headrace.ingest.logs.ndjson import EventLog
 
 
-def open_log(path: Path, layout: LogLayout | None = None) -> EventLog:
+def open_log(path: Path, layout: LogLayout | None = None, *, sort: bool = False) -> EventLog:
     """Return the log at `path`: a directory of NDJSON, or with a layout a file.
 
-    Raises NoEventsError, SpecError.
+    sort: by event time. Raises NoEventsError, SpecError.
     """
-    return DirectoryLog(path) if layout is None else TableLog(path, layout)
+    log = DirectoryLog(path) if layout is None else TableLog(path, layout)
+    return SortedLog(log) if sort else log

@@ -117,18 +117,19 @@ def replay(
     lag: Callable[[], int] | None = None,
     progress: Callable[[ReplayProgress], None] | None = None,
     before: Before | None = None,
+    sort: bool = False,
 ) -> ReplayResult:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
     paths: directories, or files if there is a `layout`. lag: returns how many events wait to be
     joined; a replay at full speed keeps it within the limit. before: called with the lines about to
-    be sent, all lines of one time together, and how many seconds late they are. Returns early when
-    `stop` is set.
+    be sent, all lines of one time together, and how many seconds late they are. sort: each log by
+    event time. Returns early when `stop` is set.
     Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a
     replay with a name also BadCheckpoint, if the name belongs to other files, and
     TransactionAborted, after which a restart continues.
     """
-    logs = [open_log(path, layout) for path in paths]
+    logs = [open_log(path, layout, sort=sort) for path in paths]
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     writer: EventWriter

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.serving.api.responses import PredictResponse
 from tests.docs.pages import DOCS, blocks, command_of, commands
-from tests.serving.scenery import Pusher, Serving, gains_of_article, memory_store, news
+from tests.serving.served_models import Pusher, Serving, gains_of_article, memory_store, news
 
 PAGE = (DOCS / "guides/serving.md").read_text()
 REQUEST, ANSWER = (json.loads(text) for text in blocks(PAGE, "json"))

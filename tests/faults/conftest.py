@@ -1,9 +1,10 @@
-"""One cluster that is broken in every way, and a scene on it for each test."""
+"""One cluster that is broken in every way, and a pipeline on it for each test."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.learner import process
-from tests.faults.scene import Scene, playing
+from tests.faults.pipeline import Pipeline
 from tests.faults.shards import wait_healthy
 from tests.faults.traffic import spec_of
 
@@ -54,16 +55,16 @@ def cluster(_cluster: ValkeyCluster) -> ValkeyCluster:
 
 
 @pytest.fixture
-def scene(
+def pipeline(
     cluster: ValkeyCluster,
     kafka: str,
     fresh_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Scene]:
+) -> Iterator[Pipeline]:
     """A model without a learner or a keeper."""
     # two learners of one model in one process share the registry of the process
     monkeypatch.setattr(process, "REGISTRY", CollectorRegistry(auto_describe=False))
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    with playing(Scene(cluster.url, kafka, fresh_name("faults"), seed)) as scene:
-        yield scene
+    with closing(Pipeline(cluster.url, kafka, fresh_name("faults"), seed)) as pipeline:
+        yield pipeline

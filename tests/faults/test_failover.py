@@ -19,7 +19,7 @@ from tests.faults.shards import (
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
-    from tests.faults.scene import Scene
+    from tests.faults.pipeline import Pipeline
 
 
 def index_of(cluster: ValkeyCluster, node: ValkeyNode) -> int:
@@ -27,32 +27,32 @@ def index_of(cluster: ValkeyCluster, node: ValkeyNode) -> int:
 
 
 def test_a_replica_that_lacks_acknowledged_writes_takes_over(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    shard = shard_at(cluster, scene.store.node_of(0))
-    buckets = scene.buckets_on(shard.primary.address)
-    key = scene.store.key(buckets[0], "marks")
-    scene.start(learners=2)
-    scene.traffic.begin()
-    scene.until_learned(20)
+    shard = shard_at(cluster, pipeline.store.node_of(0))
+    buckets = pipeline.buckets_on(shard.primary.address)
+    key = pipeline.store.key(buckets[0], "marks")
+    pipeline.start(learners=2)
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     cut_link(shard)
     try:
-        scene.until_learned(20)  # acknowledged by the primary alone
+        pipeline.until_learned(20)  # acknowledged by the primary alone
         acknowledged = head_of(shard.primary, key)
         cluster.kill(index_of(cluster, shard.primary))
         left = head_of(shard.replica, key)
         assert int(left["version"]) < int(acknowledged["version"])
         assert sum(_marks(left)) <= sum(_marks(acknowledged)) - 20
         wait_promoted(shard.replica)
-        scene.until_learned(20)
+        pipeline.until_learned(20)
         again = head_of(shard.replica, key)
         assert int(again["version"]) > int(left["version"])
     finally:
         mend_link(shard.replica)
         cluster.restart(index_of(cluster, shard.primary))
     assert not is_primary(shard.primary)
-    scene.settle()
-    scene.verify()
+    pipeline.settle()
+    pipeline.verify()
 
 
 def _marks(head: dict[str, str]) -> list[int]:
@@ -61,36 +61,36 @@ def _marks(head: dict[str, str]) -> list[int]:
 
 @pytest.mark.long
 def test_a_paused_primary_resumes_after_its_replica_took_over(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    shard = shard_at(cluster, scene.store.node_of(0))
-    scene.start(learners=2)
-    scene.traffic.begin()
-    scene.until_learned(20)
+    shard = shard_at(cluster, pipeline.store.node_of(0))
+    pipeline.start(learners=2)
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     with standing_still(shard.primary):
         wait_promoted(shard.replica)
-        scene.until_learned(20)
+        pipeline.until_learned(20)
     wait_healthy(cluster)
     assert not is_primary(shard.primary)
-    scene.until_learned(20)
-    scene.settle()
-    scene.verify()
+    pipeline.until_learned(20)
+    pipeline.settle()
+    pipeline.verify()
 
 
 def test_a_new_primary_without_functions_gets_the_functions(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    shard = shard_at(cluster, scene.store.node_of(0))
-    scene.start()
-    scene.traffic.begin()
-    scene.until_learned(20)
+    shard = shard_at(cluster, pipeline.store.node_of(0))
+    pipeline.start()
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     shard.replica.call("CONFIG", "SET", "replica-read-only", "no")
     shard.replica.call("FUNCTION", "FLUSH", "SYNC")
     shard.replica.call("CONFIG", "SET", "replica-read-only", "yes")
     assert shard.replica.call("FUNCTION", "LIST") == ""
     shard.replica.call("CLUSTER", "FAILOVER")
     wait_promoted(shard.replica)
-    scene.until_learned(20)
-    scene.settle()
-    scene.verify()
+    pipeline.until_learned(20)
+    pipeline.settle()
+    pipeline.verify()
     assert "headrace" in shard.replica.call("FUNCTION", "LIST")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
-    from tests.faults.scene import Scene
+    from tests.faults.pipeline import Pipeline
 
 
-def until_refused(scene: Scene, node: ValkeyNode, word: str) -> None:
+def until_refused(pipeline: Pipeline, node: ValkeyNode, word: str) -> None:
     """Return when the node refuses pushes with this error and its buckets make no progress."""
 
     def refused() -> bool:
@@ -26,11 +26,11 @@ def until_refused(scene: Scene, node: ValkeyNode, word: str) -> None:
         return any(int(line.rpartition("=")[2]) >= 5 for line in errors)
 
     node.call("CONFIG", "RESETSTAT")
-    scene.until(refused, f"{word} of {node.address}")
-    key = scene.store.key(scene.buckets_on(node.address)[0], "marks")
+    pipeline.until(refused, f"{word} of {node.address}")
+    key = pipeline.store.key(pipeline.buckets_on(node.address)[0], "marks")
     before = head_of(node, key)
     node.call("CONFIG", "RESETSTAT")
-    scene.until(refused, f"{word} of {node.address}")
+    pipeline.until(refused, f"{word} of {node.address}")
     assert _marks(head_of(node, key)) == _marks(before)
 
 
@@ -44,65 +44,65 @@ def used_memory(node: ValkeyNode) -> int:
 
 
 @pytest.mark.long
-def test_keepers_free_memory_on_a_full_server(cluster: ValkeyCluster, scene: Scene) -> None:
-    node = shard_at(cluster, scene.store.node_of(0)).primary
-    buckets = scene.buckets_on(node.address)
+def test_keepers_free_memory_on_a_full_server(cluster: ValkeyCluster, pipeline: Pipeline) -> None:
+    node = shard_at(cluster, pipeline.store.node_of(0)).primary
+    buckets = pipeline.buckets_on(node.address)
 
     def log_bytes() -> int:
-        heads = scene.heads()
+        heads = pipeline.heads()
         return sum(heads[bucket].log_bytes for bucket in buckets)
 
-    scene.start(learners=1, keeper=False)
-    scene.traffic.examples_a_batch = 500
-    scene.traffic.begin()
-    scene.until(lambda: log_bytes() > 2 << 20, "logs of 2 MB")
+    pipeline.start(learners=1, keeper=False)
+    pipeline.traffic.examples_a_batch = 500
+    pipeline.traffic.begin()
+    pipeline.until(lambda: log_bytes() > 2 << 20, "logs of 2 MB")
     # less than is used by more than clients' buffers may give back by themselves, and by less than
     # the logs take: only a trim brings the node below it
     node.call("CONFIG", "SET", "maxmemory", used_memory(node) - (512 << 10))
     try:
-        until_refused(scene, node, "OOM")
-        scene.keep()
-        scene.until_learned(20)
+        until_refused(pipeline, node, "OOM")
+        pipeline.keep()
+        pipeline.until_learned(20)
     finally:
         node.call("CONFIG", "SET", "maxmemory", 0)
-    scene.settle()
-    scene.verify()
+    pipeline.settle()
+    pipeline.verify()
 
 
 @pytest.mark.long
 def test_learners_resume_when_a_server_gets_more_memory(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    node = shard_at(cluster, scene.store.node_of(0)).primary
-    scene.start(learners=2)
-    scene.traffic.begin()
-    scene.until_learned(20)
+    node = shard_at(cluster, pipeline.store.node_of(0)).primary
+    pipeline.start(learners=2)
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     node.call("CONFIG", "SET", "maxmemory", 1)
     try:
-        until_refused(scene, node, "OOM")
+        until_refused(pipeline, node, "OOM")
     finally:
         node.call("CONFIG", "SET", "maxmemory", 0)
-    scene.until_learned(20)
-    scene.settle()
-    scene.verify()
+    pipeline.until_learned(20)
+    pipeline.settle()
+    pipeline.verify()
 
 
 def test_a_learner_waits_until_a_full_server_accepts_the_functions(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    node = shard_at(cluster, scene.store.node_of(0)).primary
-    scene.start()
-    scene.traffic.begin()
-    scene.until_learned(20)
+    node = shard_at(cluster, pipeline.store.node_of(0)).primary
+    pipeline.start()
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     node.call("CONFIG", "SET", "maxmemory", 1)
     try:
         node.call("FUNCTION", "FLUSH", "SYNC")
-        until_refused(scene, node, "OOM")
+        until_refused(pipeline, node, "OOM")
     finally:
         node.call("CONFIG", "SET", "maxmemory", 0)
-    scene.until_learned(20)
-    scene.settle()
-    scene.verify()
+    pipeline.until_learned(20)
+    pipeline.settle()
+    pipeline.verify()
 
 
 @contextlib.contextmanager
@@ -120,13 +120,15 @@ def full_disk(node: ValkeyNode) -> Iterator[None]:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="the limit of another process's files is set by Linux alone"
 )
-def test_learners_wait_for_a_full_disk_and_resume(cluster: ValkeyCluster, scene: Scene) -> None:
-    node = shard_at(cluster, scene.store.node_of(0)).primary
-    scene.start(learners=2)
-    scene.traffic.begin()
-    scene.until_learned(20)
+def test_learners_wait_for_a_full_disk_and_resume(
+    cluster: ValkeyCluster, pipeline: Pipeline
+) -> None:
+    node = shard_at(cluster, pipeline.store.node_of(0)).primary
+    pipeline.start(learners=2)
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
     with full_disk(node):
-        until_refused(scene, node, "MISCONF")
-    scene.until_learned(20)
-    scene.settle()
-    scene.verify()
+        until_refused(pipeline, node, "MISCONF")
+    pipeline.until_learned(20)
+    pipeline.settle()
+    pipeline.verify()

@@ -9,19 +9,19 @@ from tests.faults.shards import lose_files, shard_at
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster
-    from tests.faults.scene import Scene
+    from tests.faults.pipeline import Pipeline
 
 
 def test_an_empty_shard_stops_learners_until_kafka_refills_the_restored_buckets(
-    cluster: ValkeyCluster, scene: Scene
+    cluster: ValkeyCluster, pipeline: Pipeline
 ) -> None:
-    shape_key = f"{{{scene.spec.name}}}:shape".encode()
-    shard = shard_at(cluster, scene.store.nodes.name_of(shape_key))
-    lost = scene.buckets_on(shard.primary.address)
-    assert 0 < len(lost) < scene.shape.buckets
-    scene.start(learners=2)
-    scene.traffic.begin()
-    scene.until_learned(20)
+    shape_key = f"{{{pipeline.spec.name}}}:shape".encode()
+    shard = shard_at(cluster, pipeline.store.nodes.name_of(shape_key))
+    lost = pipeline.buckets_on(shard.primary.address)
+    assert 0 < len(lost) < pipeline.shape.buckets
+    pipeline.start(learners=2)
+    pipeline.traffic.begin()
+    pipeline.until_learned(20)
 
     for node in (shard.replica, shard.primary):
         cluster.kill(cluster.nodes.index(node))
@@ -29,17 +29,17 @@ def test_an_empty_shard_stops_learners_until_kafka_refills_the_restored_buckets(
     for node in (shard.primary, shard.replica):
         cluster.restart(cluster.nodes.index(node))
 
-    for name, error in scene.until_all_stopped().items():
+    for name, error in pipeline.until_all_stopped().items():
         assert isinstance(error, MissingBucket), name
         assert "`headrace pserver restore`" in str(error), name
 
     # what the command does where there is no snapshot
-    scene.store.begin(scene.shape)
-    assert scene.store.missing() == lost
+    pipeline.store.begin(pipeline.shape)
+    assert pipeline.store.missing() == lost
     for bucket in lost:
-        scene.store.load(bucket, 0, {}, [])
-    scene.store.finish()
+        pipeline.store.load(bucket, 0, {}, [])
+    pipeline.store.finish()
 
-    scene.start(learners=2)
-    scene.settle()
-    scene.verify()
+    pipeline.start(learners=2)
+    pipeline.settle()
+    pipeline.verify()

@@ -19,7 +19,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.transactions import Committed, Outgoing
 from tests.effort import seeds
 from tests.ingest.events_of import TOPICS, Happened, examples_in, fields_of, happen
-from tests.ingest.life import EXAMPLES, PARTITIONS, Life
+from tests.ingest.joiner_run import EXAMPLES, PARTITIONS, JoinerRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,16 +37,16 @@ def test_the_joiner_loop_turns_every_impression_and_click_into_the_expected_exam
     policy: str,
 ) -> None:
     happened = happen(seed=1, count=500, partitions=PARTITIONS)
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
-    life.run()
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy)
+    joiner_run.run()
     expected = happened.examples if policy == "immediate" else happened.closed
-    assert sorted(life.examples) == sorted(expected)
-    counted = life.joiner.figures.counted
+    assert sorted(joiner_run.examples) == sorted(expected)
+    counted = joiner_run.joiner.figures.counted
     assert counted.impressions == 500
     assert counted.late_clicks == happened.late
     assert counted.duplicates == happened.duplicates
     assert counted.dead_letters == happened.dead > 0
-    assert sum(life.joiner.figures.dead_letters.values()) == happened.dead
+    assert sum(joiner_run.joiner.figures.dead_letters.values()) == happened.dead
 
 
 def interrupted(
@@ -62,7 +62,7 @@ def interrupted(
     pace = JoinerPacing(lazy_commit_ms=0, turn_events=8, step_events=16, cut=Cut(most=20, least=1))
     deaths = losses = aborts = 0
     while deaths < 500:
-        life = Life(
+        joiner_run = JoinerRun(
             records, transactions, policy=policy, largest_poll=dice.randrange(10, 100), pace=pace
         )
         for _ in range(dice.randrange(1, 60)):
@@ -74,10 +74,10 @@ def interrupted(
                 losses += 1
                 partition = dice.randrange(PARTITIONS)
                 for topic in (TOPICS.impressions, TOPICS.clicks):
-                    life.reader.lose(Source(topic, partition))
-                    life.reader.gain(Source(topic, partition))
-            life.joiner.step(0.0)
-            if life.done:
+                    joiner_run.reader.lose(Source(topic, partition))
+                    joiner_run.reader.gain(Source(topic, partition))
+            joiner_run.joiner.step(0.0)
+            if joiner_run.done:
                 assert deaths + losses + aborts > 2, f"seed {seed}: hardly anything happened"
                 return transactions
         deaths += 1
@@ -131,7 +131,7 @@ def test_offsets_that_kafka_forgets_do_not_change_the_examples(seed: int, policy
 def test_examples_without_any_position_are_not_made_twice_in_silence() -> None:
     happened = happen(seed=3, count=100, partitions=PARTITIONS)
     records, transactions = happened.records(TOPICS, PARTITIONS), ListTransactions()
-    Life(records, transactions).run()
+    JoinerRun(records, transactions).run()
     made = len(examples_in(transactions.written, EXAMPLES, fields_of()))
     transactions.offsets.clear()
     transactions.written = [  # as an older headrace wrote them
@@ -141,18 +141,18 @@ def test_examples_without_any_position_are_not_made_twice_in_silence() -> None:
         for each in transactions.written
     ]
     with pytest.raises(BadCheckpoint, match=f"{EXAMPLES}/.*got neither.*--join-again"):
-        Life(records, transactions).run()
-    Life(records, transactions, join_again=True).run()
+        JoinerRun(records, transactions).run()
+    JoinerRun(records, transactions, join_again=True).run()
     assert len(examples_in(transactions.written, EXAMPLES, fields_of())) == 2 * made
 
 
 def test_a_dead_letter_has_the_reason_the_origin_and_the_event() -> None:
     happened = Happened(shown=[(1, 0, b"\xff\x00"), (2, 1, b"{}")])
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions())
-    life.run()
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
     letters = {
         letter["partition"]: letter
-        for target, value, _ in life.transactions.written
+        for target, value, _ in joiner_run.transactions.written
         if target == Source(TOPICS.dead_letters, 0)
         for letter in [json.loads(value)]
     }
@@ -161,7 +161,7 @@ def test_a_dead_letter_has_the_reason_the_origin_and_the_event() -> None:
     assert (letters[0]["topic"], letters[0]["offset"]) == (TOPICS.impressions, 0)
     assert letters[1]["value"] == "{}"
     assert "expected timestamp_ms, found none" in letters[1]["reason"]
-    reasons = {reason.name for reason in life.joiner.figures.dead_letters}
+    reasons = {reason.name for reason in joiner_run.joiner.figures.dead_letters}
     assert reasons == {"NOT_JSON", "NO_TIME"}
 
 
@@ -169,68 +169,72 @@ def test_a_joiner_reads_again_after_an_abort_and_waits_longer_each_time() -> Non
     happened = happen(seed=3, count=50, partitions=PARTITIONS)
     transactions = ListTransactions()
     transactions.failures = [TransactionAborted("no") for _ in range(4)]
-    life = Life(happened.records(TOPICS, PARTITIONS), transactions)
-    life.run()
-    assert sorted(life.examples) == sorted(happened.examples)
-    assert life.joiner.figures.aborts == 4
-    assert life.rests == sorted(life.rests)
-    assert len(life.rests) == 3
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), transactions)
+    joiner_run.run()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
+    assert joiner_run.joiner.figures.aborts == 4
+    assert joiner_run.rests == sorted(joiner_run.rests)
+    assert len(joiner_run.rests) == 3
 
 
 def test_a_joiner_whose_transactions_keep_failing_stops_with_the_reason() -> None:
     transactions = ListTransactions()
     transactions.failures = [KafkaUnreachable("no broker") for _ in range(4)]
     records = happen(seed=3, count=50, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
-    life = Life(records, transactions)
+    joiner_run = JoinerRun(records, transactions)
 
     def step_for_minutes() -> None:
         for _ in range(100):
-            life.clock_ms += 25_000
-            life.joiner.step(0.0)
+            joiner_run.clock_ms += 25_000
+            joiner_run.joiner.step(0.0)
 
     with pytest.raises(KafkaUnreachable, match="no broker"):
         step_for_minutes()
-    assert life.joiner.figures.aborts == 4
+    assert joiner_run.joiner.figures.aborts == 4
 
 
 def test_a_joiner_commits_progress_without_examples_lazily() -> None:
     happened = Happened()
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=JoinerPacing())
-    life.joiner.step(0.0)
-    life.joiner.step(0.0)
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=JoinerPacing()
+    )
+    joiner_run.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
     tick = json.dumps({"timestamp_ms": 1_700_000_000_000}).encode()
     source = Source(TOPICS.impressions, 0)
-    life.reader.append(source, tick, 1_700_000_000_000)
-    life.joiner.step(0.0)
-    assert life.transactions.count == 0
-    life.clock_ms += 250
-    life.joiner.step(0.0)
-    assert life.transactions.count == 1
-    assert life.transactions.offsets[source].offset == 1
+    joiner_run.reader.append(source, tick, 1_700_000_000_000)
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 0
+    joiner_run.clock_ms += 250
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 1
+    assert joiner_run.transactions.offsets[source].offset == 1
 
 
 def test_a_joiner_without_new_events_commits_nothing() -> None:
-    life = Life(Happened().records(TOPICS, PARTITIONS), ListTransactions())
-    life.run()
-    before = life.transactions.count
+    joiner_run = JoinerRun(Happened().records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
+    before = joiner_run.transactions.count
     for _ in range(10):
-        life.clock_ms += 1_000
-        life.joiner.step(0.0)
-    assert life.transactions.count == before
+        joiner_run.clock_ms += 1_000
+        joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == before
 
 
 def test_a_joiner_loop_closes_windows_by_wall_time_without_new_events() -> None:
     happened = happen(seed=4, count=20, partitions=PARTITIONS)
     for events in (happened.shown, happened.clicked):
         del events[-PARTITIONS:]  # the ticks
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), policy="window")
+    joiner_run = JoinerRun(
+        happened.records(TOPICS, PARTITIONS), ListTransactions(), policy="window"
+    )
     for _ in range(20):
-        life.joiner.step(0.0)
-    assert len(life.examples) < 20
+        joiner_run.joiner.step(0.0)
+    assert len(joiner_run.examples) < 20
     for _ in range(200):
-        life.clock_ms += 10_000
-        life.joiner.step(0.0)
-    assert sorted(life.examples) == sorted(happened.closed)
+        joiner_run.clock_ms += 10_000
+        joiner_run.joiner.step(0.0)
+    assert sorted(joiner_run.examples) == sorted(happened.closed)
 
 
 def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
@@ -238,21 +242,21 @@ def test_a_joiner_advances_partitions_in_the_order_of_event_time() -> None:
     pace = JoinerPacing(
         turn_events=16, step_events=10**9, order_slice_ms=10_000, cut=Cut(most=8, least=1)
     )
-    life = Life(
+    joiner_run = JoinerRun(
         happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=pace, largest_poll=10**6
     )
     taken: list[tuple[int, int]] = []
-    life.joiner.step(0.0)
-    for number, part in life.joiner.partitions.items():
+    joiner_run.joiner.step(0.0)
+    for number, part in joiner_run.joiner.partitions.items():
         advance = part.core.advance
 
         def spied(*arguments: int, number: int = number, advance=advance):  # type: ignore[no-untyped-def]
             joined = advance(*arguments)
-            taken.append((number, life.joiner.partitions[number].core.watermark_ms))
+            taken.append((number, joiner_run.joiner.partitions[number].core.watermark_ms))
             return joined
 
         part.core.advance = spied  # type: ignore[method-assign,assignment]
-    life.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
     reached = dict.fromkeys(range(PARTITIONS), 0)
     most_apart = 0
     for number, watermark_ms in taken:
@@ -268,30 +272,30 @@ def test_a_joiner_pauses_a_source_that_is_far_ahead() -> None:
     records = happened.records(TOPICS, 1)
     shown, clicked = Source(TOPICS.impressions, 0), Source(TOPICS.clicks, 0)
     late = records[clicked]
-    life = Life(
+    joiner_run = JoinerRun(
         {shown: records[shown], clicked: []}, ListTransactions(), pace=JoinerPacing(ahead_limit=500)
     )
-    life.reader.pause([clicked])  # as if Kafka were slow with them: they are not at their end
+    joiner_run.reader.pause([clicked])  # as if Kafka were slow with them: they are not at their end
     paused: set[Source] = set()
     for _ in range(20):
-        life.joiner.step(0.0)
-        life.reader.paused.add(clicked)
-        paused |= life.reader.paused
+        joiner_run.joiner.step(0.0)
+        joiner_run.reader.paused.add(clicked)
+        paused |= joiner_run.reader.paused
     assert shown in paused
-    assert life.joiner.partitions[0].core.queued(0) < 3_000  # type: ignore[arg-type]
-    life.reader.records[clicked] += late
-    life.reader.resume([clicked])
-    life.run()
-    assert sorted(life.examples) == sorted(happened.examples)
-    assert not life.reader.paused
+    assert joiner_run.joiner.partitions[0].core.queued(0) < 3_000  # type: ignore[arg-type]
+    joiner_run.reader.records[clicked] += late
+    joiner_run.reader.resume([clicked])
+    joiner_run.run()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)
+    assert not joiner_run.reader.paused
 
 
 def test_a_joiner_refuses_the_checkpoint_of_another_spec() -> None:
     records = happen(seed=7, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
-    Life(records, transactions, policy="window").run()
+    JoinerRun(records, transactions, policy="window").run()
     with pytest.raises(BadCheckpoint, match="another name"):
-        Life(records, transactions, policy="immediate").joiner.step(0.0)
+        JoinerRun(records, transactions, policy="immediate").joiner.step(0.0)
 
 
 def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
@@ -299,17 +303,17 @@ def test_a_joiner_refuses_foreign_metadata_of_an_offset() -> None:
     transactions.offsets[Source(TOPICS.impressions, 0)] = Committed(0, "mine")
     records = Happened().records(TOPICS, PARTITIONS)
     with pytest.raises(BadCheckpoint, match="'mine'"):
-        Life(records, transactions).joiner.step(0.0)
+        JoinerRun(records, transactions).joiner.step(0.0)
 
 
 def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> None:
     records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
-    Life(records, transactions).run()
+    JoinerRun(records, transactions).run()
     emptied: dict[Source, list[Record]] = {source: [] for source in records}
     with pytest.raises(OffsetGone, match="retention"):
-        Life(emptied, transactions).joiner.step(0.0)
-    again = Life(records, transactions)
+        JoinerRun(emptied, transactions).joiner.step(0.0)
+    again = JoinerRun(records, transactions)
     again.reader.topic_id = lambda topic: f"new-{topic}"  # type: ignore[method-assign]
     with pytest.raises(OffsetGone, match="recreated"):
         again.joiner.step(0.0)
@@ -318,9 +322,9 @@ def test_a_joiner_refuses_a_recreated_topic_and_one_overtaken_by_retention() -> 
 def test_a_finishing_joiner_commits_its_examples() -> None:
     happened = happen(seed=9, count=50, partitions=PARTITIONS)
     slow = JoinerPacing(lazy_commit_ms=10**9, backlog_events=1, backlog_commit_ms=10**9)
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
-    life.joiner.step(0.0)
-    life.joiner.step(0.0)
-    assert life.transactions.count == 0
-    life.joiner.finish()
-    assert sorted(life.examples) == sorted(happened.examples)
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions(), pace=slow)
+    joiner_run.joiner.step(0.0)
+    joiner_run.joiner.step(0.0)
+    assert joiner_run.transactions.count == 0
+    joiner_run.joiner.finish()
+    assert sorted(joiner_run.examples) == sorted(happened.examples)

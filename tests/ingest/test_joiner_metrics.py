@@ -9,15 +9,15 @@ from headrace.ingest.events.contract import Reason
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.kafka.fakes import ListTransactions
 from tests.ingest.events_of import START_MS, TOPICS, WINDOW_MS, Happened, happen
-from tests.ingest.life import MODEL, PARTITIONS, Life
+from tests.ingest.joiner_run import MODEL, PARTITIONS, JoinerRun
 
 
 class Seen:
     """The metrics of a joiner."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, joiner_run: JoinerRun) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(JoinerCollector(MODEL, life.joiner, life.reader))
+        self.registry.register(JoinerCollector(MODEL, joiner_run.joiner, joiner_run.reader))
 
     def __call__(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"headrace_joiner_{name}", {"model": MODEL, **labels})
@@ -26,11 +26,11 @@ class Seen:
 @pytest.mark.parametrize("policy", ["immediate", "window"])
 def test_joiner_metrics_count_every_event(policy: str) -> None:
     happened = happen(seed=5, count=400, partitions=PARTITIONS)
-    life = Life(
+    joiner_run = JoinerRun(
         happened.records(TOPICS, PARTITIONS), ListTransactions(), policy=policy, largest_poll=100
     )
-    life.run()
-    seen = Seen(life)
+    joiner_run.run()
+    seen = Seen(joiner_run)
     made = happened.examples if policy == "immediate" else happened.closed
     assert seen("impressions_total") == 400
     assert seen("clicks_total") == len(happened.clicked) - PARTITIONS
@@ -38,7 +38,7 @@ def test_joiner_metrics_count_every_event(policy: str) -> None:
     assert seen("duplicates_total") == happened.duplicates > 0
     assert seen("examples_total") == len(made)
     transactions = seen("transactions_total")
-    assert transactions == seen("transaction_seconds_count") == life.transactions.count > 1
+    assert transactions == seen("transaction_seconds_count") == joiner_run.transactions.count > 1
     assert seen("restores_total") == PARTITIONS
     assert seen("aborts_total") == 0
 
@@ -46,9 +46,9 @@ def test_joiner_metrics_count_every_event(policy: str) -> None:
 def test_joiner_metrics_count_dead_letters_by_reason() -> None:
     bad = [b"nonsense", b"[]", b"", b'{"impression_id":"x"}', b"nonsense"]
     happened = Happened(shown=[(START_MS + i, 0, value) for i, value in enumerate(bad)])
-    life = Life(happened.records(TOPICS, PARTITIONS), ListTransactions())
-    life.run()
-    seen = Seen(life)
+    joiner_run = JoinerRun(happened.records(TOPICS, PARTITIONS), ListTransactions())
+    joiner_run.run()
+    seen = Seen(joiner_run)
     expected = {Reason.NOT_JSON: 2, Reason.NOT_AN_OBJECT: 1, Reason.EMPTY: 1, Reason.NO_TIME: 1}
     for reason, count in expected.items():
         assert seen("dead_letters_total", reason=reason.name.lower()) == count
@@ -63,9 +63,9 @@ def test_joiner_metrics_show_the_window_state_and_the_lag() -> None:
     early = START_MS + 3
     clicked = [(early, 0, b'{"impression_id":"not yet","timestamp_ms":%d}' % early)]
     records = Happened(shown, clicked).records(TOPICS, PARTITIONS)
-    life = Life(records, ListTransactions())
-    seen = Seen(life)
-    life.run()
+    joiner_run = JoinerRun(records, ListTransactions())
+    seen = Seen(joiner_run)
+    joiner_run.run()
     assert seen("pending_impressions") == 10
     assert seen("waiting_clicks") == 1
     assert seen("lag") == 0
@@ -75,9 +75,9 @@ def test_joiner_metrics_show_the_window_state_and_the_lag() -> None:
     assert held is not None and 0 < held < 10_000_000
     last_ms = START_MS + 10 * WINDOW_MS
     for source in records:
-        life.reader.append(source, b'{"timestamp_ms":%d}' % last_ms, last_ms)
+        joiner_run.reader.append(source, b'{"timestamp_ms":%d}' % last_ms, last_ms)
     assert seen("lag") == 2 * PARTITIONS
-    life.run()
+    joiner_run.run()
     assert seen("lag") == 0
     assert (seen("waiting_clicks"), seen("unmatched_clicks_total")) == (0, 1)
     assert seen("watermark_seconds", partition="1") == last_ms / 1000

@@ -9,7 +9,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
-from tests.serving.scenery import NOW_MS, SPEC, gains_of_ids
+from tests.serving.served_models import NOW_MS, SPEC, gains_of_ids
 
 BUCKETS = 4
 CROSSED = """

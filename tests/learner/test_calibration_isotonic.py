@@ -14,7 +14,7 @@ from headrace.learner.calibration.isotonic import IsotonicScaling
 from headrace.learner.loop.row_prefetcher import RowPrefetcher
 from headrace.learner.spec.calibration_spec import CALIBRATION_NUMBER, Calibration
 from headrace.learner.spec.model_spec import ModelSpec, load_spec, parse_spec
-from tests.bench.week import WEEK, read_events, run
+from tests.bench.ebnerd.week import WEEK, read_events, run
 from tests.learner.calibration_pairs import layer_of, pair
 from tests.learner.few_rows import Model, assert_same, drawn
 from tests.learner.shipped_specs import MODELS

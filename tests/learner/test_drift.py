@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.bench.drift import WORLD, Day, make_days, regret, regrets, spec_of
+from tests.bench.learner.drift import WORLD, Day, make_days, regret, regrets, spec_of
 
 SEED = 5
 

@@ -9,7 +9,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
-from tests.serving.scenery import SPEC
+from tests.serving.served_models import SPEC
 
 EVENTS = [
     {"article_id": i % 7, "user_id": i % 5, "price": i / 3, "topics": [i % 3] * (i % 4)}

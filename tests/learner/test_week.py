@@ -5,7 +5,7 @@ import pytest
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import load_spec, parse_spec
-from tests.bench.week import WEEK, Events, Outcome, learn, read_events, run
+from tests.bench.ebnerd.week import WEEK, Events, Outcome, learn, read_events, run
 from tests.learner.shipped_specs import MODELS
 from tests.learner.streams import counted
 

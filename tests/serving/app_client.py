@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.serving.scenery import Pusher, Serving, memory_store, news
+from tests.serving.served_models import Pusher, Serving, memory_store, news
 
 PREDICT = "/v1/models/news:predict"
 

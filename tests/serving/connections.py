@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.ingest.http.server import SingleWriteProtocol
-    from tests.serving.scenery import Serving
+    from tests.serving.served_models import Serving
 
 
 TOKEN = "a-token-of-this-test"

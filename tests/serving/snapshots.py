@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
-from tests.serving.scenery import NOW_MS, Pusher, gains_of_article, memory_store
+from tests.serving.served_models import NOW_MS, Pusher, gains_of_article, memory_store
 
 if TYPE_CHECKING:
     from pathlib import Path

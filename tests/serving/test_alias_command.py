@@ -8,8 +8,8 @@ from headrace.deploy.cli.serving import aliases_of
 from headrace.deploy.errors import BadOption
 from headrace.deploy.operations.aliases import AliasRefused
 from headrace.serving.models.loading import StoreModel
-from tests.serving.running import SETTINGS, ready, running
-from tests.serving.scenery import eventually, memory_store, news
+from tests.serving.served_models import eventually, memory_store, news
+from tests.serving.server_in_thread import SETTINGS, ready, running
 from tests.serving.two_models import second
 
 

@@ -10,7 +10,7 @@ from headrace.learner.spec.optimizer_spec import Optimizer
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.requests.limits import RequestLimits
 from tests.serving.app_client import PREDICT, ask, complete
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     BUCKETS,
     NOW_MS,
     Fallible,

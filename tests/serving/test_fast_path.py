@@ -24,7 +24,7 @@ from tests.serving.connections import Connection, posted, serving, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.serving.scenery import Serving
+    from tests.serving.served_models import Serving
 
 
 def asked(**more: Any) -> bytes:

@@ -11,7 +11,7 @@ from headrace.pserver.errors import MissingBucket
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.table import RowTable
 from headrace.serving.replicas.follower import Follower, Following
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     NOW_MS,
     Clock,
     Fallible,

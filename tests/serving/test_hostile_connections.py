@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.hostile import ATTACKS, measure
+from tests.bench.serving.hostile import ATTACKS, measure
 
 
 @pytest.mark.long

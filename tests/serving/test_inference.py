@@ -11,8 +11,7 @@ import tritonclient.http as triton  # type: ignore[import-untyped]
 
 from headrace.serving.requests.tensors import Tensor, candidates_of
 from tests.serving.app_client import PREDICT, ask, complete
-from tests.serving.running import Running, ready, running
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     NOW_MS,
     Fallible,
     Pusher,
@@ -22,6 +21,7 @@ from tests.serving.scenery import (
     memory_store,
     news,
 )
+from tests.serving.server_in_thread import Running, ready, running
 
 INFER = "/v2/models/news/infer"
 HEADER = "Inference-Header-Content-Length"

@@ -10,7 +10,7 @@ from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.api.load_shedding import LoadShedder
 from headrace.serving.requests.limits import RequestLimits
 from tests.serving.app_client import PREDICT, TOKEN, ask, complete
-from tests.serving.scenery import NOW_MS, Serving, memory_store, news
+from tests.serving.served_models import NOW_MS, Serving, memory_store, news
 
 
 def test_a_request_that_would_wait_too_long_is_refused_until_the_queue_is_shorter() -> None:

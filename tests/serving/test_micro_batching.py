@@ -17,7 +17,7 @@ from headrace.serving.requests.limits import RequestLimits
 from tests.effort import examples
 from tests.serving.app_client import complete
 from tests.serving.connections import Connection, posted
-from tests.serving.scenery import gains_of_article
+from tests.serving.served_models import gains_of_article
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.serving.models.predictor import Predictor, Scores
     from headrace.serving.replicas.status import RowSource
     from headrace.serving.requests.candidates import Candidates
-    from tests.serving.scenery import Serving
+    from tests.serving.served_models import Serving
 
 
 def learned() -> Serving:

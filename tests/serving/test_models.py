@@ -18,14 +18,8 @@ from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.observers.prediction_log import PredictionLog, PredictionLogSettings
 from tests.serving.app_client import TOKEN, ask
-from tests.serving.running import SETTINGS, ready, running
-from tests.serving.scenery import (
-    NOW_MS,
-    Clock,
-    eventually,
-    memory_store,
-    news,
-)
+from tests.serving.served_models import NOW_MS, Clock, eventually, memory_store, news
+from tests.serving.server_in_thread import SETTINGS, ready, running
 from tests.serving.two_models import ALIASES, LATER, Stuck, Two, second
 
 

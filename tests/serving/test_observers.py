@@ -15,7 +15,7 @@ from headrace.serving.observers.prediction_log import PredictionLog, PredictionL
 from headrace.serving.observers.prediction_message import messages_of
 from headrace.serving.observers.shadows import Shadows
 from tests.serving.app_client import ask
-from tests.serving.scenery import eventually
+from tests.serving.served_models import eventually
 from tests.serving.two_models import Stuck, Two
 
 if TYPE_CHECKING:

@@ -16,8 +16,15 @@ from open_inference.openapi.types import (
     RequestOutput,
 )
 
-from tests.serving.running import ready, running
-from tests.serving.scenery import NOW_MS, Pusher, eventually, gains_of_article, memory_store, news
+from tests.serving.served_models import (
+    NOW_MS,
+    Pusher,
+    eventually,
+    gains_of_article,
+    memory_store,
+    news,
+)
+from tests.serving.server_in_thread import ready, running
 
 
 def tensor(name: str, datatype: str, data: list[object]) -> RequestInput:

@@ -13,8 +13,7 @@ from headrace.pserver.errors import MissingBucket, WrongModel
 from headrace.pserver.memory_store import MemoryStore
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import run_server
-from tests.serving.running import SETTINGS, Running, at, ready, running
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     SPEC,
     Fallible,
     Pusher,
@@ -23,6 +22,7 @@ from tests.serving.scenery import (
     memory_store,
     news,
 )
+from tests.serving.server_in_thread import SETTINGS, Running, at, ready, running
 
 
 def test_a_push_changes_the_predictions_of_a_running_server() -> None:

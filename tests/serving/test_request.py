@@ -9,7 +9,7 @@ from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import CheckedRequest, EventCandidates
 from headrace.serving.requests.decoder import RequestDecoder
 from headrace.serving.requests.limits import RequestLimits
-from tests.serving.scenery import NOW_MS, news
+from tests.serving.served_models import NOW_MS, news
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,7 @@ from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS, RowCache
 from headrace.serving.replicas.status import TableRowSource
 from headrace.serving.requests.candidates import EventCandidates
-from tests.serving.running import SETTINGS, ready, running
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     NOW_MS,
     Clock,
     Fallible,
@@ -35,6 +34,7 @@ from tests.serving.scenery import (
     memory_store,
     news,
 )
+from tests.serving.server_in_thread import SETTINGS, ready, running
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

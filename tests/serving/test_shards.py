@@ -20,8 +20,8 @@ from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS
-from tests.serving.running import ready, running
-from tests.serving.scenery import BUCKETS, SPEC, Pusher, eventually, gains_of_article
+from tests.serving.served_models import BUCKETS, SPEC, Pusher, eventually, gains_of_article
+from tests.serving.server_in_thread import ready, running
 
 WAITING = StoreSettings(WaitLimits(connect_timeout_ms=500, answer_timeout_ms=300))
 

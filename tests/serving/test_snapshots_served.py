@@ -12,8 +12,8 @@ from headrace.serving.errors import BadSnapshot
 from headrace.serving.models.loading import StoreModel, find_frozen
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
-from tests.serving.running import ready, running
-from tests.serving.scenery import NOW_MS, SPEC, Pusher, eventually, gains_of_article, news
+from tests.serving.served_models import NOW_MS, SPEC, Pusher, eventually, gains_of_article, news
+from tests.serving.server_in_thread import ready, running
 from tests.serving.snapshots import LEARNED_MS, learned, snapshot_of
 
 ASKED: dict[str, Any] = {"candidates": [{"article_id": "hot"}]}

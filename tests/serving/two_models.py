@@ -17,7 +17,7 @@ from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.observers.shadows import Shadows
 from headrace.serving.requests.decoder import RequestDecoder
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     NOW_MS,
     SPEC,
     Pusher,

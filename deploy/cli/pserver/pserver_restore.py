@@ -181,9 +181,9 @@ def _restore_from(
 ) -> None:
     from rich.console import Console
 
-    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import redis_url
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
     from headrace.learner.recovery import choose, restore_model
     from headrace.pserver.redis_backend import StoreSettings, open_store
     from headrace.pserver.snapshots import SnapshotStorage
@@ -280,9 +280,9 @@ def rebuild(
 
     from rich.console import Console
 
-    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
     from headrace.learner.recovery import Rebuilder, RebuildSettings
     from headrace.learner.recovery import rebuild as rebuild_model
     from headrace.learner.spec import load_spec

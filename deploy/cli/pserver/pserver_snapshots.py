@@ -48,9 +48,9 @@ def snapshot(
     """Write the rows and marks of every bucket to files, while the model keeps learning."""
     from rich.console import Console
 
-    from headrace.deploy.cli.views import StepView
     from headrace.deploy.connections import open_store
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
     from headrace.learner.spec import check_compatible, load_spec
     from headrace.pserver.snapshots import (
         SnapshotFacts,
@@ -83,7 +83,7 @@ def list_(
     place: Place, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 ) -> None:
     """List the snapshots, the oldest first."""
-    from headrace.deploy.cli.views import facts_of, print_table
+    from headrace.deploy.views import facts_of, print_table
     from headrace.pserver.snapshots import SnapshotStorage, list_snapshots
 
     listed, now_ms = list_snapshots(SnapshotStorage(place)), wall_ms()
@@ -103,8 +103,8 @@ def verify(
     """Read every file of snapshots and report damage."""
     from rich.console import Console
 
-    from headrace.deploy.cli.views import StepView
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
     from headrace.pserver.snapshots import NoSnapshot, SnapshotStorage, list_snapshots
     from headrace.pserver.snapshots import verify as verify_one
 

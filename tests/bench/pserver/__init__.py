@@ -1,0 +1,1 @@
+"""Benchmarks of the parameter server: rates, memory, snapshots."""

@@ -29,11 +29,11 @@ import json
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.pserver.bench_cluster import cluster, flush
 from tests.bench.pserver.folding import sweep
 from tests.bench.pserver.lookups import measure_lookups
 from tests.bench.pserver.rates import measure_push, measure_rows
 from tests.bench.pserver.scale import measure_memory, measure_start
-from tests.bench.pserver.scene import cluster, flush
 
 
 def measure_all(*, quick: bool, rows: list[int]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.bench.pserver.scene import Bench, flush, used_bytes
+from tests.bench.pserver.bench_cluster import Bench, flush, used_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

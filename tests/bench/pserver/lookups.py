@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.pserver.replica.partial_replica import PartialReplica
-from tests.bench.pserver.scene import ROWS_A_PUSH, Bench
+from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.pserver.redis_backend.node_connection import Call
 from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.row_codec import row_bytes
-from tests.bench.pserver.scene import ROWS_A_PUSH, Bench, ratio, turns
+from tests.bench.pserver.bench_cluster import ROWS_A_PUSH, Bench, ratio, turns
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from headrace.pserver.replica.replica import Replica
-from tests.bench.pserver.scene import Bench, flush, used_bytes
+from tests.bench.pserver.bench_cluster import Bench, flush, used_bytes
 
 if TYPE_CHECKING:
     from headrace.deploy.local.services.valkey import ValkeyCluster

@@ -38,7 +38,7 @@ from rich.table import Table
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
-from tests.bench.pserver.scene import cluster
+from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving import locusts
 from tests.bench.serving.asking import answers_per_second, ready, requests, waits_ms
 from tests.bench.serving.learning import push_to

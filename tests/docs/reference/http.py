@@ -19,7 +19,7 @@ from headrace.ingest.http.server import Readiness
 from headrace.ingest.kafka import KafkaSettings
 from tests.docs.reference.attributes import attribute_docstrings
 from tests.ingest.collecting import TOPICS
-from tests.serving.scenery import Serving, memory_store, news
+from tests.serving.served_models import Serving, memory_store, news
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,7 +42,7 @@ def fields() -> FieldSet:
     return parse_fields(where.tables(), where)
 
 
-class Scene:
+class EvaluatedModel:
     """Topics as lists, and their feeders."""
 
     def __init__(self, seed: int = 4, minutes: int = 4) -> None:
@@ -106,119 +106,119 @@ class Scene:
 
 
 def test_the_feeder_writes_every_batch_once_with_its_offsets() -> None:
-    scene = Scene()
-    scene.steps(200)
-    assert scene.folded() == scene.expected()
-    for source, held in scene.reader.records.items():
-        assert scene.transactions.offsets[source].offset == held[-1].offset + 1
-    assert all(not at_end or time_ms for time_ms, at_end in standings(scene).values())
-    assert all(at_end for _, at_end in standings(scene).values())
+    evaluated = EvaluatedModel()
+    evaluated.steps(200)
+    assert evaluated.folded() == evaluated.expected()
+    for source, held in evaluated.reader.records.items():
+        assert evaluated.transactions.offsets[source].offset == held[-1].offset + 1
+    assert all(not at_end or time_ms for time_ms, at_end in standings(evaluated).values())
+    assert all(at_end for _, at_end in standings(evaluated).values())
 
 
 def test_a_feeder_whose_offsets_kafka_forgot_goes_on_after_the_rows_it_wrote() -> None:
-    scene = Scene()
-    scene.steps(20)
-    written = len(scene.transactions.written)
-    scene.transactions.offsets.clear()
-    for source in scene.reader.records:
-        scene.reader.gain(source)
-    scene.feeder = scene.another()
-    scene.steps(200)
-    assert 0 < written < len(scene.transactions.written)
-    assert scene.folded() == scene.expected()
-    for source, held in scene.reader.records.items():
-        assert scene.transactions.offsets[source].offset == held[-1].offset + 1
+    evaluated = EvaluatedModel()
+    evaluated.steps(20)
+    written = len(evaluated.transactions.written)
+    evaluated.transactions.offsets.clear()
+    for source in evaluated.reader.records:
+        evaluated.reader.gain(source)
+    evaluated.feeder = evaluated.another()
+    evaluated.steps(200)
+    assert 0 < written < len(evaluated.transactions.written)
+    assert evaluated.folded() == evaluated.expected()
+    for source, held in evaluated.reader.records.items():
+        assert evaluated.transactions.offsets[source].offset == held[-1].offset + 1
 
 
-def standings(scene: Scene) -> dict[str, tuple[int | None, bool]]:
+def standings(evaluated: EvaluatedModel) -> dict[str, tuple[int | None, bool]]:
     """As last written."""
-    return unpack(scene.transactions.written[-1].value).standings
+    return unpack(evaluated.transactions.written[-1].value).standings
 
 
 def test_feeder_messages_stay_small_and_idle_feeders_send_heartbeats() -> None:
-    scene = Scene()
-    scene.steps(200)
-    sizes = [len(unpack(each.value).shown) // 25 for each in scene.transactions.written]
+    evaluated = EvaluatedModel()
+    evaluated.steps(200)
+    sizes = [len(unpack(each.value).shown) // 25 for each in evaluated.transactions.written]
     assert max(sizes) < 200
-    count = scene.transactions.count
-    scene.steps(31)
-    assert scene.transactions.count == count + 3
-    last = unpack(scene.transactions.written[-1].value)
-    assert last.now_ms == pytest.approx(scene.now_ms, abs=1_000)
+    count = evaluated.transactions.count
+    evaluated.steps(31)
+    assert evaluated.transactions.count == count + 3
+    last = unpack(evaluated.transactions.written[-1].value)
+    assert last.now_ms == pytest.approx(evaluated.now_ms, abs=1_000)
 
 
 @pytest.mark.parametrize("at", range(0, 30, 3))
 def test_the_feeder_reads_batches_of_an_aborted_transaction_again(at: int) -> None:
-    scene = Scene()
-    scene.steps(at)
-    scene.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
-    scene.steps(300)
-    assert not scene.transactions.failures
-    assert scene.feeder.figures.aborts == 2
-    assert scene.folded() == scene.expected()
+    evaluated = EvaluatedModel()
+    evaluated.steps(at)
+    evaluated.transactions.failures = [TransactionAborted("aborted"), KafkaUnreachable("gone")]
+    evaluated.steps(300)
+    assert not evaluated.transactions.failures
+    assert evaluated.feeder.figures.aborts == 2
+    assert evaluated.folded() == evaluated.expected()
 
 
 def test_the_feeder_fails_after_a_long_time_without_a_write() -> None:
-    scene = Scene()
-    scene.transactions.failures = [KafkaUnreachable("gone")] * 1_000
+    evaluated = EvaluatedModel()
+    evaluated.transactions.failures = [KafkaUnreachable("gone")] * 1_000
     with pytest.raises(KafkaUnreachable, match="gone"):
-        scene.steps(100, step_ms=2_000)
-    assert scene.transactions.count == 0
+        evaluated.steps(100, step_ms=2_000)
+    assert evaluated.transactions.count == 0
 
 
 @pytest.mark.parametrize("at", range(1, 20, 2))
 def test_a_partition_that_is_revoked_and_assigned_again_is_counted_once(at: int) -> None:
-    scene = Scene()
-    scene.steps(at)
-    for source in scene.reader.records:
-        scene.reader.lose(source)
-        scene.steps(2)
-        scene.reader.gain(source)
-        scene.steps(1)
-    scene.steps(300)
-    assert scene.folded() == scene.expected()
+    evaluated = EvaluatedModel()
+    evaluated.steps(at)
+    for source in evaluated.reader.records:
+        evaluated.reader.lose(source)
+        evaluated.steps(2)
+        evaluated.reader.gain(source)
+        evaluated.steps(1)
+    evaluated.steps(300)
+    assert evaluated.folded() == evaluated.expected()
 
 
 @pytest.mark.parametrize("at", range(1, 20, 3))
 def test_a_restarted_feeder_continues_at_the_last_commit(at: int) -> None:
-    scene = Scene()
-    scene.steps(at)
-    for source in scene.reader.records:
-        scene.reader.gain(source)  # everything not committed is forgotten
-    scene.feeder = scene.another()
-    scene.steps(300)
-    assert scene.folded() == scene.expected()
+    evaluated = EvaluatedModel()
+    evaluated.steps(at)
+    for source in evaluated.reader.records:
+        evaluated.reader.gain(source)  # everything not committed is forgotten
+    evaluated.feeder = evaluated.another()
+    evaluated.steps(300)
+    assert evaluated.folded() == evaluated.expected()
 
 
 def test_invalid_predictions_are_counted_and_those_of_other_models_ignored() -> None:
-    scene = Scene()
-    scene.steps(200)
-    before, source = scene.folded(), Source("predictions", 0)
-    good = scene.traffic.predictions[0]
+    evaluated = EvaluatedModel()
+    evaluated.steps(200)
+    before, source = evaluated.folded(), Source("predictions", 0)
+    good = evaluated.traffic.predictions[0]
     for value in (
         b"{",
         msgspec.json.encode({"impression_id": "a"}),
         msgspec.json.encode(msgspec.structs.replace(good, impression_id="a", score=1.5)),
         msgspec.json.encode(msgspec.structs.replace(good, impression_id="a", model="other")),
     ):
-        scene.reader.append(source, value)
-    scene.steps(20)
-    assert scene.feeder.figures.unusable == 3
-    assert scene.folded() == before
-    assert scene.transactions.offsets[source].offset == scene.reader.held(source)[1]
+        evaluated.reader.append(source, value)
+    evaluated.steps(20)
+    assert evaluated.feeder.figures.unusable == 3
+    assert evaluated.folded() == before
+    assert evaluated.transactions.offsets[source].offset == evaluated.reader.held(source)[1]
 
 
 def test_a_prediction_for_tomorrow_ends_no_minute_before_its_append() -> None:
-    scene = Scene()
-    scene.steps(200)
+    evaluated = EvaluatedModel()
+    evaluated.steps(200)
     source, appended_ms = Source("predictions", 0), BEGIN_MS + 3_600_000
-    ahead = msgspec.structs.replace(scene.traffic.predictions[0], time=appended_ms + 86_400_000)
-    scene.reader.append(source, msgspec.json.encode(ahead), appended_ms)
-    scene.steps(20)
-    rows = unpack(scene.transactions.written[-1].value)
+    ahead = msgspec.structs.replace(evaluated.traffic.predictions[0], time=appended_ms + 86_400_000)
+    evaluated.reader.append(source, msgspec.json.encode(ahead), appended_ms)
+    evaluated.steps(20)
+    rows = unpack(evaluated.transactions.written[-1].value)
     found = [
         unpack(each.value).table(SERVED, unpack(each.value).served)
-        for each in scene.transactions.written
+        for each in evaluated.transactions.written
     ]
     assert max(int(each["time_ms"].max()) for each in found if len(each)) == appended_ms
     assert rows.standings["predictions/0"][0] == appended_ms
@@ -249,9 +249,9 @@ def test_predictions_by_model_name_and_by_an_alias_named_learned_stay_apart_from
 
 
 def test_examples_of_other_fields_stop_the_feeder_with_their_position() -> None:
-    scene = Scene()
+    evaluated = EvaluatedModel()
     source = Source("examples", 1)
-    scene.reader.append(source, b"no batch of examples")
-    offset = scene.reader.held(source)[1] - 1
+    evaluated.reader.append(source, b"no batch of examples")
+    offset = evaluated.reader.held(source)[1] - 1
     with pytest.raises(EvaluationError, match=rf"examples/1, offset {offset}: expected a batch"):
-        scene.steps(200)
+        evaluated.steps(200)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from headrace.deploy.cli.views import table
+from headrace.deploy.views import table
 from headrace.learner.validation.outcomes import join_outcomes
 from headrace.serving.evaluation.evaluator import EvaluationRules, Evaluator
 from headrace.serving.evaluation.messages import LEARNED

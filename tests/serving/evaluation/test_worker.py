@@ -11,8 +11,8 @@ from headrace.deploy.cli.evaluate import show
 from headrace.serving.evaluation.messages import LEARNED
 from headrace.serving.evaluation.window_pane import WHOLE, combine
 from headrace.serving.evaluation.windows import WindowMetrics, read_published, total
+from tests.serving.evaluation.evaluated_model import EvaluatedModel, Worker
 from tests.serving.evaluation.recount import recount
-from tests.serving.evaluation.scene import Scene, Worker
 from tests.serving.evaluation.streams import ALIASES, Traffic, traffic
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ A_FEW = 6
 
 
 @pytest.fixture
-def scene(kafka: str, fresh_name: Callable[[str], str], tmp_path: Path) -> Scene:
+def evaluated(kafka: str, fresh_name: Callable[[str], str], tmp_path: Path) -> EvaluatedModel:
     """A model with topics and no worker."""
-    return Scene(kafka, fresh_name("evaluated"), tmp_path)
+    return EvaluatedModel(kafka, fresh_name("evaluated"), tmp_path)
 
 
 @pytest.fixture
@@ -46,92 +46,98 @@ def truth(made: Traffic) -> PaneSummary:
     return recount(made.examples, made.scores, made.predictions)
 
 
-def shown(scene: Scene) -> int:
+def shown(evaluated: EvaluatedModel) -> int:
     """Impressions in the table."""
-    return total(scene.table()).seen.get(WHOLE, (0, 0))[0]
+    return total(evaluated.table()).seen.get(WHOLE, (0, 0))[0]
 
 
-def write_until_noticed(scene: Scene, made: Traffic, begin: int, end: int, worker: Worker) -> None:
+def write_until_noticed(
+    evaluated: EvaluatedModel, made: Traffic, begin: int, end: int, worker: Worker
+) -> None:
     """Write batches and wait for most of them, so that a kill comes in the middle."""
-    before = shown(scene)
+    before = shown(evaluated)
     for at in range(begin, end - A_FEW):
-        scene.write(made.batches[at : at + 1])
-    scene.until(lambda: shown(scene) > before, "something new in the table", [worker])
+        evaluated.write(made.batches[at : at + 1])
+    evaluated.until(lambda: shown(evaluated) > before, "something new in the table", [worker])
     for at in range(end - A_FEW, end):
-        scene.write(made.batches[at : at + 1])
+        evaluated.write(made.batches[at : at + 1])
 
 
-def killed(scene: Scene, workers: list[Worker], made: Traffic, times: int) -> None:
+def killed(evaluated: EvaluatedModel, workers: list[Worker], made: Traffic, times: int) -> None:
     """Kill workers in the middle of the stream; then let one reach the end."""
-    aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=scene.spec.fields)
+    aborted = traffic(SEED + 1, minutes=1, requests_per_minute=40, fields=evaluated.spec.fields)
     part = len(made.batches) // (times + 1)
     for number in range(times):
-        workers.append(scene.worker("one"))
-        write_until_noticed(scene, made, number * part, (number + 1) * part, workers[-1])
+        workers.append(evaluated.worker("one"))
+        write_until_noticed(evaluated, made, number * part, (number + 1) * part, workers[-1])
         workers[-1].kill()
-        scene.write(aborted.batches, abort=True)
-        scene.abort_rows(aborted.batches)
-    workers.append(scene.worker("one"))
+        evaluated.write(aborted.batches, abort=True)
+        evaluated.abort_rows(aborted.batches)
+    workers.append(evaluated.worker("one"))
     for at in range(times * part, len(made.batches)):
-        scene.write(made.batches[at : at + 1])
+        evaluated.write(made.batches[at : at + 1])
     expected = truth(made)
-    scene.until(lambda: total(scene.table()) == expected, "the totals of the recount", workers[-1:])
-    assert scene.table().late == 0
+    evaluated.until(
+        lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[-1:]
+    )
+    assert evaluated.table().late == 0
 
 
 def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_once(
-    scene: Scene, workers: list[Worker], capsys: pytest.CaptureFixture[str]
+    evaluated: EvaluatedModel, workers: list[Worker], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = traffic(SEED, minutes=9, requests_per_minute=20, fields=scene.spec.fields)
-    killed(scene, workers, made, times=1)
+    made = traffic(SEED, minutes=9, requests_per_minute=20, fields=evaluated.spec.fields)
+    killed(evaluated, workers, made, times=1)
 
     def settled() -> bool:
         # minutes are closed as time goes by, since all sources are at their end
-        mine = [each for each in read_published(scene.kafka) if each.model == scene.name]
+        mine = [each for each in read_published(evaluated.kafka) if each.model == evaluated.name]
         hours = [each for each in mine if each.until == "settled" and each.window == "1h"]
-        closed = combine(scene.table().closed.values()).seen[WHOLE][0]
+        closed = combine(evaluated.table().closed.values()).seen[WHOLE][0]
         return max((each.shown for each in hours), default=0) == closed
 
-    scene.until(settled, "figures of the settled hour", workers[-1:])
+    evaluated.until(settled, "figures of the settled hour", workers[-1:])
     assert workers[-1].stop() == 0
-    assert total(scene.table()) == truth(made)
-    show(kafka=scene.kafka.bootstrap, only=scene.name, slices=True, json=True)
+    assert total(evaluated.table()) == truth(made)
+    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name, slices=True, json=True)
     lines = [
         msgspec.json.decode(line, type=WindowMetrics) for line in capsys.readouterr().out.split()
     ]
     assert {each.alias for each in lines} == {LEARNED, *ALIASES}
     assert {each.slice for each in lines} > {"all", "device=phone", "device=*absent"}
-    show(kafka=scene.kafka.bootstrap, only=scene.name)
+    show(kafka=evaluated.kafka.bootstrap, only=evaluated.name)
     assert "Live evaluation" in capsys.readouterr().out
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_evaluation_worker_killed_twice_counts_everything_once(
-    scene: Scene, workers: list[Worker]
+    evaluated: EvaluatedModel, workers: list[Worker]
 ) -> None:
-    made = traffic(SEED, minutes=18, requests_per_minute=100, fields=scene.spec.fields)
-    killed(scene, workers, made, times=2)
-    assert len(scene.table().closed) >= 12, "minutes were closed on the way"
+    made = traffic(SEED, minutes=18, requests_per_minute=100, fields=evaluated.spec.fields)
+    killed(evaluated, workers, made, times=2)
+    assert len(evaluated.table().closed) >= 12, "minutes were closed on the way"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
-    scene: Scene, workers: list[Worker]
+    evaluated: EvaluatedModel, workers: list[Worker]
 ) -> None:
-    made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=scene.spec.fields)
+    made = traffic(SEED + 2, minutes=16, requests_per_minute=40, fields=evaluated.spec.fields)
     quarter = len(made.batches) // 4
-    workers += [scene.worker("one"), scene.worker("two")]
-    write_until_noticed(scene, made, 0, quarter, workers[0])
+    workers += [evaluated.worker("one"), evaluated.worker("two")]
+    write_until_noticed(evaluated, made, 0, quarter, workers[0])
     workers[0].kill()
-    write_until_noticed(scene, made, quarter, 2 * quarter, workers[1])
-    workers.append(scene.worker("one"))
-    write_until_noticed(scene, made, 2 * quarter, 3 * quarter, workers[2])
+    write_until_noticed(evaluated, made, quarter, 2 * quarter, workers[1])
+    workers.append(evaluated.worker("one"))
+    write_until_noticed(evaluated, made, 2 * quarter, 3 * quarter, workers[2])
     assert workers[1].stop() == 0
     for at in range(3 * quarter, len(made.batches)):
-        scene.write(made.batches[at : at + 1])
+        evaluated.write(made.batches[at : at + 1])
     expected = truth(made)
-    scene.until(lambda: total(scene.table()) == expected, "the totals of the recount", workers[2:])
-    assert scene.table().late == 0
+    evaluated.until(
+        lambda: total(evaluated.table()) == expected, "the totals of the recount", workers[2:]
+    )
+    assert evaluated.table().late == 0
     assert workers[2].stop() == 0

@@ -16,7 +16,14 @@ from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.transactions import Committed
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
-from tests.serving.scenery import NOW_MS, Pusher, Serving, gains_of_article, memory_store, news
+from tests.serving.served_models import (
+    NOW_MS,
+    Pusher,
+    Serving,
+    gains_of_article,
+    memory_store,
+    news,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
 from tests.deploy.command import running
-from tests.serving.scenery import NOW_MS, eventually, news
+from tests.serving.served_models import NOW_MS, eventually, news
 from tests.serving.snapshots import learned, snapshot_of
 
 IMPRESSIONS = 12_000

@@ -21,8 +21,7 @@ from headrace.serving.models.loading import StoreModel
 from tests.deploy.command import Running
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
-from tests.serving.running import ready, running
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     BUCKETS,
     SPEC,
     Pusher,
@@ -31,6 +30,7 @@ from tests.serving.scenery import (
     gains_of_ids,
     news,
 )
+from tests.serving.server_in_thread import ready, running
 from tests.serving.snapshots import learned, snapshot_of
 
 ARTICLES = [f"article-{each}" for each in range(40)]

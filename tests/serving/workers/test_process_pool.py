@@ -17,7 +17,7 @@ from headrace.ingest.runtime import RestartPolicy
 from headrace.pserver.errors import MissingBucket
 from headrace.serving.errors import ServingError
 from headrace.serving.workers.process_pool import ManagedProcess, end_all
-from tests.serving.scenery import eventually
+from tests.serving.served_models import eventually
 from tests.serving.workers.working import be_parent, die, error_of, looked, refuse, work, work_on
 
 

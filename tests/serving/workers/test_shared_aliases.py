@@ -11,7 +11,7 @@ from headrace.serving.errors import BadAlias
 from headrace.serving.models.aliases import Alias
 from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.shared_aliases import ALIASES_BYTES, SharedAliases, tell_aliases
-from tests.serving.scenery import NOW_MS, Clock
+from tests.serving.served_models import NOW_MS, Clock
 
 MODELS = ("news", "news-2")
 

@@ -29,7 +29,7 @@ from headrace.serving.workers.mailbox import Mailbox
 from headrace.serving.workers.row_publisher import RowPublisher
 from headrace.serving.workers.row_subscriber import SharedRows
 from headrace.serving.workers.shared_memory import NoRoom, SharedFiles, read_file, shared_place
-from tests.serving.scenery import (
+from tests.serving.served_models import (
     BUCKETS,
     NOW_MS,
     Fallible,

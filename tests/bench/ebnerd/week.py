@@ -39,7 +39,7 @@ from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
 from headrace.pserver.store import Shape
-from tests.bench.week_history import events_for
+from tests.bench.ebnerd.week_history import events_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 WEEK = Path(os.environ.get("HEADRACE_WEEK", _ROOT.parent / "shared/data/ebnerd_week1"))
 _BATCH = 4096
 _BUCKETS = 64

@@ -1,9 +1,9 @@
-"""Real learners, a keeper and a follower at work on a model while a test breaks what they rest on.
+"""A pipeline of real processes, working on a model while a test breaks the servers beneath.
 
 Learners are `run_learner` as the command runs it, on the real Kafka; the keeper is `run_keeper`.
-The follower is what a server holds: a replica that has to live through everything. All are threads
-of this process, with connections of their own. `Scene.settle` ends the load and waits until all of
-it is learned; `Scene.verify` then holds the store against the truth, to the unit.
+The follower is a server's replica, which must survive every fault. All are threads of this process,
+with connections of their own. `Pipeline.settle` ends the load and waits until all of it is learned.
+`Pipeline.verify` then compares the store with the expected rows, to the unit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.faults.shards import DEADLINE_S, expect
 from tests.faults.traffic import PARTITIONS, Traffic, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from headrace.pserver.store import BucketAnswer
     from tests.faults.traffic import Counts
@@ -65,7 +65,7 @@ class Worker:
         self._thread.join()
 
 
-class Scene:
+class Pipeline:
     """One model, its processes and its traffic. A context manager; what is left is ended."""
 
     def __init__(self, url: str, bootstrap: str, name: str, seed: int) -> None:
@@ -238,12 +238,3 @@ class Scene:
         for bucket in range(BUCKETS):
             assert self.follower.position(bucket).version == fresh.position(bucket).version
             assert self.follower.checksum(bucket) == fresh.checksum(bucket)
-
-
-@contextlib.contextmanager
-def playing(scene: Scene) -> Iterator[Scene]:
-    """The scene, closed at the end whatever happens."""
-    try:
-        yield scene
-    finally:
-        scene.close()

@@ -68,7 +68,7 @@ name = "ftrl"
 """
 
 
-class Scene:
+class EvaluatedModel:
     """One model. Its workers log to `log_path`."""
 
     def __init__(self, kafka: str, name: str, directory: Path) -> None:
@@ -156,7 +156,7 @@ class Scene:
 class Worker:
     """One process of `headrace evaluate run`."""
 
-    def __init__(self, scene: Scene, instance: str) -> None:
+    def __init__(self, evaluated: EvaluatedModel, instance: str) -> None:
         command = [
             sys.executable,
             "-P",
@@ -167,9 +167,9 @@ class Worker:
             "--instance",
             instance,
         ]
-        command += ["--kafka", scene.kafka.bootstrap, "--model", str(scene.model_path)]
-        command += ["--predictions", scene.predictions]
-        with scene.log_path.open("ab") as log:
+        command += ["--kafka", evaluated.kafka.bootstrap, "--model", str(evaluated.model_path)]
+        command += ["--predictions", evaluated.predictions]
+        with evaluated.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": "default"}
             )

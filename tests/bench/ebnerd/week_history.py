@@ -14,7 +14,7 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet
-    from tests.bench.week import Events
+    from tests.bench.ebnerd.week import Events
 
 RECENT = "recent"
 """Raw field of an event: articles that its user clicked before, the latest last."""

@@ -8,10 +8,10 @@ import pytest
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.validation.progressive import log_loss
+from tests.bench.ebnerd.learner_week import SPEC, main, week_spec, week_stream
+from tests.bench.ebnerd.week import WEEK, Events, learn, read_events
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.core import learn_core
-from tests.bench.learner_week import SPEC, main, week_spec, week_stream
-from tests.bench.week import WEEK, Events, learn, read_events
 
 WINDOW_MS = 1_800_000
 NEAREST = (

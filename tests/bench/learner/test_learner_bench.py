@@ -18,7 +18,7 @@ from tests.bench.learner.durable import (
     when_held_up,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RATES = (
     *("core_lr", "durable_lr", "steady_lr", "durable_fm", "durable_deepfm"),
     *("vowpal_wabbit_learn", "vowpal_wabbit_file", "river"),

@@ -22,7 +22,7 @@ from headrace.ingest.features.fields import Policy
 from headrace.ingest.joiner.core.input import ChunkReader, EventChunk, EventSide, only_read
 from headrace.ingest.joiner.core.join import PartitionJoiner
 from headrace.ingest.kafka.protocols import MessageBlock, Source
-from tests.bench import joining
+from tests.bench.ingest import joining
 
 if TYPE_CHECKING:
     from headrace.ingest.features.fields import FieldSet

@@ -27,8 +27,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from headrace.learner.spec.model_spec import parse_spec
-from tests.bench.week import WEEK, encode, learn, leave_without, read_events
-from tests.bench.week_history import RECENT
+from tests.bench.ebnerd.week import WEEK, encode, learn, leave_without, read_events
+from tests.bench.ebnerd.week_history import RECENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.ingest.features.fields import Field
     from headrace.learner.spec.model_spec import ModelSpec
 
-_MODELS = Path(__file__).parents[2] / "deploy" / "models"
+_MODELS = Path(__file__).parents[3] / "deploy" / "models"
 _WINDOW = 'policy = "window"\nwindow_s = 600\n'
 _IMMEDIATE = 'policy = "immediate"\nwindow_s = 1800\n'
 INPUTS = {"ids": "news_ids.toml", "statistics": "news.toml"}

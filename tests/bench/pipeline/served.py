@@ -34,12 +34,12 @@ from headrace.deploy.reports.observer import ask_server
 from headrace.deploy.reports.ranking_client import RankingClient
 from headrace.deploy.reports.served_comparison import served_beside_learned
 from headrace.ingest.logs.ndjson import DirectoryLog
-from tests.bench.week import WEEK, lagging, leave_without, read_events
+from tests.bench.ebnerd.week import WEEK, lagging, leave_without, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
+SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news.toml"
 QUICK_HOURS, QUICK_SPEEDS = 5.0, (1200.0,)
 LAGS_S = (0.0, 60.0, 300.0, 1800.0)
 

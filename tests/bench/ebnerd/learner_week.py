@@ -34,13 +34,13 @@ from rich.table import Table
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import load_spec, parse_spec
 from headrace.learner.validation.progressive import auc, log_loss
+from tests.bench.ebnerd.week import WEEK, join, leave_without, read_events
 from tests.bench.learner import vowpal_wabbit
 from tests.bench.learner.alone import Alone
 from tests.bench.learner.core import learn_core
 from tests.bench.learner.durable import Workshop
 from tests.bench.learner.rivals import learn_river, learn_torch
 from tests.bench.learner.stream import Stream
-from tests.bench.week import WEEK, join, leave_without, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.learner.spec.model_spec import ModelSpec
+    from tests.bench.ebnerd.week import Events
     from tests.bench.learner.alone import Learned
-    from tests.bench.week import Events
 
-SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news_ids.toml"
+SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news_ids.toml"
 _QUICK_EXAMPLES = 40_960
 _QUICK_SETTINGS = ("-l 0.5", "--ftrl --ftrl_alpha 0.15", "--coin --ftrl_alpha 4.0")
 CORE, DURABLE, VW = "headrace_core", "headrace_durable", "vw "

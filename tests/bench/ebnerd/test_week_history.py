@@ -13,9 +13,9 @@ import pytest
 
 from headrace.ingest.features.encoder import Encoder
 from headrace.learner.spec.model_spec import parse_spec
-from tests.bench.drift import WORLD, make_days
-from tests.bench.week import Events, rows_of
-from tests.bench.week_history import RECENT, events_for, recent_clicks
+from tests.bench.ebnerd.week import Events, rows_of
+from tests.bench.ebnerd.week_history import RECENT, events_for, recent_clicks
+from tests.bench.learner.drift import WORLD, make_days
 
 SEED = 7
 _SPEC = """

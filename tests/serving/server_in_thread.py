@@ -10,7 +10,7 @@ import httpx
 from headrace.serving.models.loading import StoreModel
 from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.follower import Following
-from tests.serving.scenery import eventually, news
+from tests.serving.served_models import eventually, news
 
 SETTINGS = ServerSettings(port=0, following=Following(poll_interval_ms=2))
 

@@ -40,8 +40,8 @@ from rich.table import Table
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
-from tests.bench.drift_models import MODELS, RECENT, spec_of
 from tests.bench.learner.core import Core
+from tests.bench.learner.drift_models import MODELS, RECENT, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

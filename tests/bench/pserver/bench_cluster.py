@@ -1,7 +1,7 @@
-"""The stage of the benchmarks: a Valkey Cluster of two primaries, and models on it.
+"""The servers of the benchmarks: a Valkey Cluster of two primaries, with models on it.
 
-Ids are random, since ids are hashes; rows of one entry lie all over their bucket's sub-hashes, as
-they do in a real log.
+Ids are random, since ids are hashes. The rows of one entry are therefore spread over all sub-hashes
+of their bucket, as in a real log.
 """
 
 from __future__ import annotations

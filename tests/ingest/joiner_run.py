@@ -22,7 +22,7 @@ EXAMPLES = examples_topic(MODEL)
 EAGER = JoinerPacing(lazy_commit_ms=0, turn_events=50, step_events=200, cut=Cut(most=20, least=1))
 
 
-class Life:
+class JoinerRun:
     """One joiner process, until the test drops it."""
 
     def __init__(

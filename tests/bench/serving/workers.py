@@ -28,7 +28,7 @@ import uvloop
 
 from headrace.deploy.local.services.ports import free_port
 from headrace.learner.spec.model_spec import load_spec
-from tests.bench.pserver.scene import cluster
+from tests.bench.pserver.bench_cluster import cluster
 from tests.bench.serving.__main__ import CANDIDATES, SPECS
 from tests.bench.serving.asking import answers_per_second, ready, requests
 from tests.bench.serving.learning import Pushing

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from headrace.ingest.kafka.settings import KafkaSettings
 
-SPEC = Path(__file__).parents[2] / "deploy" / "models" / "news.toml"
+SPEC = Path(__file__).parents[3] / "deploy" / "models" / "news.toml"
 EVENTS_PER_S = 2_000
 CLICK_SHARE = 0.05
 ARTICLES, USERS = 500, 5_000

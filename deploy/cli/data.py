@@ -1,0 +1,48 @@
+"""`headrace check` and `headrace suggest`: read a log on disk, and start nothing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.deploy.cli.options import LayoutName, ModelFile, Sort, layout_of
+
+Log = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA",
+        help="Directory with impressions.ndjson[.zst] and clicks.ndjson[.zst], or a CSV, Parquet "
+        "or NDJSON file.",
+        show_default=False,
+    ),
+]
+
+
+def check(
+    data: Log,
+    model: ModelFile,
+    layout: LayoutName = "",
+    sort: Sort = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check a log against a model spec: refusals, missing fields, order, clicks. Starts nothing.
+
+    The exit status is 2 if the log is empty or more than half of it would be refused.
+    """
+    from dataclasses import asdict
+
+    import orjson
+
+    from headrace.deploy.termination import REFUSED
+    from headrace.ingest.survey import survey_log
+    from headrace.learner.spec import load_spec
+
+    columns = layout_of(layout, [data])
+    found = survey_log(data, load_spec(model).fields, columns, sort=sort)
+    if json:
+        warnings = {"warnings": found.warnings(), "unusable": found.unusable}
+        typer.echo(orjson.dumps(asdict(found) | warnings, option=orjson.OPT_INDENT_2))
+    else:
+        typer.echo(found.in_words())
+    if found.unusable:
+        raise typer.Exit(REFUSED)

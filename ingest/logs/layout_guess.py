@@ -1,0 +1,237 @@
+"""Guesses the layout of a file from its first rows, for `--layout auto`.
+
+Names and values decide together: a column of times has values that are times, and its name says
+whether they are of impressions or of clicks. The guess is a layout in TOML with its reasons as
+comments, so that a user can read, correct and keep it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import SpecError
+from headrace.ingest.logs.layout import FileLayout, LogLayout, format_of, parse_layout
+from headrace.ingest.logs.table_file import TableFile, UnreadableRow
+from headrace.ingest.logs.time_columns import ISO, PER_MS, milliseconds_of
+from headrace.ingest.runtime import wall_ms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ROWS = 50_000
+_DELIMITERS = (",", "\t", ";", "|")
+_SEPARATORS = ("|", ";", " ", ",")
+_PATTERNS = (
+    *("%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%Y/%m/%d %H:%M:%S"),
+    *("%Y%m%d%H%M%S", "%y%m%d%H"),
+)
+_CLICK_NAME = re.compile(r"click|convert|purchase|order|label|target|^y$", re.IGNORECASE)
+_TIME_NAME = re.compile(r"time|date|_at$|^ts$|^at$|when|hour|moment|^t$", re.IGNORECASE)
+_BINARY = {"0", "1", "0.0", "1.0", "true", "false", "True", "False", ""}
+_REQUEST_NAME = re.compile(
+    r"^(request|view|page_?view|search|query|slate|impression_group|session)(_?id)?$", re.IGNORECASE
+)
+_ID_NAME = re.compile(r"^(impression|event|row|show)?_?(id|uuid)$", re.IGNORECASE)
+_LEAST_TIMES = 0.95
+_CLICK_DELAY_MS = 1_000
+
+
+class GuessedLayout(NamedTuple):
+    """A layout, and the text that says why."""
+
+    layout: LogLayout
+    text: str
+    """TOML."""
+
+
+class _Times(NamedTuple):
+    column: str
+    form: str
+    """"" for a column of timestamps, which need none."""
+    share: float
+    """Of the rows that have one."""
+
+
+def guess_layout(path: Path) -> GuessedLayout:
+    """Return a layout for the file at `path`, from its first 50,000 rows. Raises SpecError."""
+    kind = format_of(path)
+    delimiter = _delimiter(path) if kind == "csv" else ","
+    columns = _first_rows(path, kind, delimiter)
+    if not columns:
+        raise SpecError(f"{path}: expected rows to guess a layout from, got none")
+    lines = [f"# guessed from the first rows of {path.name}"]
+    if kind == "csv" and delimiter != ",":
+        shown = "\\t" if delimiter == "\t" else delimiter
+        lines += ["[file]", f'delimiter = "{shown}"', ""]
+    times = [each for name in columns if (each := _times_of(name, columns[name])) is not None]
+    shown_at = _impression_time(times)
+    taken = {shown_at.column} if shown_at else set()
+    lines.append("[event]")
+    lines += _ids(columns, taken)
+    if shown_at is None:
+        lines += [
+            "# no column holds times: rows count as shown one after another",
+            "start = 2025-01-01T00:00:00Z",
+            "rows_per_s = 1000.0",
+        ]
+    else:
+        lines.append(f"timestamp = {_quoted(shown_at.column)}")
+        if shown_at.form:
+            lines.append(f"timestamp_format = {_quoted(shown_at.form)}")
+    lines += _click(columns, times, shown_at, taken)
+    lines += _fields(columns, taken)
+    text = "\n".join(lines) + "\n"
+    return GuessedLayout(parse_layout(text, f"guessed layout of {path}"), text)
+
+
+def _first_rows(path: Path, kind: str, delimiter: str) -> dict[str, pa.ChunkedArray]:
+    parts: list[dict[str, pa.Array]] = []
+    rows = 0
+    for block in TableFile(path, kind, FileLayout(delimiter=delimiter)).blocks():
+        if not isinstance(block, UnreadableRow) and block.rows:
+            parts.append(block.arrow)
+            rows += block.rows
+            if rows >= _ROWS:
+                break
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    columns = {}
+    for name in names:
+        arrays = [part[name] for part in parts if name in part]
+        kinds = {each.type for each in arrays if not pa.types.is_null(each.type)}
+        kind_of = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
+        columns[name] = pa.concat_arrays([each.cast(kind_of) for each in arrays])
+    return columns
+
+
+def _delimiter(path: Path) -> str:
+    with pa.OSFile(str(path), "rb") as file:
+        packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix)
+        stream = pa.CompressedInputStream(file, packed) if packed else file
+        first = stream.read(1 << 16).split(b"\n")[0].decode("utf-8", "replace")
+    return max(_DELIMITERS, key=first.count)
+
+
+def _times_of(name: str, column: pa.Array) -> _Times | None:
+    present = len(column) - column.null_count
+    if not present:
+        return None
+    temporal = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
+    forms = [""] if temporal else [*PER_MS, ISO, *_PATTERNS]
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        forms = list(PER_MS)
+    elif not temporal and not pa.types.is_string(column.type):
+        return None
+    for form in forms:
+        times = milliseconds_of(column, form or ISO).drop_null().to_numpy(zero_copy_only=False)
+        good = np.count_nonzero((times >= EARLIEST_MS) & (times <= wall_ms() + AHEAD_MS))
+        if good >= _LEAST_TIMES * present:
+            return _Times(name, form, present / len(column))
+    return None
+
+
+def _impression_time(times: list[_Times]) -> _Times | None:
+    def rank(each: _Times) -> tuple[bool, bool, float]:
+        clicked = bool(_CLICK_NAME.search(each.column))
+        return (not clicked, bool(_TIME_NAME.search(each.column)), each.share)
+
+    best = max(times, key=rank, default=None)
+    return best if best and rank(best)[0] and best.share >= _LEAST_TIMES else None
+
+
+def _ids(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
+    lines = []
+    for name, column in columns.items():
+        if name in taken or (
+            not pa.types.is_primitive(column.type) and not pa.types.is_string(column.type)
+        ):
+            continue
+        different = pc.count_distinct(column).as_py()
+        if _ID_NAME.match(name) and different == len(column) and not column.null_count:
+            lines.append(f"impression_id = {_quoted(name)}  # every value is different")
+            taken.add(name)
+            break
+    for name, column in columns.items():
+        if name in taken or not _REQUEST_NAME.match(name):
+            continue
+        per_value = len(column) / max(1, pc.count_distinct(column).as_py())
+        lines.append(f"request_id = {_quoted(name)}  # {per_value:.1f} rows a value")
+        taken.add(name)
+        break
+    return lines
+
+
+def _click(
+    columns: dict[str, pa.Array], times: list[_Times], shown_at: _Times | None, taken: set[str]
+) -> list[str]:
+    form = shown_at.form if shown_at else ""
+    for each in times:
+        if each.column not in taken and _CLICK_NAME.search(each.column) and each.form == form:
+            taken.add(each.column)
+            share = f"  # {100 * each.share:.1f} % of the rows have one"
+            return ["", "[click]", f"timestamp = {_quoted(each.column)}{share}"]
+    for name, column in columns.items():
+        if name in taken or not _CLICK_NAME.search(name) or not _binary(column):
+            continue
+        taken.add(name)
+        return [
+            "",
+            "[click]",
+            f"column = {_quoted(name)}",
+            f"delay_ms = {_CLICK_DELAY_MS:_}  # the file has no time of the click",
+        ]
+    return ["", "# no column says whether an item was clicked: the file has only impressions"]
+
+
+def _binary(column: pa.Array) -> bool:
+    if pa.types.is_nested(column.type) or pa.types.is_temporal(column.type):
+        return False
+    values = pc.unique(column.cast(pa.string()))
+    return len(values) <= len(_BINARY) and set(values.drop_null().to_pylist()) <= _BINARY
+
+
+def _fields(columns: dict[str, pa.Array], taken: set[str]) -> list[str]:
+    left = [name for name in columns if name not in taken]
+    bags = {name: found for name in left if (found := _separator(columns[name]))}
+    reserved = {TIME, IMPRESSION_ID, REQUEST_ID} & set(left)
+    if not bags and not reserved:
+        return []
+    lines = ["", "[fields]"]
+    for name in left:
+        field = f"{name}_column" if name in reserved else name
+        column = _quoted(name)
+        if name in bags:
+            column = f"{{ column = {column}, separator = {_quoted(bags[name])} }}"
+        lines.append(f"{_key(field)} = {column}")
+    return lines
+
+
+def _separator(column: pa.Array) -> str | None:
+    """Return the separator of a column of short lists, None for a column of single values."""
+    if not pa.types.is_string(column.type):
+        return None
+    texts = column.drop_null()
+    if not len(texts):
+        return None
+    different = pc.count_distinct(texts).as_py()
+    for separator in _SEPARATORS[:2]:
+        counts = pc.count_substring(texts, separator)
+        if pc.mean(pc.greater(counts, 0)).as_py() >= 0.2:
+            items = pc.count_distinct(pc.list_flatten(pc.split_pattern(texts, separator))).as_py()
+            if items < different or different < 20:
+                return separator
+    return None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
+    return f'"{escaped}"'
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)

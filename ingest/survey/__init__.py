@@ -1,0 +1,10 @@
+"""Survey of a log: what the joiner would refuse, miss and join, without starting anything.
+
+`log_survey` reads a log once, in columns, and returns `findings`. The joiner's own decoder reads
+NDJSON, so its reasons are exact. `headrace check` prints a survey, and `headrace run` makes one
+before it starts.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,238 @@
+"""Findings about a log, as figures for a report and as text for a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, Reason
+
+_UNITS = {"seconds": 1e3, "microseconds": 1e-3, "nanoseconds": 1e-6}
+_LONGEST_SHOWN = 160
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvents:
+    """Events that the joiner refuses for one reason."""
+
+    reason: Reason
+    count: int
+    place: str
+    """File, and line or row, of the first."""
+    example: str
+    """The first, shortened."""
+    time: float | None = None
+    """The time of the first, as given."""
+
+
+@dataclass(slots=True)
+class FieldCoverage:
+    """The values that events have for one declared field."""
+
+    name: str
+    source: str
+    transform: str
+    present: int = 0
+    """Impressions with a value that is not null."""
+    unusable: int = 0
+    """Values that the transform cannot use and takes as absent: a word in place of a number, an
+    array in place of a single value."""
+    single: int = 0
+    """Of a bag: values that are no array. Each counts as a bag of one item."""
+    example: str = ""
+    """An unusable value, or the single value of a bag."""
+    hint: str = ""
+    """The name in the events that may be meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventOrder:
+    """Impressions that come after a newer one."""
+
+    disordered: int = 0
+    furthest_ms: int = 0
+    """The longest time by which one comes too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClickCounts:
+    """Clicks by what becomes of them."""
+
+    matched: int = 0
+    late: int = 0
+    """More than the label window from their impression."""
+    unmatched: int = 0
+    """Without an impression of their id in the log."""
+    repeated: int = 0
+    """Further clicks of the same impression."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """Everything found in one log."""
+
+    path: str
+    impressions: int
+    """In the log, including refused ones."""
+    clicks: int
+    window_ms: int
+    first_ms: int
+    """0 without a valid time."""
+    last_ms: int
+    refused: tuple[RefusedEvents, ...]
+    """The most frequent reason first."""
+    fields: tuple[FieldCoverage, ...]
+    order: EventOrder
+    joined: ClickCounts
+    repeated_ids: int = 0
+    """Estimate of impressions whose id an earlier one had, within a percent."""
+    seconds: float = 0.0
+    bytes_read: int = 0
+    accepted: int = field(default=0)
+    """Impressions that are not refused."""
+
+    @property
+    def refused_count(self) -> int:
+        """Events that the joiner refuses."""
+        return sum(each.count for each in self.refused)
+
+    @property
+    def unusable(self) -> bool:
+        """Whether the log is empty, or more than half of its events are refused."""
+        return not self.impressions or 2 * self.refused_count > self.impressions + self.clicks
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the log, and what to do; empty for a log without faults."""
+        found = [] if self.impressions else [f"{self.path}: expected impressions, got none"]
+        events = self.impressions + self.clicks
+        for each in self.refused:
+            share = 100 * each.count / events
+            found.append(
+                f"{each.count:,} of {events:,} events ({share:.1f} %) are refused: {each.reason}\n"
+                f"  first: {each.place}: {each.example}"
+            )
+            if (unit := unit_of(each.time)) is not None:
+                found[-1] += (
+                    f"\n  {each.time:.0f} looks like {unit}. Write milliseconds, or in a layout "
+                    f'timestamp_format = "{_short(unit)}".'
+                )
+        found += self._order_warnings()
+        for coverage in self.fields:
+            found += _field_warnings(coverage, self.accepted)
+        if self.joined.unmatched:
+            found.append(
+                f"{self.joined.unmatched:,} of {self.clicks:,} clicks have no impression of their "
+                "impression_id: compare the ids of both files"
+            )
+        if self.joined.late:
+            found.append(
+                f"{self.joined.late:,} of {self.clicks:,} clicks come more than "
+                f"{_duration(self.window_ms)} from their impression and count for nothing: "
+                "[label] window_s in the spec sets this time"
+            )
+        if self.repeated_ids:
+            found.append(
+                f"about {self.repeated_ids:,} impressions repeat an impression_id and are dropped "
+                "as duplicates if they come within two windows: ids must be unique"
+            )
+        return found
+
+    def in_words(self) -> str:
+        """Return the survey as text."""
+        span = "no valid times"
+        if self.first_ms:
+            span = f"{_moment(self.first_ms)} to {_moment(self.last_ms)} UTC"
+        joined = self.joined
+        lines = [
+            f"{self.path}: {self.impressions:,} impressions, {self.clicks:,} clicks, {span}",
+            (
+                f"clicks: {joined.matched:,} matched, {joined.late:,} late, {joined.unmatched:,} "
+                f"without an impression, {joined.repeated:,} repeated"
+            ),
+        ]
+        width = max((len(each.name) for each in self.fields), default=0)
+        if self.fields:
+            lines.append("share of impressions with a usable value, by field:")
+        lines += [
+            f"  {each.name:<{width}}  {_share(each, self.accepted):>7}" for each in self.fields
+        ]
+        warnings = self.warnings()
+        lines += [f"warning: {each}" for each in warnings] or ["nothing to warn about"]
+        rate = self.bytes_read / 1e6 / max(self.seconds, 1e-3)
+        lines.append(
+            f"read {self.bytes_read / 1e6:,.1f} MB in {self.seconds:.1f} s ({rate:,.0f} MB/s)"
+        )
+        return "\n".join(lines)
+
+    def _order_warnings(self) -> list[str]:
+        if not self.order.disordered:
+            return []
+        return [
+            (
+                f"{self.order.disordered:,} of {self.impressions:,} impressions come after a newer "
+                f"one, by up to {_duration(self.order.furthest_ms)}; those by more than "
+                f"{_duration(self.window_ms)} are refused: sort the log by time, or use --sort"
+            )
+        ]
+
+
+def unit_of(time: float | None) -> str | None:
+    """Return the unit in which a number is a time of the years since 2000; None for others."""
+    latest_ms = datetime.now(UTC).timestamp() * 1000 + AHEAD_MS
+    for unit, scale in _UNITS.items():
+        if time is not None and EARLIEST_MS <= time * scale <= latest_ms:
+            return unit
+    return None
+
+
+def shortened(text: str) -> str:
+    """Return a text of at most 160 characters."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _short(unit: str) -> str:
+    return {"seconds": "s", "microseconds": "us", "nanoseconds": "ns"}[unit]
+
+
+def _field_warnings(coverage: FieldCoverage, impressions: int) -> list[str]:
+    name = f"field {coverage.name}"
+    if not impressions:
+        return []
+    if not coverage.present:
+        meant = f' Did you mean "{coverage.hint}"?' if coverage.hint else ""
+        return [
+            (
+                f"{name}: no impression has {coverage.source!r}, so it is always absent.{meant} "
+                "Set its source in the spec, or rename it in the events"
+            )
+        ]
+    found = []
+    if coverage.unusable:
+        wanted = "a number" if coverage.transform in ("number", "log_bucket") else "a single value"
+        found.append(
+            f"{name}: {coverage.unusable:,} values are not {wanted} and count as absent, such as "
+            f"{coverage.example!r}"
+        )
+    if coverage.transform == "bag" and coverage.single == coverage.present:
+        found.append(
+            f"{name}: expected arrays, got only single values, such as {coverage.example!r}. Send "
+            "an array, or in a layout "
+            f'{coverage.name} = {{ column = "{coverage.source}", separator = "|" }}'
+        )
+    return found
+
+
+def _share(coverage: FieldCoverage, impressions: int) -> str:
+    usable = coverage.present - coverage.unusable
+    return f"{100 * usable / impressions:.1f} %" if impressions else "-"
+
+
+def _moment(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _duration(milliseconds: int) -> str:
+    for unit, size in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000)):
+        if milliseconds >= 2 * size:
+            return f"{milliseconds / size:.0f} {unit}"
+    return f"{milliseconds / 1000:g} seconds"

@@ -1,0 +1,152 @@
+"""Surveys one log: a directory of NDJSON, or a file with a layout."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.events import REQUEST_ID, TIME, Reason
+from headrace.ingest.features import Transform
+from headrace.ingest.logs import CLICKS, IMPRESSIONS, TableLog, open_log, path_of
+from headrace.ingest.runtime import wall_ms
+from headrace.ingest.survey.event_tallies import ClickTally, OrderTally, RefusalTally, RepeatedIds
+from headrace.ingest.survey.findings import EventOrder, FieldCoverage, LogSurvey
+from headrace.ingest.survey.ndjson_survey import LineReader
+from headrace.ingest.survey.table_survey import TableReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.logs import LogLayout
+
+_OF_TIME = (Transform.HOUR, Transform.PERIOD, Transform.CROSS)
+
+
+def survey_log(
+    path: Path,
+    fields: FieldSet,
+    layout: LogLayout | None = None,
+    *,
+    now_ms: int | None = None,
+    sort: bool = False,
+) -> LogSurvey:
+    """Read a log once and return what a joiner of these fields would find in it.
+
+    now_ms: the time of a replay, by which times are in the future. sort: the replay will sort the
+    log, so no impression comes too late. Raises NoEventsError, SpecError.
+    """
+    began_s = time.monotonic()
+    log = open_log(path, layout)
+    survey = _Survey(path, fields, wall_ms() if now_ms is None else now_ms, sort)
+    if isinstance(log, TableLog):
+        survey.read_table(log)
+    else:
+        survey.read_directory()
+    return survey.result(log.bytes_total, time.monotonic() - began_s)
+
+
+class _Survey:
+    def __init__(self, path: Path, fields: FieldSet, now_ms: int, sort: bool) -> None:
+        self._path, self._fields, self._now_ms, self._sort = path, fields, now_ms, sort
+        window_ms = fields.label.window_ms
+        self._refused = RefusalTally()
+        self._order, self._clicks_of = OrderTally(window_ms), ClickTally(window_ms)
+        self._repeated = RepeatedIds()
+        self._coverage = _coverage_of(fields)
+        self._impressions = self._clicks = self._accepted = 0
+        self._names: set[str] = set()
+
+    def read_directory(self) -> None:
+        """Read all clicks, then all impressions."""
+        clicks = LineReader(path_of(self._path, CLICKS), None, self._refused)
+        for block in clicks.blocks((), self._now_ms):
+            self._clicks += block.lines
+            self._clicks_of.add_clicks(block.hashes, block.times)
+        self._clicks_of.begin()
+        impressions = LineReader(path_of(self._path, IMPRESSIONS), self._fields, self._refused)
+        for block in impressions.blocks(self._coverage, self._now_ms):
+            self._impressions += block.lines
+            self._names |= block.names
+            kept = self._in_time(block.times, block.places, impressions)
+            self._repeated.add(block.hashes[kept])
+            self._clicks_of.add_impressions(block.hashes[kept], block.times[kept])
+
+    def read_table(self, log: TableLog) -> None:
+        """Read all rows."""
+        table = TableReader(log, self._refused)
+        for block in table.blocks(self._coverage, self._now_ms):
+            self._impressions += block.rows
+            self._clicks += block.clicks
+            self._names |= block.names
+            kept = self._in_time(block.times, block.places, table)
+            if block.hashes is not None:
+                self._repeated.add(block.hashes[kept])
+            self._clicks_of.add_pairs(block.shown, block.clicked)
+
+    def _in_time(
+        self,
+        times: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        reader: LineReader | TableReader,
+    ) -> npt.NDArray[np.bool_]:
+        """Count the impressions that are too late for the joiner; return which are not."""
+        too_late = self._order.add(times)
+        if self._sort:
+            too_late[:] = False
+        count = int(np.count_nonzero(too_late))
+        self._accepted += times.shape[0] - count
+        if count and self._refused.knows(Reason.TOO_LATE):
+            self._refused.add(Reason.TOO_LATE, count, "", "")
+        elif count:
+            place = int(places[np.argmax(too_late)])
+            text = reader.text_at(place)
+            self._refused.add(Reason.TOO_LATE, count, reader.place(place), text)
+        return ~too_late
+
+    def result(self, bytes_total: int, seconds: float) -> LogSurvey:
+        """Return the findings."""
+        declared = {each.source for each in self._coverage}
+        others = sorted(self._names - declared)
+        for each in self._coverage:
+            if not each.present:
+                each.hint = next(iter(difflib.get_close_matches(each.source, others, 1)), "")
+        return LogSurvey(
+            path=str(self._path),
+            impressions=self._impressions,
+            clicks=self._clicks,
+            window_ms=self._fields.label.window_ms,
+            first_ms=self._order.first_ms,
+            last_ms=self._order.last_ms,
+            refused=self._refused.result(),
+            fields=tuple(self._coverage),
+            order=EventOrder() if self._sort else self._order.result(),
+            joined=self._clicks_of.result(),
+            repeated_ids=self._repeated.result(),
+            seconds=round(seconds, 3),
+            bytes_read=bytes_total,
+            accepted=self._accepted,
+        )
+
+
+def _coverage_of(fields: FieldSet) -> list[FieldCoverage]:
+    declared = [
+        FieldCoverage(each.name, each.source, str(each.transform))
+        for each in (*fields.singles, *fields.bags, *fields.numbers)
+        if each.transform not in _OF_TIME and each.source != TIME
+    ]
+    known = {each.source for each in declared}
+    declared += [
+        FieldCoverage(f"{source} (slice_by)", source, str(Transform.ID))
+        for source in fields.slice_by
+        if source not in known and source != REQUEST_ID
+    ]
+    if fields.weights.source:
+        weight = fields.weights.source
+        declared.append(FieldCoverage(f"{weight} (weight)", weight, str(Transform.NUMBER)))
+    return declared

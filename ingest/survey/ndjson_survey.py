@@ -1,0 +1,154 @@
+"""Surveys NDJSON: lines go through the joiner's decoder, so every reason is the joiner's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import orjson
+
+from headrace.ingest.decoding import ABSENT, LIST, TEXT, TICK, Decoder
+from headrace.ingest.events import IMPRESSION_ID, TIME
+from headrace.ingest.features import Transform
+from headrace.ingest.logs import opened_text
+from headrace.ingest.survey.findings import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from typing import BinaryIO
+
+    import numpy.typing as npt
+
+    from headrace.ingest.decoding import Decoded
+    from headrace.ingest.features import FieldSet
+    from headrace.ingest.survey.event_tallies import RefusalTally
+    from headrace.ingest.survey.findings import FieldCoverage
+
+_BYTES_A_BLOCK = 8 << 20
+_NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
+
+
+class DecodedLines(NamedTuple):
+    """The events of a block of lines."""
+
+    lines: int
+    times: npt.NDArray[np.int64]
+    """Of the events that are not refused and not ticks; shape (n,)."""
+    hashes: npt.NDArray[np.uint64]
+    """Of their ids; shape (n,)."""
+    places: npt.NDArray[np.int64]
+    """Their line numbers, from 1; shape (n,)."""
+    names: set[str]
+    """Names in the first event."""
+
+
+class LineReader:
+    """Reads one file of events."""
+
+    def __init__(self, path: Path, fields: FieldSet | None, refused: RefusalTally) -> None:
+        self.path, self._refused = path, refused
+        self._decoder = Decoder(fields, texts=True)
+
+    def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[DecodedLines]:
+        """Yield the events of each block of lines, adding to the coverage and the refusals."""
+        first = 1
+        with self.path.open("rb") as file:
+            for lines in _blocks_of_lines(opened_text(file, self.path)):
+                decoded = self._decoder.decode(lines, np.full(len(lines), now_ms, np.int64))
+                self._refuse(decoded, lines, first)
+                good = decoded.found.states != TICK
+                good[list(decoded.refused)] = False
+                for each in coverage:
+                    _cover(each, decoded, good)
+                kept = np.flatnonzero(good)
+                yield DecodedLines(
+                    len(lines),
+                    decoded.found.times[kept],
+                    decoded.hashes(IMPRESSION_ID)[kept],
+                    kept + first,
+                    _names(lines[0]),
+                )
+                first += len(lines)
+
+    def text_at(self, line: int) -> str:
+        """Return one line, shortened."""
+        with self.path.open("rb") as file:
+            for number, text in enumerate(opened_text(file, self.path), 1):
+                if number == line:
+                    return shortened(text.decode("utf-8", "replace").rstrip())
+        return ""
+
+    def place(self, line: int) -> str:
+        """Return the name of a line."""
+        return f"{self.path}, line {line}"
+
+    def _refuse(self, decoded: Decoded, lines: Sequence[bytes], first: int) -> None:
+        for place, reason in decoded.refused.items():
+            if self._refused.knows(reason):
+                self._refused.add(reason, 1, "", "")
+                continue
+            text = shortened(lines[place].decode("utf-8", "replace"))
+            self._refused.add(reason, 1, self.place(first + place), text, _time_in(lines[place]))
+
+
+def _blocks_of_lines(file: BinaryIO) -> Iterator[list[bytes]]:
+    rest = b""
+    while read := file.read(_BYTES_A_BLOCK):
+        *lines, rest = (rest + read).split(b"\n")
+        if b"" in lines or b"\r" in lines:
+            lines = [line for line in lines if line.rstrip()]
+        if lines:
+            yield lines
+    if rest.rstrip():
+        yield [rest]
+
+
+def _cover(each: FieldCoverage, decoded: Decoded, good: npt.NDArray[np.bool_]) -> None:
+    row = decoded.places.get(each.source)
+    if row is None:
+        return
+    kinds = decoded.found.kinds[row]
+    present = good & (kinds != ABSENT)
+    each.present += int(np.count_nonzero(present))
+    wrong = np.zeros(0, np.bool_)
+    if each.transform == Transform.BAG:
+        single = present & (kinds == TEXT)
+        each.single += int(np.count_nonzero(single))
+        each.example = each.example or _text(decoded, row, single)
+    elif each.transform in _NUMBERS:
+        wrong = present & np.isnan(decoded.found.reals[row])
+    else:
+        wrong = present & (kinds == LIST)
+    if count := int(np.count_nonzero(wrong)):
+        each.unusable += count
+        each.example = each.example or _text(decoded, row, wrong)
+
+
+def _text(decoded: Decoded, row: int, chosen: npt.NDArray[np.bool_]) -> str:
+    if not chosen.any():
+        return ""
+    place, found = int(np.argmax(chosen)), decoded.found
+    if found.kinds[row, place] == LIST:
+        return "an array"
+    begin, end = int(found.begins[row, place]), int(found.ends[row, place])
+    return shortened(decoded.data[begin:end].tobytes().decode("utf-8", "replace"))
+
+
+def _time_in(line: bytes) -> float | None:
+    event = _event(line)
+    time = event.get(TIME) if event else None
+    known = isinstance(time, int | float) and not isinstance(time, bool)
+    return float(time) if known else None  # type: ignore[arg-type]
+
+
+def _names(line: bytes) -> set[str]:
+    return set(_event(line) or {})
+
+
+def _event(line: bytes) -> dict[str, object] | None:
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return event if isinstance(event, dict) else None

@@ -1,0 +1,216 @@
+"""Surveys a table with a layout, column by column: the joiner's rules on Arrow arrays.
+
+The columns of a row decide whether the joiner would refuse its events, so no event is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.ingest.decoding import TEXT, hash_texts
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, REQUEST_ID, Reason
+from headrace.ingest.features import Transform
+from headrace.ingest.logs import BagLayout, UnreadableRow
+from headrace.ingest.survey.findings import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from headrace.ingest.logs import TableBlock, TableLog
+    from headrace.ingest.survey.event_tallies import RefusalTally
+    from headrace.ingest.survey.findings import FieldCoverage
+
+    Longs = npt.NDArray[np.int64]
+
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_NUMBERS = (Transform.NUMBER, Transform.LOG_BUCKET)
+
+
+class SurveyedRows(NamedTuple):
+    """The events of a block of rows."""
+
+    rows: int
+    times: Longs
+    """Of the impressions that are not refused; shape (n,)."""
+    hashes: npt.NDArray[np.uint64] | None
+    """Of their ids; None if row numbers are the ids."""
+    places: Longs
+    """Their row numbers, from 1; shape (n,)."""
+    clicks: int
+    shown: Longs
+    """Times of the impressions with a click; shape (m,)."""
+    clicked: Longs
+    """Times of their clicks; shape (m,)."""
+    names: set[str]
+    """Names of the fields."""
+
+
+class TableReader:
+    """Reads one table."""
+
+    def __init__(self, log: TableLog, refused: RefusalTally) -> None:
+        self.log, self.path, self._refused = log, log.path, refused
+
+    def blocks(self, coverage: Sequence[FieldCoverage], now_ms: int) -> Iterator[SurveyedRows]:
+        """Yield the events of each block of rows, adding to the coverage and the refusals."""
+        for block in self.log.blocks():
+            if isinstance(block, UnreadableRow):
+                place = f"{self.path}, line {block.line}" if block.line else str(self.path)
+                text = shortened(block.text.decode("utf-8", "replace"))
+                self._refused.add(Reason.NOT_JSON, 1, place, text)
+                yield _one_refused()
+            elif block.rows:
+                yield self._block(block, coverage, now_ms)
+
+    def place(self, row: int) -> str:
+        """Return the name of a row."""
+        return f"{self.path}, row {row}"
+
+    def text_at(self, row: int) -> str:
+        """Return one row, shortened."""
+        for block in self.log.blocks():
+            if not isinstance(block, UnreadableRow) and row <= block.first + block.rows:
+                return _row_text(block, row - 1 - block.first)
+        return ""
+
+    def _block(
+        self, block: TableBlock, coverage: Sequence[FieldCoverage], now_ms: int
+    ) -> SurveyedRows:
+        times = self.log.times(block)
+        clicks = self.log.click_times(block, times)
+        shown_ms = pc.fill_null(times, 0).to_numpy(zero_copy_only=False)
+        hashes, no_id = self._ids(block)
+        good = np.ones(block.rows, np.bool_)
+        columns = self.log.layout.field_columns(list(block.arrow))
+        nested = np.full(block.rows, any(_nested(block, column) for column in columns.values()))
+        no_time = ~times.is_valid().to_numpy(zero_copy_only=False)
+        for reason, wrong in (
+            (Reason.NO_TIME, no_time),
+            (Reason.BEFORE_2000, shown_ms < EARLIEST_MS),
+            (Reason.AHEAD, shown_ms > now_ms + AHEAD_MS),
+            (Reason.BAD_ID, no_id),
+            (Reason.NESTED, nested),
+        ):
+            self._refuse(reason, wrong & good, block)
+            good &= ~wrong
+        for each in coverage:
+            _cover(each, block, columns, self.log.layout.event.request_id, good)
+        clicked = clicks.is_valid().to_numpy(zero_copy_only=False)
+        clicked_ms = pc.fill_null(clicks, 0).to_numpy(zero_copy_only=False)
+        both = clicked & good
+        return SurveyedRows(
+            block.rows,
+            shown_ms[good],
+            None if hashes is None else hashes[good],
+            np.flatnonzero(good) + block.first + 1,
+            int(np.count_nonzero(clicked)),
+            shown_ms[both],
+            clicked_ms[both],
+            set(columns),
+        )
+
+    def _ids(
+        self, block: TableBlock
+    ) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[np.bool_]]:
+        name = self.log.layout.event.impression_id
+        if name is None:
+            return None, np.zeros(block.rows, np.bool_)
+        texts = block.arrow.get(name, pa.nulls(block.rows)).cast(pa.string())
+        texts = pa.concat_arrays([pc.fill_null(texts, "")])  # offsets from 0
+        _, offsets, data = texts.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[: block.rows + 1].astype(np.int64)
+        begins, ends = bounds[:-1], bounds[1:]
+        values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(1, np.uint8)
+        hashes = np.empty(block.rows, np.uint64)
+        hash_texts(values, np.full(block.rows, TEXT, np.uint8), begins, ends, hashes)
+        return hashes, begins == ends
+
+    def _refuse(self, reason: Reason, wrong: npt.NDArray[np.bool_], block: TableBlock) -> None:
+        count = int(np.count_nonzero(wrong))
+        if not count:
+            return
+        if self._refused.knows(reason):
+            self._refused.add(reason, count, "", "")
+            return
+        place = int(np.argmax(wrong))
+        time = _raw_time(block, self.log.layout.event.timestamp, place)
+        row = self.place(block.first + place + 1)
+        self._refused.add(reason, count, row, _row_text(block, place), time)
+
+
+def _cover(
+    each: FieldCoverage,
+    block: TableBlock,
+    columns: dict[str, str | BagLayout],
+    request_id: str | None,
+    good: npt.NDArray[np.bool_],
+) -> None:
+    column = request_id if each.source == REQUEST_ID else columns.get(each.source)
+    split = isinstance(column, BagLayout)
+    name = column.column if isinstance(column, BagLayout) else column
+    if name is None or name not in block.arrow:
+        return
+    values = block.arrow[name]
+    present = good & values.is_valid().to_numpy(zero_copy_only=False)
+    each.present += int(np.count_nonzero(present))
+    listed = split or pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+    wrong = np.zeros(block.rows, np.bool_)
+    if each.transform == Transform.BAG and not listed:
+        each.single += int(np.count_nonzero(present))
+        each.example = each.example or _value(values, present)
+    elif each.transform in _NUMBERS and not listed:
+        wrong = present & ~_numeric(values)
+    elif each.transform != Transform.BAG and listed:
+        wrong = present
+    if count := int(np.count_nonzero(wrong)):
+        each.unusable += count
+        each.example = each.example or _value(values, wrong)
+
+
+def _numeric(values: pa.Array) -> npt.NDArray[np.bool_]:
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        known = not pa.types.is_temporal(values.type)
+        return np.full(len(values), known)
+    numeric = pc.fill_null(pc.match_substring_regex(values, _NUMBER), False)
+    found: npt.NDArray[np.bool_] = numeric.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _value(values: pa.Array, chosen: npt.NDArray[np.bool_]) -> str:
+    return shortened(str(values[int(np.argmax(chosen))].as_py())) if chosen.any() else ""
+
+
+def _nested(block: TableBlock, column: str | BagLayout) -> bool:
+    if isinstance(column, BagLayout) or column not in block.arrow:
+        return False
+    kind = block.arrow[column].type
+    inner: Any = kind
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = kind.value_type
+        return bool(pa.types.is_nested(inner))
+    return bool(pa.types.is_struct(inner) or pa.types.is_map(inner))
+
+
+def _raw_time(block: TableBlock, column: str | None, place: int) -> float | None:
+    if column is None or column not in block.arrow:
+        return None
+    try:
+        return float(block.arrow[column][place].as_py())
+    except (TypeError, ValueError):
+        return None
+
+
+def _row_text(block: TableBlock, place: int) -> str:
+    row = {name: column[place].as_py() for name, column in block.arrow.items()}
+    return shortened(", ".join(f"{name}={value!r}" for name, value in row.items()))
+
+
+def _one_refused() -> SurveyedRows:
+    none = np.zeros(0, np.int64)
+    return SurveyedRows(1, none, None, none, 0, none, none, set())

@@ -1,0 +1,1 @@
+"""Benchmarks of accuracy on a week of EB-NeRD's real traffic."""

@@ -1,0 +1,1 @@
+"""Benchmarks of what comes before the learner: collector and joiner."""

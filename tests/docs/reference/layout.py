@@ -1,0 +1,58 @@
+"""Lists the sections and keys of a layout, from the structs that parse it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.ingest.logs.layout import BagLayout, ClickLayout, EventLayout, FileLayout
+from tests.docs.reference.attributes import attribute_docstrings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAD = """# Layout
+
+A layout is a TOML file that maps the columns of a CSV, Parquet or NDJSON file to events.
+[Your own data](../guides/own_data.md) explains how to use one, and `headrace check DATA` shows the
+result. `--layout auto` guesses a layout and prints it. The layouts `criteo` and `avazu` are
+included.
+
+Only `[event]` is required, with either `timestamp` or `start`.
+"""
+FIELDS = """
+## `[fields]`
+
+Event fields and the columns that they are read from. Without this section, every column that the
+layout does not name elsewhere becomes a field of the same name.
+
+```toml
+[event]
+timestamp = "time"
+[fields]
+article = "item"
+tags = { column = "labels", separator = "|" }
+```
+
+A table instead of a name makes a field of several values:
+"""
+_KEYS = "\n| key | default | |\n|---|---|---|\n"
+
+
+def page() -> str:
+    """Return the page of keys."""
+    parts = [HEAD]
+    for name, section in (("file", FileLayout), ("event", EventLayout), ("click", ClickLayout)):
+        parts += [f"\n## `[{name}]`\n\n{section.__doc__}\n{_KEYS}", *_rows(section)]
+    return "".join([*parts, FIELDS, _KEYS, *_rows(BagLayout)])
+
+
+def _rows(section: type[msgspec.Struct]) -> Iterator[str]:
+    meanings = dict(attribute_docstrings(section))
+    for each in msgspec.structs.fields(section):
+        given = each.default if each.default_factory is msgspec.NODEFAULT else []
+        default = "required" if given is msgspec.NODEFAULT else f"`{json.dumps(given)}`"
+        shown = "" if given is None else default
+        yield f"| `{each.name}` | {shown} | {meanings[each.name]} |\n"

@@ -1,0 +1,129 @@
+"""Tests guessed layouts: the columns of a file say which are times, clicks, ids and bags."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.ingest.logs.table_log import TableLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.ingest.logs.layout import LogLayout
+
+ROWS = 40
+START = datetime(2026, 1, 5, 8, tzinfo=UTC)
+START_MS = int(START.timestamp() * 1000)
+
+
+def shown_at(i: int) -> datetime:
+    return START + timedelta(seconds=10 * (i // 4))
+
+
+def written(path: Path, header: str, row: str, separator: str = ",") -> Path:
+    """A CSV of rows with {i} and {view}, {iso}, {s}, {us}, {clicked}, {clicked_iso} filled in."""
+    lines = [header.replace(",", separator)]
+    for i in range(ROWS):
+        at = shown_at(i)
+        clicked = i % 10 == 3
+        values = {
+            "i": i,
+            "view": f"v{i // 4}",
+            "iso": f"{at:%Y-%m-%d %H:%M:%S}",
+            "zoned": at.isoformat(),
+            "german": f"{at:%d.%m.%Y %H:%M:%S}",
+            "s": int(at.timestamp()),
+            "us": int(at.timestamp()) * 1_000_000,
+            "clicked": int(clicked),
+            "clicked_iso": f"{at + timedelta(seconds=7):%Y-%m-%d %H:%M:%S}" if clicked else "",
+        }
+        lines.append(row.format(**values).replace(",", separator))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def events_by(path: Path, layout: LogLayout) -> list[tuple[bool, dict[str, object]]]:
+    return [(line.is_click, json.loads(line.value)) for line in TableLog(path, layout).lines()]
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("view,time,user,article,clicked_at", "{view},{iso},u{i},a,{clicked_iso}"),
+        ("view,time,user,article,clicked", "{view},{zoned},u{i},a,{clicked}"),
+        ("view,ts,user,article,label", "{view},{s},u{i},a,{clicked}"),
+        ("session_id,event_time,user,article,is_click", "{view},{us},u{i},a,{clicked}"),
+        ("view,when,user,article,click", "{view},{german},u{i},a,{clicked}"),
+    ],
+)
+def test_times_clicks_and_requests_are_found_by_name_and_value(
+    tmp_path: Path, header: str, row: str
+) -> None:
+    path = written(tmp_path / "log.csv", header, row)
+    guessed = guess_layout(path)
+    assert parse_layout(guessed.text, "again.toml") == guessed.layout
+    found = events_by(path, guessed.layout)
+    shown = [event for is_click, event in found if not is_click]
+    assert [event["timestamp_ms"] for event in shown] == [
+        int(shown_at(i).timestamp() * 1000) for i in range(ROWS)
+    ]
+    assert shown[5] == {
+        "impression_id": "log-5",
+        "request_id": "v1",
+        "timestamp_ms": START_MS + 10_000,
+        "user": "u5",
+        "article": "a",
+    }
+    assert sum(is_click for is_click, _ in found) == 4
+
+
+def test_a_delimiter_a_unique_id_and_a_bag_are_found(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "log.csv", "id,time,user,tags,click", "x{i},{s},u,red|blue,{clicked}", ";"
+    )
+    guessed = guess_layout(path)
+    assert 'delimiter = ";"' in guessed.text
+    assert 'impression_id = "id"  # every value is different' in guessed.text
+    first = events_by(path, guessed.layout)[0][1]
+    assert first["tags"] == ["red", "blue"]
+    assert first["impression_id"] == "x0"
+
+
+def test_parquet_and_ndjson_are_guessed_from_their_types(tmp_path: Path) -> None:
+    parquet = tmp_path / "log.parquet"
+    columns = {
+        "shown": pa.array([shown_at(i) for i in range(ROWS)], pa.timestamp("us", "UTC")),
+        "clicked": pa.array([i % 10 == 3 for i in range(ROWS)]),
+        "item": [f"a{i % 3}" for i in range(ROWS)],
+    }
+    pa.parquet.write_table(pa.table(columns), parquet)
+    layout = guess_layout(parquet).layout
+    assert events_by(parquet, layout)[0][1]["timestamp_ms"] == START_MS
+    ndjson = tmp_path / "log.ndjson"
+    rows = [{"t": START_MS + i, "item": i, "click": i % 2} for i in range(ROWS)]
+    ndjson.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(events_by(ndjson, guess_layout(ndjson).layout)) == ROWS + ROWS // 2
+
+
+def test_a_file_without_times_gets_a_start_and_one_without_clicks_says_so(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", "user,price", "u{i},{i}.5")
+    guessed = guess_layout(path)
+    assert "start = 2025-01-01T00:00:00Z" in guessed.text
+    assert "the file has only impressions" in guessed.text
+    assert guessed.layout.click is None
+
+
+def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.touch()
+    with pytest.raises(SpecError, match="expected rows to guess a layout from, got none"):
+        guess_layout(path)

@@ -1,0 +1,245 @@
+"""Tests the survey of a log: every fault of a log has a count, an example and a remedy."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.events.contract import Reason
+from headrace.ingest.features.fields import parse_fields
+from headrace.ingest.features.spec_text import SpecText
+from headrace.ingest.logs.layout import parse_layout
+from headrace.ingest.logs.ndjson import NoEventsError
+from headrace.ingest.survey.log_survey import survey_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from headrace.ingest.survey.findings import LogSurvey
+
+T0_MS = 1_700_000_000_000
+NOW_MS = T0_MS + 86_400_000 * 30
+COUNT = 200
+WINDOW_MS = 60_000
+SPEC = SpecText(
+    "s.toml",
+    """
+    [fields]
+    user = { number = 1, transform = "id" }
+    category = { number = 2, transform = "id" }
+    position = { number = 3, transform = "log_bucket" }
+    price = { number = 4, transform = "number" }
+    topics = { number = 5, transform = "bag" }
+    [label]
+    window_s = 60
+    """,
+)
+FIELDS = parse_fields(SPEC.tables(), SPEC)
+LAYOUT = parse_layout('[event]\ntimestamp = "time"\n[click]\ntimestamp = "clicked"', "l.toml")
+
+Event = dict[str, Any]
+
+
+def impression(i: int) -> Event:
+    return {
+        "impression_id": f"i{i}",
+        "timestamp_ms": T0_MS + 1000 * i,
+        "user": f"u{i % 7}",
+        "category": "news",
+        "position": i % 5,
+        "price": 2.5,
+        "topics": ["a", "b"],
+    }
+
+
+def click(i: int, after_ms: int = 500) -> Event:
+    return {"impression_id": f"i{i}", "timestamp_ms": T0_MS + 1000 * i + after_ms}
+
+
+def surveyed(
+    folder: Path,
+    change: Callable[[Event], Event] = lambda event: event,
+    clicks: list[Event] | None = None,
+    order: list[int] | None = None,
+    *,
+    sort: bool = False,
+) -> LogSurvey:
+    shown = [json.dumps(change(impression(i))) for i in order or range(COUNT)]
+    clicked = [json.dumps(each) for each in ([click(3)] if clicks is None else clicks)]
+    (folder / "impressions.ndjson").write_text("".join(line + "\n" for line in shown))
+    (folder / "clicks.ndjson").write_text("".join(line + "\n" for line in clicked))
+    return survey_log(folder, FIELDS, now_ms=NOW_MS, sort=sort)
+
+
+def without(event: Event, name: str) -> Event:
+    return {key: value for key, value in event.items() if key != name}
+
+
+def test_a_log_without_faults_has_full_coverage_and_no_warning(tmp_path: Path) -> None:
+    found = surveyed(tmp_path)
+    assert found.warnings() == []
+    assert not found.unusable
+    assert (found.impressions, found.clicks, found.accepted) == (COUNT, 1, COUNT)
+    assert {each.name: each.present - each.unusable for each in found.fields} == dict.fromkeys(
+        ["user", "category", "position", "topics", "price"], COUNT
+    )
+    assert found.joined.matched == 1
+    assert "200 impressions, 1 clicks, 2023-11-14 22:13:20 to" in found.in_words()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "says"),
+    [
+        (
+            lambda e: e | {"timestamp_ms": e["timestamp_ms"] // 1000},
+            Reason.BEFORE_2000,
+            "1700000000 looks like seconds. Write milliseconds, or in a layout timestamp_format",
+        ),
+        (
+            lambda e: e | {"timestamp_ms": e["timestamp_ms"] * 1000},
+            Reason.AHEAD,
+            "1700000000000000 looks like microseconds",
+        ),
+        (
+            lambda e: e | {"timestamp_ms": NOW_MS + 10 * 86_400_000},
+            Reason.AHEAD,
+            "impressions.ndjson, line 1: {",
+        ),
+        (lambda e: without(e, "impression_id"), Reason.NO_ID, "line 1"),
+        (lambda e: e | {"impression_id": 7}, Reason.BAD_ID, '"impression_id": 7'),
+        (lambda e: e | {"user": {"id": 1}}, Reason.NESTED, '"user": {"id": 1}'),
+    ],
+)
+def test_unusable_events_are_reported_with_reason_count_place_and_remedy(
+    tmp_path: Path, change: Callable[[Event], Event], reason: Reason, says: str
+) -> None:
+    found = surveyed(tmp_path, change, clicks=[])
+    [refused] = found.refused
+    assert (refused.reason, refused.count) == (reason, COUNT)
+    assert found.unusable
+    [warning] = found.warnings()
+    assert f"200 of 200 events (100.0 %) are refused: {reason}" in warning
+    assert says in warning
+
+
+def test_a_field_that_no_event_has_is_named_with_the_name_that_may_be_meant(
+    tmp_path: Path,
+) -> None:
+    found = surveyed(tmp_path, lambda e: without(e, "category") | {"categry": "news"})
+    [warning] = found.warnings()
+    assert warning.startswith("field category: no impression has 'category'")
+    assert 'Did you mean "categry"?' in warning
+    assert "category    0.0 %" in found.in_words()
+    assert not found.unusable
+
+
+def test_a_number_given_as_text_is_reported_with_an_example(tmp_path: Path) -> None:
+    found = surveyed(tmp_path, lambda e: e | {"position": f"pos {e['position']}"})
+    [warning] = found.warnings()
+    assert warning == (
+        "field position: 200 values are not a number and count as absent, such as 'pos 0'"
+    )
+    assert surveyed(tmp_path, lambda e: e | {"position": str(e["position"])}).warnings() == []
+
+
+def test_a_bag_given_as_one_text_is_reported_with_an_example(tmp_path: Path) -> None:
+    found = surveyed(tmp_path, lambda e: e | {"topics": "a|b"})
+    [warning] = found.warnings()
+    assert "field topics: expected arrays, got only single values, such as 'a|b'" in warning
+    assert 'topics = { column = "topics", separator = "|" }' in warning
+
+
+def test_a_shuffled_log_is_refused_as_the_joiner_would_and_sorting_is_suggested(
+    tmp_path: Path,
+) -> None:
+    order = list(range(COUNT))
+    random.Random(4).shuffle(order)
+    found = surveyed(tmp_path, order=order)
+    newest, late = 0, 0
+    for i in order:
+        newest = max(newest, i)
+        late += 1000 * (newest - i) > WINDOW_MS
+    assert {each.reason: each.count for each in found.refused} == {Reason.TOO_LATE: late}
+    assert found.accepted == COUNT - late
+    assert any("come after a newer one, by up to" in each for each in found.warnings())
+    assert any("use --sort" in each for each in found.warnings())
+    assert surveyed(tmp_path, order=order, sort=True).warnings() == []
+
+
+def test_clicks_are_matched_late_unmatched_and_repeated_apart(tmp_path: Path) -> None:
+    clicks = [click(1), click(2, WINDOW_MS + 1), click(5), click(5, 700), click(COUNT + 9)]
+    found = surveyed(tmp_path, clicks=clicks)
+    joined = found.joined
+    assert (joined.matched, joined.late, joined.unmatched, joined.repeated) == (2, 1, 1, 1)
+    late, unmatched = sorted(found.warnings(), key=lambda each: "have no" in each)
+    assert "1 of 5 clicks have no impression of their impression_id" in unmatched
+    assert "1 of 5 clicks come more than 60 seconds from their impression" in late
+
+
+def test_repeated_ids_are_estimated(tmp_path: Path) -> None:
+    found = surveyed(tmp_path, lambda e: e | {"impression_id": f"s{e['position']}"})
+    assert found.repeated_ids == COUNT - 5
+    assert any("ids must be unique" in each for each in found.warnings())
+
+
+def test_an_empty_or_missing_log_is_unusable(tmp_path: Path) -> None:
+    (tmp_path / "impressions.ndjson").touch()
+    (tmp_path / "clicks.ndjson").touch()
+    found = survey_log(tmp_path, FIELDS)
+    assert found.unusable
+    assert found.warnings() == [f"{tmp_path}: expected impressions, got none"]
+    with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson or"):
+        survey_log(tmp_path / "nowhere", FIELDS)
+
+
+def table(count: int = COUNT) -> dict[str, list[Any]]:
+    return {
+        "time": [T0_MS + 1000 * i for i in range(count)],
+        "user": [f"u{i % 7}" for i in range(count)],
+        "category": ["news"] * count,
+        "position": [i % 5 for i in range(count)],
+        "price": [2.5] * count,
+        "topics": [["a"]] * count,
+        "clicked": [T0_MS + 1000 * i + 9 if i % 10 == 0 else None for i in range(count)],
+    }
+
+
+def test_a_table_is_surveyed_like_the_events_it_becomes(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pa.parquet.write_table(pa.table(table()), path)
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    assert found.warnings() == []
+    assert (found.impressions, found.clicks, found.joined.matched) == (COUNT, 20, 20)
+    broken = table()
+    broken["position"] = ["pos 3"] * COUNT
+    broken["topics"] = ["a|b"] * COUNT
+    broken["categry"] = broken.pop("category")
+    broken["time"][5] = None
+    broken["time"][6] = 1_700_000_006
+    broken["clicked"][0] = T0_MS + WINDOW_MS + 1
+    pa.parquet.write_table(pa.table(broken), path)
+    warnings = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS).warnings()
+    text = "\n".join(warnings)
+    assert f"1 of 220 events (0.5 %) are refused: {Reason.NO_TIME}" in text
+    assert "log.parquet, row 6: time=None" in text
+    assert "1700000006 looks like seconds" in text
+    assert "198 values are not a number and count as absent, such as 'pos 3'" in text
+    assert "got only single values, such as 'a|b'" in text
+    assert 'Did you mean "categry"?' in text
+    assert "1 of 20 clicks come more than 60 seconds" in text
+
+
+def test_a_csv_line_with_too_many_columns_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"time,user,clicked\n{T0_MS},u,\n{T0_MS},u,,,5\n{T0_MS},u,\n")
+    found = survey_log(path, FIELDS, LAYOUT, now_ms=NOW_MS)
+    [refused] = found.refused
+    assert (refused.reason, refused.count) == (Reason.NOT_JSON, 1)
+    assert refused.place == f"{path}, line 3"
+    assert refused.example == f"{T0_MS},u,,,5"
