@@ -46,3 +46,19 @@ def check(
         typer.echo(found.in_words())
     if found.unusable:
         raise typer.Exit(REFUSED)
+
+
+def suggest(
+    data: Log,
+    layout: LayoutName = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the model. Default: from the name of the log.")
+    ] = "",
+) -> None:
+    """Print a commented model spec for a log, from its first 300,000 impressions.
+
+    Redirect it to a file, edit it, and give it to `headrace check` and `headrace run`.
+    """
+    from headrace.learner.suggestion import suggest_spec
+
+    typer.echo(suggest_spec(data, layout_of(layout, [data]), name), nl=False)

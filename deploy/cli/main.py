@@ -46,9 +46,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("up")(run.up)
 app.command("demo")(demo.demo)
 app.command("check")(data.check)
 app.command("fit")(fit.fit)
+app.command("suggest")(data.suggest)
 app.command("warm")(run.warm)
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(learner.app, name="learner")

@@ -1,4 +1,4 @@
-"""`headrace run`: replays logs of events through a pipeline on this machine."""
+"""`headrace run` and `headrace up`: a whole pipeline on this machine, for logs or until Ctrl-C."""
 
 from pathlib import Path
 from typing import Annotated
@@ -86,3 +86,30 @@ def warm(
     for path in model or specs_without_torch():
         compile_kernels(load_spec(path))
         echo(f"compiled the kernels of {path.stem}")
+
+
+@with_pipeline_options
+def up(
+    model: ModelFile,
+    pipeline: PipelineOptions,
+    port: Port = 0,
+    collector_port: Annotated[
+        int,
+        Option(
+            "--collector-port",
+            envvar="HEADRACE_COLLECTOR_PORT",
+            min=0,
+            max=65535,
+            help="Port on which events are accepted over HTTP. 0: any free port.",
+        ),
+    ] = 0,
+) -> None:
+    """Run Kafka, Valkey and every part for a spec until Ctrl-C, and print commands to try it."""
+    from dataclasses import replace
+
+    from headrace.deploy.local import keep_up
+    from headrace.deploy.termination import stopped_by_signals
+
+    settings = replace(pipeline.settings(model, port), collector_port=collector_port)
+    with stopped_by_signals() as stop:
+        keep_up(settings, stop)

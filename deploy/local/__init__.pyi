@@ -8,3 +8,4 @@ from .log_run import run_log as run_log
 from .pipeline import PRODUCTION as PRODUCTION
 from .pipeline import LocalPipeline as LocalPipeline
 from .pipeline import PipelineSettings as PipelineSettings
+from .standing_pipeline import keep_up as keep_up

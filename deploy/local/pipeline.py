@@ -71,6 +71,8 @@ class PipelineSettings:
     """Port of the server. 0: any free port."""
     port_may_differ: bool = False
     """Use another free port if `port` is taken."""
+    collector_port: int | None = None
+    """Port of a collector, which takes events over HTTP. 0: any free port. None: no collector."""
     evaluated: bool = True
     """Whether live evaluation runs, for which the server logs its predictions."""
     ready_within_s: float = 120.0
@@ -96,6 +98,8 @@ class LocalPipeline:
         )
         self._cleanup = contextlib.ExitStack()
         self._port = _port(settings)
+        collects = settings.collector_port is not None
+        self._collector_port = (settings.collector_port or free_port()) if collects else None
         watched = ("evaluation",) if settings.evaluated else ()
         self._metrics = {name: free_port() for name in ("joiner", "learner", "keeper", *watched)}
 
@@ -108,6 +112,7 @@ class LocalPipeline:
         machine = self._cleanup.enter_context(self._machine)
         if stop.is_set():
             return False
+        self.kafka_address = machine.kafka
         self.kafka = kafka_settings(machine.kafka, settings.kafka_client)
         ensure_topics(self.kafka, topics_for(spec.name, settings.partitions))
         ensure_predictions(self.kafka, settings.partitions)
@@ -139,6 +144,12 @@ class LocalPipeline:
     def address(self) -> str:
         """URL of the server."""
         return f"http://{_reachable(self._settings.host)}:{self._port}"
+
+    @property
+    def collector(self) -> str | None:
+        """URL of the collector, if there is one."""
+        port = self._collector_port
+        return None if port is None else f"http://{_reachable(self._settings.host)}:{port}"
 
     def check(self) -> None:
         """Raise PartFailed if a part refused to start or kept dying."""
@@ -194,6 +205,9 @@ class LocalPipeline:
         if settings.evaluated:
             evaluate = ("evaluate", "run", *spec, *to_kafka, *name, *metrics("evaluation"))
             parts.append(SupervisedPart("evaluation", evaluate, client, gives_way=True))
+        if self._collector_port is not None:
+            at = ("--host", settings.host, "--port", str(self._collector_port))
+            parts.append(SupervisedPart("collector", ("ingest", "collect", *to_kafka, *at), client))
         return parts
 
     def _wait_ready(self, stop: threading.Event) -> bool:
@@ -210,6 +224,8 @@ class LocalPipeline:
                 for name, port in self._metrics.items()
             },
         }
+        if self.collector is not None:
+            waited_for["collector"] = (f"{self.collector}/health/ready", b"")
         deadline_s = time.monotonic() + self._settings.ready_within_s
         patient_until_s = time.monotonic() + _EVALUATION_WAIT_S
         while waited_for and not stop.is_set():

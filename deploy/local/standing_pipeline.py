@@ -1,0 +1,95 @@
+"""Keeps a whole pipeline running, with a collector, and shows how to use it.
+
+The printed commands are complete: an event with every field of the spec, its click, and a request
+for predictions. A user pastes them and sees the model learn.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from rich.console import Console
+
+from headrace.deploy.local.pipeline import LocalPipeline
+from headrace.deploy.local.services import ShownSetupProgress
+from headrace.deploy.reports import curl_of
+from headrace.ingest.events import IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.features import Transform
+
+if TYPE_CHECKING:
+    import threading
+
+    from headrace.deploy.local.pipeline import PipelineSettings
+    from headrace.learner.spec import ModelSpec
+
+_LOOK_S = 0.2
+_NOW = "NOW"
+"""Replaced by a shell expression: an event must have the time at which it is sent."""
+
+
+def keep_up(settings: PipelineSettings, stop: threading.Event) -> None:
+    """Start every part and serve until `stop` is set.
+
+    Raises errors that an operator can fix: DeployError, StackError, StreamError, StoreError.
+    """
+    console = Console(stderr=True)
+    with ShownSetupProgress(console) as steps, LocalPipeline(settings, steps) as pipeline:
+        if not pipeline.start(stop):
+            return
+        text = usage_of(pipeline.spec, pipeline.address, pipeline.collector or "")
+        to = ["--kafka", pipeline.kafka_address, "--data", "log.csv"]
+        words = ["headrace", "ingest", "replay", "--model", str(settings.model), *to]
+        replay = shlex.join(words)
+        text += f"\n\nsend a whole log:\n{replay}\n\nserving until Ctrl-C"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        while not stop.wait(_LOOK_S):
+            pipeline.check()
+
+
+def usage_of(spec: ModelSpec, address: str, collector: str) -> str:
+    """Return the commands that send an impression and its click, and that request predictions."""
+    shown = [sample_event(spec, number) for number in (1, 2)]
+    click = {IMPRESSION_ID: shown[0][IMPRESSION_ID], TIME: _NOW}
+    return "\n".join(
+        [
+            f"page: {address}/",
+            "",
+            "send an impression:",
+            _post(f"{collector}/v1/impressions", shown[0]),
+            "",
+            "send its click:",
+            _post(f"{collector}/v1/clicks", click),
+            "",
+            "ask for predictions:",
+            curl_of(address, spec, shown),
+        ]
+    )
+
+
+def sample_event(spec: ModelSpec, number: int) -> dict[str, Any]:
+    """Return an impression with a value for every field of the spec. Its time is a placeholder."""
+    event: dict[str, Any] = {IMPRESSION_ID: f"shown-{number}", TIME: _NOW, REQUEST_ID: "page-1"}
+    fields = spec.fields
+    for each in (*fields.singles, *fields.bags, *fields.numbers):
+        if each.source in event or each.transform is Transform.CROSS:
+            continue
+        if each.transform is Transform.BAG:
+            event[each.source] = ["a", "b"]
+        elif each.transform in (Transform.NUMBER, Transform.LOG_BUCKET):
+            event[each.source] = number
+        else:
+            event[each.source] = f"{each.source}-{number}"
+    for source in fields.slice_by:
+        event.setdefault(source, "a")
+    if fields.weights.source:
+        event.setdefault(fields.weights.source, 1)
+    return event
+
+
+def _post(url: str, event: dict[str, Any]) -> str:
+    body = orjson.dumps(event).decode().replace("'", "\\u0027")
+    # the quotes end before the expression, so that the shell runs it; seconds are enough
+    body = body.replace(f'"{_NOW}"', "'$(date +%s)000'")
+    return f"curl -s {url} -H 'content-type: application/json' -d '{body}'"

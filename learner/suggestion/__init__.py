@@ -1,0 +1,10 @@
+"""Suggestion of a model spec from a log: `headrace suggest`.
+
+`log_sample` reads the first impressions with their labels. `column_profile` decides what each
+column holds, `cross_search` finds pairs of columns that say more together, and `spec_suggestion`
+writes the spec with its reasons as comments.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+from .spec_suggestion import suggest_spec as suggest_spec

@@ -1,0 +1,113 @@
+"""Decides what a column holds, and with which transform a model reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_ID_NAME = re.compile(
+    r"(^|_)(id|user|item|article|ad|site|campaign|code|type|category)s?($|_id$)", re.IGNORECASE
+)
+_NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+_FEW = 64
+"""Numbers with at most so many values are categories: each value gets a weight of its own."""
+_LONG_TEXT = 60
+_NEARLY_ALL = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """One column of a sample."""
+
+    source: str
+    """Name of the event field."""
+    transform: str
+    """"" if the column should not be a field."""
+    reason: str
+    """The content of the column, in a few words."""
+    distinct: int
+    codes: npt.NDArray[np.int32] | None = None
+    """For ids: a number for each row's value, absent being one; shape (rows,)."""
+
+
+def profile_of(name: str, column: pa.Array) -> ColumnProfile:
+    """Return what a column holds."""
+    present = len(column) - column.null_count
+    absent = (
+        f", {100 * column.null_count / max(1, len(column)):.1f} % absent"
+        if column.null_count
+        else ""
+    )
+    if not present:
+        return ColumnProfile(name, "", "always absent", 0)
+    kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        items = pc.list_flatten(column)
+        if pa.types.is_nested(items.type):
+            return ColumnProfile(name, "", "nested values, which events cannot have", 0)
+        distinct = pc.count_distinct(items).as_py() if len(items) else 0
+        each = len(items) / present
+        return ColumnProfile(
+            name, "bag", f"{each:.1f} items a row, {distinct:,} different{absent}", distinct
+        )
+    if pa.types.is_nested(kind):
+        return ColumnProfile(name, "", "nested values, which events cannot have", 0)
+    if pa.types.is_temporal(kind):
+        return ColumnProfile(name, "", "a time: only timestamp_ms is read as a time", 0)
+    distinct = pc.count_distinct(column, mode="only_valid").as_py()
+    shown = f"{distinct:,} values{absent}"
+    if distinct == 1 and not column.null_count:
+        return ColumnProfile(name, "", "one value only", 1)
+    numbers = _numbers(column)
+    if (
+        distinct > _NEARLY_ALL * present
+        and present > _FEW
+        and (
+            numbers is None
+            or _ID_NAME.search(name)
+            or (pa.types.is_string(kind) and _whole(numbers))
+        )
+    ):
+        return ColumnProfile(name, "", f"{shown}: nearly every row has its own", distinct)
+    if numbers is not None and distinct > _FEW and not _ID_NAME.search(name):
+        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
+        return ColumnProfile(
+            name, "log_bucket", f"numbers from {low:g} to {high:g}{absent}", distinct
+        )
+    if (
+        numbers is None
+        and (pc.mean(pc.utf8_length(column.cast(pa.string()))).as_py() or 0) > _LONG_TEXT
+    ):
+        return ColumnProfile(name, "", f"{shown}, long texts", distinct)
+    encoded = column.cast(pa.string()).dictionary_encode()
+    codes = pc.fill_null(encoded.indices, distinct).to_numpy(zero_copy_only=False)
+    return ColumnProfile(name, "id", shown, distinct, codes.astype(np.int32))
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
+    """Return the numbers of a column of numbers or of texts with numbers, else None."""
+    if pa.types.is_boolean(column.type):
+        return None
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        known = pc.match_substring_regex(column, _NUMBER).drop_null()
+        if not pc.all(known).as_py():
+            return None
+        column = pc.utf8_trim_whitespace(column)
+    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return None
+    values: npt.NDArray[np.float64] = (
+        column.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    )
+    return values
+
+
+def _whole(numbers: npt.NDArray[np.float64]) -> bool:
+    return bool((numbers == np.floor(numbers)).all())

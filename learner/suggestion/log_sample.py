@@ -1,0 +1,152 @@
+"""Reads the first impressions of a log, with labels and delays of their clicks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.ingest.events import EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.logs import (
+    CLICKS,
+    IMPRESSIONS,
+    BagLayout,
+    TableLog,
+    UnreadableRow,
+    open_log,
+    opened_text,
+    path_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from headrace.ingest.logs import LogLayout, TableBlock
+
+
+@dataclass(frozen=True, slots=True)
+class LogSample:
+    """n impressions in the order of the log."""
+
+    columns: dict[str, pa.Array]
+    """By the name of the event field."""
+    times: npt.NDArray[np.int64]
+    """In milliseconds, 0 if unknown; shape (n,)."""
+    labels: npt.NDArray[np.bool_]
+    delays_ms: npt.NDArray[np.int64]
+    """From impression to click, of the clicks; empty if the log has no times of clicks."""
+    whole: bool
+    """Whether these are all impressions."""
+
+    @property
+    def rows(self) -> int:
+        """Number of impressions."""
+        return int(self.times.shape[0])
+
+
+def sample_log(path: Path, layout: LogLayout | None, rows: int) -> LogSample:
+    """Return the first `rows` impressions. Raises NoEventsError, SpecError."""
+    log = open_log(path, layout)
+    return _of_table(log, rows) if isinstance(log, TableLog) else _of_directory(path, rows)
+
+
+def _of_table(log: TableLog, rows: int) -> LogSample:
+    columns: dict[str, list[pa.Array]] = {}
+    times, clicks = [], []
+    count, whole = 0, True
+    for block in log.blocks():
+        if isinstance(block, UnreadableRow):
+            continue
+        if count >= rows:
+            whole = False
+            break
+        shown = log.times(block)
+        times.append(shown)
+        clicks.append(log.click_times(block, shown))
+        for name, column in log.layout.field_columns(list(block.arrow)).items():
+            columns.setdefault(name, []).append(_field(block, column))
+        count += block.rows
+    shown_ms = pc.fill_null(pa.chunked_array(times, pa.int64()), 0).to_numpy()
+    clicked = pa.chunked_array(clicks, pa.int64())
+    labels = clicked.is_valid().to_numpy()
+    delays = pc.fill_null(clicked, 0).to_numpy()[labels] - shown_ms[labels]
+    has_times = log.layout.click is not None and log.layout.click.timestamp is not None
+    none = np.zeros(0, np.int64)
+    joined = {name: _joined(parts, count) for name, parts in columns.items()}
+    return LogSample(joined, shown_ms, labels, delays if has_times else none, whole)
+
+
+def _field(block: TableBlock, column: str | BagLayout) -> pa.Array:
+    if isinstance(column, BagLayout):
+        return pc.split_pattern(block.arrow[column.column].cast(pa.string()), column.separator)
+    return block.arrow[column]
+
+
+def _joined(parts: list[pa.Array], rows: int) -> pa.Array:
+    kinds = {part.type for part in parts if not pa.types.is_null(part.type)}
+    kind = kinds.pop() if len(kinds) == 1 else pa.string() if kinds else pa.null()
+    whole = pa.concat_arrays([part.cast(kind) for part in parts])
+    # NDJSON may lack a column in some blocks
+    return (
+        whole
+        if len(whole) == rows
+        else pa.concat_arrays([whole, pa.nulls(rows - len(whole), kind)])
+    )
+
+
+def _of_directory(path: Path, rows: int) -> LogSample:
+    found = _events(path, IMPRESSIONS)
+    shown = list(islice(found, rows))
+    whole = next(found, None) is None
+    clicked: dict[object, int] = {}
+    for event in _events(path, CLICKS):
+        clicked.setdefault(event.get(IMPRESSION_ID), _time(event))
+    times = np.array([_time(event) for event in shown], np.int64)
+    labels = np.array([event.get(IMPRESSION_ID) in clicked for event in shown], np.bool_)
+    delays = np.array(
+        [
+            clicked[event.get(IMPRESSION_ID)]
+            for event, label in zip(shown, labels, strict=True)
+            if label
+        ],
+        np.int64,
+    )
+    names = dict.fromkeys(name for event in shown for name in event)
+    columns = {
+        name: _array([event.get(name) for event in shown])
+        for name in names
+        if name not in (IMPRESSION_ID, REQUEST_ID, TIME)
+    }
+    return LogSample(columns, times, labels, delays - times[labels], whole)
+
+
+def _events(path: Path, stem: str) -> Iterator[dict[str, Any]]:
+    place = path_of(path, stem)
+    with place.open("rb") as file:
+        for line in opened_text(file, place):
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def _time(event: dict[str, Any]) -> int:
+    time_ms = event.get(TIME)
+    return int(time_ms) if isinstance(time_ms, int | float) and time_ms >= EARLIEST_MS else 0
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())

@@ -1,0 +1,164 @@
+"""Writes a model spec for a log, with what the log holds as comments.
+
+The spec is a start: logistic regression with ids, buckets of numbers, bags, rates of frequent
+values, and the crosses that lowered the log loss of later impressions in the sample.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.ingest.features import SpecError
+from headrace.learner.spec import parse_spec
+from headrace.learner.suggestion.column_profile import ColumnProfile, profile_of
+from headrace.learner.suggestion.cross_search import find_crosses
+from headrace.learner.suggestion.log_sample import sample_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.ingest.logs import LogLayout
+    from headrace.learner.suggestion.cross_search import FoundCross
+    from headrace.learner.suggestion.log_sample import LogSample
+
+_ROWS = 300_000
+_FIRST_STATISTIC = 100
+_MOST_RATES = 4
+_SHOWS_A_VALUE = 5
+"""Impressions per value below which a rate says little."""
+_LEAST_VALUES = 10
+_HOURS_MS = 6 * 3_600_000
+_LATE_SHARE = 0.995
+"""Share of the clicks that the suggested window keeps."""
+_WINDOWS_S = (60, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800)
+
+
+def suggest_spec(path: Path, layout: LogLayout | None = None, name: str = "") -> str:
+    """Return a commented spec for the log at `path`, from its first 300,000 impressions.
+
+    name: of the model; by default from the name of the log. Raises NoEventsError, SpecError.
+    """
+    sample = sample_log(path, layout, _ROWS)
+    if not sample.rows:
+        raise SpecError(f"{path}: expected impressions, got none")
+    profiles = [profile_of(source, column) for source, column in sample.columns.items()]
+    chosen = [each for each in profiles if each.transform]
+    if not chosen:
+        raise SpecError(
+            f"{path}: expected columns that can be fields, got none: "
+            + "; ".join(f"{each.source}: {each.reason}" for each in profiles)
+        )
+    lines = _head(path, sample)
+    lines += ["[model]", f'name = "{name or _name(path.name.partition(".")[0])}"', ""]
+    lines += _window(sample)
+    lines += ["[fields]"]
+    names = _names(chosen)
+    number = 0
+    for number, each in enumerate(chosen, 1):
+        keys = f'number = {number}, transform = "{each.transform}"'
+        if names[each.source] != each.source:
+            keys += f', source = "{_escaped(each.source)}"'
+        lines.append(f"{names[each.source]} = {{ {keys} }}  # {each.reason}")
+    if _span_ms(sample) > _HOURS_MS and "hour" not in names.values():
+        number += 1
+        lines.append(f'hour = {{ number = {number}, transform = "hour" }}  # of timestamp_ms, UTC')
+    lines += _crosses(find_crosses(chosen, sample.labels), names, number + 1)
+    lines += [
+        f"# not used: {each.source}: {each.reason}" for each in profiles if not each.transform
+    ]
+    lines += _statistics(chosen, names, sample.rows)
+    text = "\n".join(lines) + "\n"
+    parse_spec(text, f"spec suggested for {path}")
+    return text
+
+
+def _head(path: Path, sample: LogSample) -> list[str]:
+    clicks = int(sample.labels.sum())
+    which = "all" if sample.whole else "the first"
+    lines = [
+        (
+            f"# Suggested for {path.name} from {which} {sample.rows:,} impressions, "
+            f"{clicks:,} of them clicked ({100 * clicks / sample.rows:.2f} %)."
+        ),
+        "# A start: `headrace check` compares it with a log, `headrace run` measures it.",
+        "",
+    ]
+    if not clicks:
+        lines.insert(1, "# No impression has a click: check the layout or the ids of the clicks.")
+    return lines
+
+
+def _window(sample: LogSample) -> list[str]:
+    if not sample.delays_ms.size:
+        return []
+    needed_s = float(np.quantile(sample.delays_ms, _LATE_SHARE)) / 1000
+    window_s = next((each for each in _WINDOWS_S if each >= needed_s), _WINDOWS_S[-1])
+    return [
+        "[label]",
+        f"window_s = {window_s}  # {100 * _LATE_SHARE:g} % of clicks come within {needed_s:,.0f} s",
+        "",
+    ]
+
+
+def _crosses(found: list[FoundCross], names: dict[str, str], number: int) -> list[str]:
+    if not found:
+        return ["# no cross: no pair of these fields lowered the log loss beyond chance"]
+    return [
+        f"{_free(f'{names[each.first]}_x_{names[each.second]}', names)} = {{ number = {place}, "
+        f'transform = "cross", of = ["{names[each.first]}", "{names[each.second]}"] }}'
+        f"  # lowers the log loss by {100 * each.gain:.2f} %"
+        for place, each in enumerate(found, number)
+    ]
+
+
+def _statistics(chosen: list[ColumnProfile], names: dict[str, str], rows: int) -> list[str]:
+    counted = [
+        each
+        for each in chosen
+        if each.transform == "id"
+        and each.distinct >= _LEAST_VALUES
+        and rows >= _SHOWS_A_VALUE * each.distinct
+    ]
+    counted = sorted(counted, key=lambda each: -each.distinct)[:_MOST_RATES]
+    if not counted:
+        return []
+    lines = ["", "[statistics]"]
+    for place, each in enumerate(counted):
+        lines.append(
+            f"{names[each.source]}_rate = {{ number = {_FIRST_STATISTIC + place}, "
+            f'statistic = "rate", of = "{names[each.source]}" }}'
+            f"  # {rows / each.distinct:,.0f} impressions a value"
+        )
+    return lines
+
+
+def _names(chosen: list[ColumnProfile]) -> dict[str, str]:
+    """Return column -> field name of a-z, 0-9 and _, each name once."""
+    names: dict[str, str] = {}
+    for each in chosen:
+        names[each.source] = _free(_name(each.source), names)
+    return names
+
+
+def _free(name: str, names: dict[str, str]) -> str:
+    taken, number, free = set(names.values()), 2, name
+    while free in taken:
+        free, number = f"{name}_{number}", number + 1
+    return free
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_") or "model"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _span_ms(sample: LogSample) -> float:
+    known = sample.times[sample.times > 0]
+    return float(known.max() - known.min()) if known.size else -math.inf

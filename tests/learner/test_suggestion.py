@@ -1,0 +1,153 @@
+"""Tests `headrace suggest`: the printed spec loads, and its fields fit what the columns hold."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from headrace.ingest.features.spec_text import SpecError
+from headrace.ingest.logs.layout_guess import guess_layout
+from headrace.learner.local.local_model import LocalModel
+from headrace.learner.spec.model_spec import parse_spec
+from headrace.learner.suggestion.spec_suggestion import suggest_spec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from headrace.learner.spec.model_spec import ModelSpec
+
+T0_MS = 1_700_000_000_000
+ROWS = 20_000
+SEED = 5
+
+
+def columns(base_rate: float = 0.1) -> dict[str, list[Any]]:
+    """A log in which only the combination of device and section matters."""
+    dice = np.random.default_rng(SEED)
+    device, section = dice.integers(0, 2, ROWS), dice.integers(0, 3, ROWS)
+    likely = (device == 0) == (section == 1)
+    clicked = dice.random(ROWS) < np.where(likely, 2 * base_rate, base_rate / 4)
+    return {
+        "time": [T0_MS + 2_000 * i for i in range(ROWS)],
+        "view": [f"v{i // 5}" for i in range(ROWS)],
+        "User ID": [f"u{i}" for i in dice.integers(0, 3_000, ROWS)],
+        "device": ["phone" if each else "desktop" for each in device],
+        "section": [f"s{each}" for each in section],
+        "age": dice.exponential(1000.0, ROWS).tolist(),
+        "slot": dice.integers(0, 8, ROWS).tolist(),
+        "topics": [["a", "b", "c"][: 1 + i % 3] for i in range(ROWS)],
+        "country": ["de"] * ROWS,
+        "session_token": [f"{SEED}-{i}" for i in range(ROWS)],
+        "clicked_at": [
+            T0_MS + 2_000 * i + 4_000 if each else None for i, each in enumerate(clicked)
+        ],
+    }
+
+
+def suggested(path: Path) -> tuple[str, ModelSpec]:
+    layout = guess_layout(path).layout if path.is_file() else None
+    text = suggest_spec(path, layout)
+    return text, parse_spec(text, "suggested.toml")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "ndjson", "directory"])
+def test_the_suggested_spec_fits_the_columns_of_a_log_in_every_format(
+    tmp_path: Path, kind: str
+) -> None:
+    table = pa.table(columns())
+    path = tmp_path / f"log.{kind}"
+    if kind == "parquet":
+        pa.parquet.write_table(table, path)
+    elif kind == "csv":
+        joined = ["|".join(each) for each in table["topics"].to_pylist()]
+        place = table.column_names.index("topics")
+        pa.csv.write_csv(table.set_column(place, "topics", pa.array(joined)), path)
+    elif kind == "ndjson":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        path = tmp_path
+        write_directory(path, table)
+    text, spec = suggested(path)
+    transforms = {
+        each.name: str(each.transform)
+        for each in (*spec.fields.singles, *spec.fields.bags, *spec.fields.numbers)
+    }
+    assert transforms == {
+        "user_id": "id",
+        "device": "id",
+        "section": "id",
+        "age": "log_bucket",
+        "slot": "id",
+        "topics": "bag",
+        "hour": "hour",
+        "device_x_section": "cross",
+    }
+    assert spec.fields["user_id"].source == "User ID"
+    assert "# not used: country: one value only" in text
+    assert "# not used: session_token: 20,000 values: nearly every row has its own" in text
+    assert spec.fields.label.window_ms == 60_000
+    assert [each.name for each in spec.statistics] == ["user_id_rate"]
+
+
+def write_directory(path: Path, table: pa.Table) -> None:
+    shown, clicked = [], []
+    for number, row in enumerate(table.drop_columns(["view"]).to_pylist()):
+        identity = {"impression_id": f"i{number}"}
+        click_ms = row.pop("clicked_at")
+        shown.append(json.dumps(identity | {"timestamp_ms": row.pop("time")} | row))
+        if click_ms is not None:
+            clicked.append(json.dumps(identity | {"timestamp_ms": click_ms}))
+    (path / "impressions.ndjson").write_text("\n".join(shown))
+    (path / "clicks.ndjson").write_text("\n".join(clicked))
+
+
+def test_a_model_of_the_suggested_spec_learns_the_log_it_was_made_for(tmp_path: Path) -> None:
+    write_directory(tmp_path, pa.table(columns()))
+    _, spec = suggested(tmp_path)
+    model = LocalModel(spec)
+    events = [
+        [json.loads(line) for line in (tmp_path / f"{stem}.ndjson").read_text().splitlines()]
+        for stem in ("impressions", "clicks")
+    ]
+    learned = model.learn(events[0], events[1])
+    assert learned.refused == ()
+    assert model.metrics().auc > 0.65
+
+
+def test_a_log_without_clicks_and_with_few_rows_gets_a_spec_that_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("time,user,item\n" + "".join(f"{T0_MS + i},u{i},a\n" for i in range(3)))
+    text, spec = suggested(path)
+    assert "No impression has a click" in text
+    assert spec.fields["user"].transform == "id"
+    assert spec.statistics == ()
+
+
+def test_a_csv_of_a_news_site_gets_the_fields_and_rates_of_the_readme(tmp_path: Path) -> None:
+    dice = np.random.default_rng(SEED)
+    rows = ["view,time,user,article,clicked_at"]
+    for i in range(5_000):
+        clicked = "2026-01-05 10:00:09" if dice.random() < 0.1 else ""
+        rows.append(f"v{i // 5},2026-01-05 10:00:00,u{dice.integers(99)},a{i % 50},{clicked}")
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(rows) + "\n")
+    _, spec = suggested(path)
+    assert {each.name for each in spec.fields.singles} == {"user", "article"}
+    assert {each.name for each in spec.statistics} == {"user_rate", "article_rate"}
+
+
+def test_a_log_without_rows_or_without_usable_columns_is_refused(tmp_path: Path) -> None:
+    for stem in ("impressions", "clicks"):
+        (tmp_path / f"{stem}.ndjson").touch()
+    with pytest.raises(SpecError, match="expected impressions, got none"):
+        suggest_spec(tmp_path)
+    shown = {"impression_id": "i", "timestamp_ms": T0_MS, "page": {"id": 1}}
+    (tmp_path / "impressions.ndjson").write_text(json.dumps(shown))
+    with pytest.raises(SpecError, match="page: nested values, which events cannot have"):
+        suggest_spec(tmp_path)
