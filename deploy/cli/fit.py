@@ -95,8 +95,8 @@ def fit(
     """
     from rich.console import Console
 
-    from headrace.deploy.views import StepView
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.deploy.views import StepView
     from headrace.learner.batch import BatchTrainer, FitFolder, FitSettings
     from headrace.learner.spec import load_spec
 
