@@ -13,6 +13,8 @@ from headrace.ingest.kafka import (
     EventTopics,
     KafkaReader,
     KafkaWriter,
+    TopicSpec,
+    check_topic_settings,
     examples_topic,
     scores_topic,
 )
@@ -118,6 +120,12 @@ def _complete_replica(
     return replica
 
 
+def _check_topics(kafka: KafkaSettings, examples: str, scores: str) -> None:
+    """Check the settings that marks and first scores depend on. Raises TopicMismatch."""
+    log_only = {"cleanup.policy": "delete"}
+    check_topic_settings(kafka, [TopicSpec(name, 1, log_only) for name in (examples, scores)])
+
+
 def run_learner(
     settings: LearnerSettings,
     kafka: KafkaSettings,
@@ -139,6 +147,7 @@ def run_learner(
     group = _join(settings.place, spec, model)
     exchange = ThreadExchange(push_store)
     topic = examples_topic(settings.examples_of or spec.name)
+    _check_topics(kafka, topic, scores_topic(spec.name))
     reader = KafkaReader(
         kafka,
         group=f"headrace.{spec.name}.learner",

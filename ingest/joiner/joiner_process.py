@@ -6,6 +6,7 @@ process.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,9 +23,11 @@ from headrace.ingest.kafka import (
     KafkaTransactions,
     Watchdog,
     check_co_partitioned,
+    check_topic_settings,
     examples_topic,
     joiner_group,
     retry_until,
+    topics_for,
 )
 from headrace.ingest.runtime import running_process, steady_ms, unique_name
 
@@ -90,6 +93,9 @@ def run_joiner(
     check_co_partitioned(kafka, [topics.impressions, topics.clicks, examples_topic(model)])
     check_co_partitioned(kafka, [topics.dead_letters])
     instance = settings.instance or None
+    used = {*dataclasses.astuple(topics), examples_topic(model)}
+    specs = topics_for(model, events=topics)
+    check_topic_settings(kafka, [spec for spec in specs if spec.name in used])
     reader = KafkaReader(kafka, group, [topics.impressions, topics.clicks], instance=instance)
     try:
         writer = f"{group}.{instance or unique_name()}"

@@ -37,6 +37,7 @@ from .topics import STATUS_TOPIC as STATUS_TOPIC
 from .topics import EventTopics as EventTopics
 from .topics import TopicSpec as TopicSpec
 from .topics import check_co_partitioned as check_co_partitioned
+from .topics import check_topic_settings as check_topic_settings
 from .topics import ensure_topics as ensure_topics
 from .topics import examples_topic as examples_topic
 from .topics import joiner_group as joiner_group

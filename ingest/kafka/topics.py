@@ -8,20 +8,23 @@
     status                 the last status of every process
     replays                how far each named replay got; the first one creates it
 
-Topics are created once, then only verified. The number of partitions is fixed for the life of a
-model, because the parameter server stores offsets by partition.
+Topics are created once, then only verified: by the command that creates them, and at the start of
+each process that depends on a setting, because an operator may change it later. The number of
+partitions is fixed for the life of a model, because the parameter server stores offsets by
+partition.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin import ConfigResource as Resource  # type: ignore[attr-defined]
 
-from headrace.ingest.errors import KafkaUnreachable, MissingTopic, TopicMismatch
+from headrace.ingest.errors import KafkaUnreachable, MissingTopic, NotAllowed, TopicMismatch
 from headrace.ingest.kafka.error_translation import translate, translated
 from headrace.ingest.kafka.retry import retry_for
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace.ingest.kafka.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
 
 LARGEST_MESSAGE_BYTES = 16 << 20
 """For a batch of examples or scores: some thousand examples of a hundred ids, uncompressed."""
@@ -150,6 +155,33 @@ def ensure_topics(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> list[s
         for key, value in spec.preferred.items()
         if found[spec.name].get(key) not in (None, value)
     ]
+
+
+def check_topic_settings(settings: KafkaSettings, specs: Iterable[TopicSpec]) -> None:
+    """Check that the topics which exist have the settings that headrace depends on.
+
+    A user without the permission to read settings gets a warning. Raises TopicMismatch,
+    KafkaUnreachable.
+    """
+    required = {spec.name: spec for spec in specs}
+    admin = _connected(settings)
+    counts = partition_counts(settings, required, admin)
+    try:
+        found = _read_configs(settings, admin, list(counts))
+    except NotAllowed as error:
+        log.warning("settings of topics %s are not checked: %s", ", ".join(counts), error)
+        return
+    differences = [
+        difference
+        for name, count in counts.items()
+        for difference in _differences(
+            replace(required[name], partitions=count), count, found[name]
+        )
+    ]
+    if differences:
+        raise TopicMismatch(
+            f"{'; '.join(differences)}. Change it with kafka-configs --alter, or recreate the topic"
+        )
 
 
 def partition_counts(

@@ -15,6 +15,7 @@ from headrace.ingest.kafka import (
     KafkaTransactions,
     TopicSpec,
     Watchdog,
+    check_topic_settings,
     ensure_topics,
     partition_counts,
     read_all,
@@ -123,6 +124,7 @@ def _topics(settings: ScoringSettings, kafka: KafkaSettings, model: str) -> Scor
         kafka,
         [TopicSpec(each, n, log_only) for each, n in missing.items() if each not in counts],
     )
+    check_topic_settings(kafka, [TopicSpec(each, 1, log_only) for each in counts])
     return topics
 
 

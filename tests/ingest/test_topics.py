@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.ingest.errors import TopicMismatch
+from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.retention import FOREVER_MS, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
+from tests.ingest.partition import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +36,29 @@ def test_changed_topic_settings_are_reported_and_too_few_replicas_are_refused(
     more = f"topic {shown.name}: expected 3 replicas, got 1"
     with pytest.raises(TopicMismatch, match=more):
         ensure_topics(settings, [replace(shown, replicas=3)])
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "value"),
+    [
+        (0, "message.timestamp.type", "CreateTime"),
+        (1, "cleanup.policy", "compact"),
+        (3, "cleanup.policy", "compact,delete"),
+        (3, "max.message.bytes", "1048588"),
+    ],
+)
+def test_a_joiner_refuses_a_topic_whose_settings_were_changed(
+    kafka: str, fresh_name: Callable[[str], str], place: int, key: str, value: str
+) -> None:
+    settings, model, stop = KafkaSettings(kafka), fresh_name("model"), threading.Event()
+    names = EventTopics(*(fresh_name(stem) for stem in ("shown", "clicked", "dead")))
+    specs = list(topics_for(model, 1, names, replicas=1))
+    required = {**specs[place].required, key: value}
+    ensure_topics(settings, [*specs[:place], replace(specs[place], required=required)])
+    ensure_topics(settings, specs[place + 1 :])
+    stop.set()
+    with pytest.raises(TopicMismatch, match=f"topic {specs[place].name}: .*{key}=.*got {value}"):
+        run_joiner(JoinerSettings(topics=names), settings, model, fields_of(), stop)
 
 
 def test_topics_with_three_replicas_need_two_in_sync() -> None:
