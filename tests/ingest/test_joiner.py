@@ -74,7 +74,8 @@ def test_a_joiner_killed_repeatedly_writes_every_example_once(joined: Joined) ->
     end = read_state(joined.settings, joined, joined.topics)
     assert end.impressions == 60_000
     assert end.examples == len(happened.examples)
-    assert (end.late_clicks, end.duplicates) == (happened.late, happened.duplicates)
+    unmet = end.late_clicks + end.unmatched_clicks
+    assert (unmet, end.duplicates) == (happened.late, happened.duplicates)
     letters = list(read_all(joined.settings, joined.topics.dead_letters))
     assert end.dead_letters == len(letters) == happened.dead > 0
 
