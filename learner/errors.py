@@ -75,6 +75,24 @@ class BucketsBehind(LearnerError):
         )
 
 
+class LogTruncated(LearnerError):
+    """Kafka lost examples that were learned, and wrote others at their offsets."""
+
+    def __init__(self, cut: Mapping[Source, int], topic_id: str) -> None:
+        """`cut`: by source, the offset up to which the parameter server has learned."""
+        shown = "; ".join(
+            f"{source.topic}/{source.partition} before offset {mark}"
+            for source, mark in cut.items()
+        )
+        super().__init__(
+            f"expected the logs learned from so far, got logs that lost records: {shown}. Kafka "
+            "lost acknowledged examples and wrote others at their offsets (an unclean election, or "
+            "a power loss with one replica). Restore a snapshot from before that, or begin a new "
+            "model. To skip the examples written at these offsets: "
+            f"`headrace learner run --accept-topic {topic_id}`, once."
+        )
+
+
 class WrongExamples(LearnerError):
     """The topic of examples holds other fields, or no examples."""
 

@@ -9,6 +9,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from headrace.learner.loop import offsets_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -90,7 +92,7 @@ def survey_json(survey: Survey, topic: HeldTopic | None) -> dict[str, Any]:
                 "lease_left_ms": each.lease_left_ms,
                 "age_s": _age_s(survey, each),
                 "lag": None if topic is None or not each.there else topic.lag(each.marks),
-                "marks": dict(each.marks),
+                "marks": offsets_in(each.marks),
             }
             for each in survey.buckets
         ],
@@ -192,5 +194,5 @@ def _marks(bucket: BucketSurvey) -> str:
     # the topic id is long; its last four characters tell two topics apart
     return ", ".join(
         f"{source.rpartition('/')[0][-4:]}/{source.rpartition('/')[2]}: {mark:,}"
-        for source, mark in sorted(bucket.marks.items())
+        for source, mark in sorted(offsets_in(bucket.marks).items())
     )

@@ -49,6 +49,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
     topic_ids: tuple[str, str]
     """Ids of the topics of impressions and clicks; in a recreated topic offsets are meaningless."""
     checkpoint: JoinerCheckpoint
+    leader_epochs: tuple[int, int] = (-1, -1)
+    """Leader epochs of impressions and clicks up to their positions; -1: unknown."""
 
     def to_json(self) -> str:
         """Return it as JSON, some 500 characters."""

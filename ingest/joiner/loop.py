@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Histogram
 
-from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
+from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
 from headrace.ingest.examples import Cut, checkpoint_of
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
@@ -41,7 +41,13 @@ if TYPE_CHECKING:
 
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import BlockReader, Committed, Outgoing, Transactions
+    from headrace.ingest.kafka import (
+        BlockReader,
+        Committed,
+        Outgoing,
+        ReadPosition,
+        Transactions,
+    )
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +228,7 @@ class Joiner:
         )
         topic_ids = tuple(self._reader.topic_id(topic) for topic in self._topics.values())
         starts: dict[Source, int] = {}
+        positions: dict[Source, ReadPosition] = {}
         for number in numbers:
             sources = {side: Source(topic, number) for side, topic in self._topics.items()}
             shown = sources[EventSide.IMPRESSIONS]
@@ -229,10 +236,26 @@ class Joiner:
             saved = self._saved(shown, found.get(shown))
             held = {side: self._reader.held(source) for side, source in sources.items()}
             starts |= part.restore(saved, held)
+            if saved is not None:
+                positions |= part.positions(saved)
             self.partitions[number] = part
+        self._check_logs(positions)
         self._reader.resume(starts)  # a partition that begins has no paused source
         self._reader.start(starts)
         self.figures.restores += len(numbers)
+
+    def _check_logs(self, positions: dict[Source, ReadPosition]) -> None:
+        """Check that the logs still hold what was joined. Raises OffsetGone."""
+        if positions and (cut := self._reader.truncated(positions)):
+            shown = "; ".join(
+                f"{source.topic}/{source.partition} before offset {positions[source].offset}"
+                for source in cut
+            )
+            raise OffsetGone(
+                f"expected the logs joined so far, got logs that lost records: {shown}. Kafka lost "
+                "acknowledged events and wrote others at their offsets (an unclean election, or a "
+                "power loss with one replica). Begin a new model"
+            )
 
     def _saved(self, shown: Source, committed: Committed | None) -> SavedCheckpoint | None:
         """Return the last checkpoint of a partition; None if nothing was joined yet.

@@ -14,7 +14,7 @@ from headrace.ingest.examples import Cut, concatenate, cut
 from headrace.ingest.examples import pack as pack_examples
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core import EventSide, JoinerCounters, PartitionJoiner
-from headrace.ingest.kafka import Committed, Outgoing
+from headrace.ingest.kafka import Committed, Outgoing, ReadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +51,7 @@ class JoinerPartition:
         self._examples: list[Examples] = []
         self._ends: dict[EventSide, int] = {}  # of sources whose every record was offered
         self._begins: dict[EventSide, int] = {}
+        self._epochs = dict.fromkeys(EventSide, -1)
 
     # ---------------------------------------------------------------- where to begin
 
@@ -62,6 +63,7 @@ class JoinerPartition:
         self.core = PartitionJoiner(self._fields)
         self.written = JoinerCounters()
         self._begins = {side: first for side, (first, _) in held.items()}
+        self._epochs = dict.fromkeys(EventSide, -1)
         if saved is None:
             return {self.sources[side]: first for side, first in self._begins.items()}
         if saved.topic_ids != self._topic_ids:
@@ -82,15 +84,26 @@ class JoinerPartition:
                     f"{first} to {end}: retention overtook the joiner"
                 )
             self._begins[side] = begin
+        self._epochs = dict(zip(EventSide, saved.leader_epochs, strict=True))
         self.core.restore(checkpoint)
         self.written = checkpoint.counters
         return {self.sources[side]: begin for side, begin in self._begins.items()}
+
+    def positions(self, saved: SavedCheckpoint) -> dict[Source, ReadPosition]:
+        """Return the positions of a checkpoint whose leader epochs are known."""
+        readings = saved.checkpoint.shown, saved.checkpoint.clicked
+        return {
+            self.sources[side]: ReadPosition(reading.position, epoch)
+            for side, reading, epoch in zip(EventSide, readings, saved.leader_epochs, strict=True)
+            if reading.position > 0 and epoch >= 0
+        }
 
     # ---------------------------------------------------------------- taking
 
     def offer(self, side: EventSide, block: MessageBlock, reader: ChunkReader) -> None:
         """Offer more messages of a source to the core."""
         self._ends.pop(side, None)
+        self._epochs[side] = max(self._epochs[side], block.leader_epoch)
         self.core.offer(reader.read(side, block))
 
     def ended(self, side: EventSide, offset: int, now_ms: int) -> None:
@@ -154,7 +167,9 @@ class JoinerPartition:
         }
 
     def _saved(self) -> SavedCheckpoint:
-        return SavedCheckpoint(self._fields.fingerprint, self._topic_ids, self.core.checkpoint())
+        epochs = self._epochs[EventSide.IMPRESSIONS], self._epochs[EventSide.CLICKS]
+        checkpoint = self.core.checkpoint()
+        return SavedCheckpoint(self._fields.fingerprint, self._topic_ids, checkpoint, epochs)
 
     def committed(self) -> tuple[JoinerCounters, dict[Reason, int]]:
         """Note that all output is committed; return the counts since the last commit."""

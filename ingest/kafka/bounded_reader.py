@@ -37,7 +37,7 @@ from headrace.ingest.kafka.topics import check_co_partitioned
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping
 
-    from headrace.ingest.kafka.protocols import Reader, ReaderEvent
+    from headrace.ingest.kafka.protocols import Reader, ReaderEvent, ReadPosition
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -93,6 +93,10 @@ class BoundedReader:
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset that Kafka still has of the source, and its bound."""
         return self._reader.held(source)[0], self._stops[source]
+
+    def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
+        """Return the sources whose logs lost records before these positions."""
+        return self._reader.truncated(positions)
 
     def topic_id(self, topic: str) -> str:
         """Return the id of the topic."""

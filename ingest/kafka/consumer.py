@@ -14,7 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -30,6 +29,7 @@ from headrace.ingest.errors import Fenced, KafkaUnreachable, MissingTopic
 from headrace.ingest.kafka.consumer_group import (
     HARMLESS,
     SPARE_AFTER_S,
+    block_of,
     consumer_config,
     member_of_instance,
     membership,
@@ -37,6 +37,7 @@ from headrace.ingest.kafka.consumer_group import (
     seek,
 )
 from headrace.ingest.kafka.error_translation import translate, translated, unreachable
+from headrace.ingest.kafka.log_truncation import truncated
 from headrace.ingest.kafka.offset_store import committed_offsets
 from headrace.ingest.kafka.protocols import (
     AtEnd,
@@ -51,6 +52,7 @@ from headrace.ingest.kafka.retry import retry_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from headrace.ingest.kafka.protocols import ReadPosition
     from headrace.ingest.kafka.settings import KafkaSettings
 
     _Place = tuple[str | None, int | None]
@@ -169,6 +171,10 @@ class KafkaReader:
         open transaction begins, or one committed a moment ago whose marker is not yet written.
         """
         return retry_for(self._settings.connect_timeout_s)(self._held, source)
+
+    def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
+        """Return the sources whose logs lost records before these positions."""
+        return retry_for(self._settings.lost_timeout_s)(truncated, self._settings, positions)
 
     def topic_id(self, topic: str) -> str:
         """Return the id of the topic, which changes when the topic is recreated."""
@@ -335,7 +341,7 @@ class KafkaReader:
         for place, group in grouped.items():
             source = self._sources.get(place)
             if source is not None and source in self._started:
-                block = _block(source, group)
+                block = block_of(source, group)
                 if not resumes_at(block, self._started[source]):
                     ends.pop(place, None)
                     self._seek(source)
@@ -384,16 +390,6 @@ class KafkaReader:
                 doing = f"no answer for {down_s:.0f} s while reading"
                 raise unreachable(self._settings.bootstrap, doing) from error
             self._down_since_s = None
-
-
-def _block(source: Source, messages: Sequence[Message]) -> MessageBlock:
-    return MessageBlock(
-        source,
-        np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
-        np.array([append_ms for _, append_ms in map(Message.timestamp, messages)], np.int64),
-        [value or b"" for value in map(Message.value, messages)],
-        list(map(Message.key, messages)),
-    )
 
 
 def _partition(source: Source) -> TopicPartition:

@@ -30,14 +30,17 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headrace.ingest.kafka.error_translation import translate, translated
+from headrace.ingest.kafka.protocols import MessageBlock
 from headrace.ingest.kafka.topics import LARGEST_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from headrace.ingest.kafka.protocols import MessageBlock, Source
+    from collections.abc import Sequence
+
+    from headrace.ingest.kafka.protocols import Source
     from headrace.ingest.kafka.settings import KafkaSettings
 
 
@@ -117,6 +120,19 @@ def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
             time.sleep(0.002)
         else:
             return
+
+
+def block_of(source: Source, messages: Sequence[Message]) -> MessageBlock:
+    """Return one or more messages of one source as a block."""
+    leader_epoch = messages[-1].leader_epoch()
+    return MessageBlock(
+        source,
+        np.fromiter(map(Message.offset, messages), np.int64, len(messages)),
+        np.array([append_ms for _, append_ms in map(Message.timestamp, messages)], np.int64),
+        [value or b"" for value in map(Message.value, messages)],
+        list(map(Message.key, messages)),
+        -1 if leader_epoch is None else leader_epoch,
+    )
 
 
 def resumes_at(block: MessageBlock, expected: int) -> bool:

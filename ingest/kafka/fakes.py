@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.errors import StreamError
+    from headrace.ingest.kafka.protocols import ReadPosition
     from headrace.ingest.kafka.transactions import Committed, Outgoing
 
 
@@ -51,6 +52,8 @@ class ListReader:
         """The last `commit` of each source."""
         self.paused: set[Source] = set()
         self.closed = False
+        self.cut: dict[Source, int] = {}
+        """By source, the offset from which its log was cut off and written again."""
         self._news: list[ReaderEvent] = [PartitionAssigned(source) for source in self.records]
         self._ours: set[Source] = set()
         self._positions: dict[Source, int] = {}
@@ -127,6 +130,12 @@ class ListReader:
         """Return the first offset of the source, and the first after its last record."""
         records = self.records[source]
         return (records[0].offset, records[-1].offset + 1) if records else (0, 0)
+
+    def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
+        """Return the sources that were cut before these positions, see `cut`."""
+        return [
+            s for s, position in positions.items() if position.offset > self.cut.get(s, 1 << 62)
+        ]
 
     def topic_id(self, topic: str) -> str:
         """Return an id derived from the name."""

@@ -24,6 +24,15 @@ class Source(NamedTuple):
     partition: int
 
 
+class ReadPosition(NamedTuple):
+    """The end of what was read."""
+
+    offset: int
+    """First offset that was not read."""
+    leader_epoch: int
+    """Leader epoch of the last record that was read."""
+
+
 class Record(NamedTuple):
     """One message."""
 
@@ -34,6 +43,8 @@ class Record(NamedTuple):
     value: bytes
     key: bytes | None = None
     """For an event its impression id, which chose the partition. A dead letter keeps it."""
+    leader_epoch: int = -1
+    """Number of the partition's leader that appended it, or a later one; -1: unknown."""
 
 
 class MessageBlock(NamedTuple):
@@ -47,6 +58,8 @@ class MessageBlock(NamedTuple):
     append_ms: npt.NDArray[np.int64]  # (n,)
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
+    leader_epoch: int = -1
+    """Of the last message; -1: unknown."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> MessageBlock:
@@ -57,6 +70,7 @@ class MessageBlock(NamedTuple):
             np.array([record.append_ms for record in records], np.int64),
             [record.value for record in records],
             [record.key for record in records],
+            records[-1].leader_epoch,
         )
 
     @property
@@ -67,14 +81,15 @@ class MessageBlock(NamedTuple):
     def record(self, place: int) -> Record:
         """Return one of the messages."""
         offset, append_ms = int(self.offsets[place]), int(self.append_ms[place])
-        return Record(self.source, offset, append_ms, self.values[place], self.keys[place])
+        value, key = self.values[place], self.keys[place]
+        return Record(self.source, offset, append_ms, value, key, self.leader_epoch)
 
     def records(self) -> list[Record]:
         """Return all messages."""
         columns = zip(
             self.offsets.tolist(), self.append_ms.tolist(), self.values, self.keys, strict=True
         )
-        return [Record(self.source, *columns_of_one) for columns_of_one in columns]
+        return [Record(self.source, *one, self.leader_epoch) for one in columns]
 
 
 class AtEnd(NamedTuple):
@@ -120,6 +135,9 @@ class Reader(Protocol):
 
     def held(self, source: Source) -> tuple[int, int]:
         """Return the first offset that Kafka still has, and the first that it does not have yet."""
+
+    def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
+        """Return the sources whose logs lost records before these positions."""
 
     def topic_id(self, topic: str) -> str:
         """Return the id of the topic, which changes when the topic is recreated."""

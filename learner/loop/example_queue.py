@@ -24,9 +24,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.examples import Examples, unpack
-from headrace.ingest.kafka import AtEnd, PartitionAssigned, PartitionRevoked, Reader, Record, Source
-from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
-from headrace.learner.loop.topic_marks import check_topic_marks, topic_of
+from headrace.ingest.kafka import (
+    AtEnd,
+    PartitionAssigned,
+    PartitionRevoked,
+    Reader,
+    ReadPosition,
+    Record,
+    Source,
+)
+from headrace.learner.errors import LogTruncated, MarkOutsideTopic, TopicMadeAgain
+from headrace.learner.loop.topic_marks import check_topic_marks, epoch_source, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -46,6 +54,8 @@ class ExampleBatch(NamedTuple):
     """The name of the source in the store's marks."""
     offset: int
     examples: Examples
+    leader_epoch: int = -1
+    """Number of the Kafka leader that appended it; -1: unknown."""
 
 
 @dataclass(slots=True)
@@ -107,16 +117,27 @@ class ExampleQueue:
     def begin(self, answers: Sequence[BucketAnswer]) -> None:
         """Start the assigned partitions, each at the lowest of its marks over all buckets.
 
-        Raises TopicMadeAgain, BucketsBehind, MarkOutsideTopic.
+        Raises TopicMadeAgain, BucketsBehind, LogTruncated, MarkOutsideTopic.
         """
         self.check_marks(answers, {source.topic for source in self.unmarked})
+        positions: dict[Source, ReadPosition] = {}
         for source in sorted(self.unmarked):
             identity = self._reader.topic_id(source.topic)
             name = f"{identity}/{source.partition}"
-            self._cursors.gained(
-                name, np.array([answer.marks.get(name, 0) for answer in answers], np.int64)
+            for each in (name, epoch_source(name)):
+                self._cursors.gained(
+                    each, np.array([answer.marks.get(each, 0) for answer in answers], np.int64)
+                )
+            offset, epoch = max(
+                (answer.marks.get(name, 0), answer.marks.get(epoch_source(name), 0))
+                for answer in answers
             )
+            if offset and epoch and identity != self._accept_topic:
+                positions[source] = ReadPosition(offset, epoch - 1)
             self._partitions[source] = _PartitionQueue(name, empty_since_ms=self._steady_ms())
+        if positions and (cut := self._reader.truncated(positions)):
+            raise LogTruncated({source: positions[source].offset for source in cut}, identity)
+        for source in sorted(self.unmarked):
             self._start(source)
         self.unmarked.clear()
 
@@ -184,6 +205,8 @@ class ExampleQueue:
     def learned(self, batch: ExampleBatch) -> None:
         """Note that the batch is applied or pending in every bucket."""
         self._advance(batch.source, batch.name, batch.offset + 1)
+        if batch.leader_epoch >= 0:
+            self._cursors.advance(epoch_source(batch.name), batch.leader_epoch + 1)
         self._reach_end(batch.source)
 
     def commit(self) -> None:
@@ -201,7 +224,8 @@ class ExampleQueue:
             return
         examples = unpack(record.value, self._fields)
         if len(examples):
-            batch = ExampleBatch(record.source, partition.name, record.offset, examples)
+            place = record.source, partition.name, record.offset
+            batch = ExampleBatch(*place, examples, record.leader_epoch)
             partition.batches.append(batch)
 
     def _reach_end(self, source: Source) -> None:
@@ -220,6 +244,7 @@ class ExampleQueue:
         if partition is not None:
             # its pending gains still go out: the marks decide whether they may count
             self._cursors.lost(partition.name)
+            self._cursors.lost(epoch_source(partition.name))
 
     def _start(self, source: Source) -> None:
         partition = self._partitions[source]

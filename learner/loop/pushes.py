@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.pserver import OffsetSpan, Push, Unreachable
 from headrace.pserver.rows import EntryHeader, RowDeltas, SourceReached, pack
 
@@ -63,6 +64,7 @@ class LearningProgress:
 
     def reached(self, spans: Sequence[OffsetSpan]) -> list[SourceReached]:
         """Return the progress in `spans`, for an entry; each click goes into one entry only."""
+        offsets = offsets_in({span.source: span.stop for span in spans})
         return [
             SourceReached(
                 span.source,
@@ -72,6 +74,7 @@ class LearningProgress:
                 self._clicks.pop(span.source, []),
             )
             for span in spans
+            if span.source in offsets
         ]
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+_EPOCH = "@epoch"
+
+
 class BehindBucket(NamedTuple):
     """A bucket that lacks examples of an earlier topic, from `mark` to `greatest`."""
 
@@ -25,6 +28,20 @@ class BehindBucket(NamedTuple):
     mark: int
     greatest: int
     """The greatest mark of any bucket."""
+
+
+def epoch_source(source: str) -> str:
+    """Return the name in the marks under which the leader epoch of a source is stored.
+
+    The value is the first epoch not learned from, so an absent one is 0 like every other mark. It
+    moves in the same push as the offset, because a push fences all its marks together.
+    """
+    return f"{source}{_EPOCH}"
+
+
+def offsets_in(marks: Mapping[str, int]) -> dict[str, int]:
+    """Return the marks that are offsets, without the leader epochs."""
+    return {source: mark for source, mark in marks.items() if not source.endswith(_EPOCH)}
 
 
 def topic_of(source: str) -> str:
@@ -38,6 +55,7 @@ def buckets_behind(topic_id: str, marks: Mapping[int, Mapping[str, int]]) -> lis
     `marks`: by bucket. A partition in which a bucket has begun this topic counts as complete: the
     operator accepted its gap together with the topic.
     """
+    marks = {bucket: offsets_in(own) for bucket, own in marks.items()}
     greatest: dict[str, int] = {}
     for own in marks.values():
         for source, mark in own.items():
@@ -60,7 +78,7 @@ def check_topic_marks(topic: str, topic_id: str, marks: Mapping[int, Mapping[str
     Raises TopicMadeAgain if they have learned from another topic only, and BucketsBehind if some
     lack examples of an earlier one.
     """
-    names = {name for own in marks.values() for name, mark in own.items() if mark}
+    names = {name for own in marks.values() for name, mark in offsets_in(own).items() if mark}
     others = {topic_of(name) for name in names}
     if names and topic_id not in others:
         spread = {name: _spread(name, marks.values()) for name in names}

@@ -21,6 +21,7 @@ from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.errors import Unreachable
@@ -152,7 +153,8 @@ class LearnedModel:
                 if self.failures:
                     raise self.failures[0]
                 answers = store.marks(buckets)
-                if all(not isinstance(a, Unreachable) and dict(a.marks) == goal for a in answers):
+                known = [a.marks for a in answers if not isinstance(a, Unreachable)]
+                if len(known) == len(answers) and all(offsets_in(m) == goal for m in known):
                     return
                 assert time.monotonic() < deadline_s, (goal, answers)
                 threading.Event().wait(0.02)

@@ -17,6 +17,7 @@ from headrace.ingest.kafka.bounded_reader import BoundedReader, offsets_at
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import AtEnd, PartitionAssigned, Record, Source
 from headrace.learner.errors import RecoveryRefused
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.recovery.rebuilder import BEGINNING, Rebuilder, RebuildSettings, rebuild
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.row_codec import FoldedRows
@@ -114,7 +115,8 @@ def test_a_model_rebuilt_as_of_a_time_has_the_counters_of_a_model_that_learned_u
         assert manifest.as_of_ms == then_ms
         assert counts_of(rows_of(shelf, manifest), model.spec) == then, start
         stops = offsets_at(model.kafka, model.topic, then_ms)
-        marks = {int(name[-1]): mark for name, mark in manifest.files[0].marks.items()}
+        offsets = offsets_in(manifest.files[0].marks)
+        marks = {int(name[-1]): mark for name, mark in offsets.items()}
         assert marks == {each.partition: stop for each, stop in stops.items()}
         for file in manifest.files:  # what was rebuilt would else be begun with
             assert file.marks == manifest.files[0].marks

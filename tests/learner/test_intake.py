@@ -8,7 +8,7 @@ import pytest
 from headrace.ingest.examples.batch import pack
 from headrace.ingest.kafka.fakes import ListReader
 from headrace.ingest.kafka.protocols import Source
-from headrace.learner.errors import BucketsBehind, TopicMadeAgain
+from headrace.learner.errors import BucketsBehind, LogTruncated, TopicMadeAgain
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
 from headrace.learner.loop.pacing import LearnerPacing
@@ -229,3 +229,64 @@ def test_a_running_learner_refuses_a_bucket_from_before_an_accepted_topic() -> N
     model.now_ms += 5_000
     with pytest.raises(BucketsBehind, match="bucket 0 has learned earlier/0 up to offset 7"):
         learner.step(0.0)
+
+
+def test_a_push_carries_the_leader_epoch_of_its_examples() -> None:
+    scenery = Scenery()
+    records = scenery.reader.records[SOURCE]
+    records[:] = [record._replace(leader_epoch=4 + record.offset // 8) for record in records]
+    scenery.begin({}, {})
+    scenery.learn()
+    spans = {span.source: (span.start, span.stop) for span in scenery.cursors.spans(1)}
+    assert spans == {"old/0": (0, RECORDS), "old/0@epoch": (0, 6)}
+
+
+@pytest.mark.parametrize("cut_at", [RECORDS - 4, 1])
+def test_a_topic_that_lost_learned_examples_and_grew_again_is_refused(cut_at: int) -> None:
+    scenery = Scenery()
+    scenery.reader.cut[SOURCE] = cut_at
+    marks = {"old/0": RECORDS - 3, "old/0@epoch": 5}
+    with pytest.raises(LogTruncated) as refusal:
+        scenery.begin({"old/0": 2, "old/0@epoch": 5}, marks)
+    for part in (
+        "examples.test/0 before offset 7",
+        "--accept-topic old`, once",
+        "unclean election",
+    ):
+        assert part in str(refusal.value)
+    accepted = Scenery(accept_topic="old")
+    accepted.reader.cut[SOURCE] = cut_at
+    accepted.begin(marks, marks)
+    assert accepted.cursors.resume_at("old/0") == RECORDS - 3
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        pytest.param({"old/0": 6, "old/0@epoch": 5}, id="cut where nothing was learned"),
+        pytest.param({"old/0": 8}, id="marks of an older headrace, without epochs"),
+        pytest.param({}, id="a new model"),
+    ],
+)
+def test_a_topic_that_holds_all_learned_examples_begins(marks: dict[str, int]) -> None:
+    scenery = Scenery()
+    scenery.reader.cut[SOURCE] = 6
+    scenery.begin(marks, marks)
+    assert scenery.cursors.resume_at("old/0") == marks.get("old/0", 0)
+
+
+def test_a_learner_stores_leader_epochs_with_its_marks() -> None:
+    dice = np.random.default_rng(3)
+    spec = random_spec(dice, "immediate", statistics=False)
+    model = InMemoryModel(spec)
+    batches = [random_examples(dice, spec, 3, closed=False) for _ in range(6)]
+    learner = model.learner(
+        [r._replace(leader_epoch=2) for r in records_of(batches)], LearnerPacing()
+    )
+    for _ in range(50):
+        model.now_ms += 500
+        learner.step(0.0)
+    name = f"id-of-{TOPIC}/0"
+    assert [dict(each.marks) for each in model.answers()] == [
+        {name: len(batches), f"{name}@epoch": 3}
+    ] * model.shape.buckets

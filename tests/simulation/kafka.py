@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from headrace.ingest.kafka.protocols import ReadPosition
     from tests.simulation.batches import Batch, Total
 
 TOPIC = "examples.simulated"
@@ -151,6 +152,11 @@ class SimulatedReader:
     def held(self, source: Source) -> tuple[int, int]:
         """See Reader."""
         return 0, self._topic.ends[source]
+
+    def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
+        """See Reader. The records of this world have no leader epochs."""
+        assert not positions
+        return []
 
     def topic_id(self, topic: str) -> str:
         """See Reader."""

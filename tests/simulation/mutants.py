@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "a learner folds its own entry regardless of the entry before it",
-        "headrace.pserver.replica.log_chain:LogPosition.precedes",
+        "headrace.pserver.replica.log_chain:ReadPosition.precedes",
         " and previous == self.nonce",
         "",
         1,

@@ -1,0 +1,69 @@
+"""A broker that loses the end of a log and appends to it again, on a real Kafka."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.deploy.local.services.kafka import KafkaNode
+from headrace.deploy.local.services.kafka_jars import kafka_jars
+from headrace.ingest.kafka.bounded_reader import high_watermarks, read_until
+from headrace.ingest.kafka.log_truncation import truncated
+from headrace.ingest.kafka.producer import KafkaWriter
+from headrace.ingest.kafka.protocols import ReadPosition, Source
+from headrace.ingest.kafka.settings import KafkaSettings
+from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE, OTHER = Source("events", 0), Source("events", 1)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[KafkaNode]:
+    """A broker of this test alone."""
+    named = os.environ.get("HEADRACE_KAFKA_JARS")
+    node = KafkaNode(tmp_path, kafka_jars(Path(named) if named else None))
+    try:
+        node.launch()
+        node.wait_ready()
+        yield node
+    finally:
+        node.stop()
+
+
+def _write(settings: KafkaSettings, source: Source, count: int) -> None:
+    writer = KafkaWriter(settings)
+    for number in range(count):
+        writer.send(source, b"%d" % number * 50)
+        writer.flush()
+    writer.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(node: KafkaNode) -> None:
+    settings = KafkaSettings(node.bootstrap)
+    ensure_topics(settings, [TopicSpec(SOURCE.topic, 2, replicas=1)])
+    for source in (SOURCE, OTHER):
+        _write(settings, source, 10)
+    ends = high_watermarks(settings, SOURCE.topic)
+    records = [r for r in read_until(settings, SOURCE.topic, ends) if r.source == SOURCE]
+    epoch = records[-1].leader_epoch
+    assert epoch >= 0
+    learned = {source: ReadPosition(10, epoch) for source in (SOURCE, OTHER)}
+    assert truncated(settings, learned) == []
+
+    node.kill()
+    log = node.directory / "log" / "events-0" / "00000000000000000000.log"
+    os.truncate(log, log.stat().st_size * 6 // 10)
+    node.launch()
+    node.wait_ready()
+    assert truncated(settings, learned) == [SOURCE]
+    _write(settings, SOURCE, 10)
+    assert high_watermarks(settings, SOURCE.topic)[SOURCE] > 10
+    assert truncated(settings, learned) == [SOURCE]
+    assert truncated(settings, {SOURCE: ReadPosition(5, epoch), OTHER: learned[OTHER]}) == []
