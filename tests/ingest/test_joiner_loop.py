@@ -326,11 +326,11 @@ def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None
         for source, held in happened.items()
     }
     transactions = ListTransactions()
-    Life(records, transactions).run()
+    JoinerRun(records, transactions).run()
     clicks = Source(TOPICS.clicks, 1)
     assert saved(transactions, 1).leader_epochs == (3, 3)
     for cut_at, refused in ((transactions.offsets[clicks].offset, False), (1, True)):
-        again = Life(records, transactions)
+        again = JoinerRun(records, transactions)
         again.reader.cut[clicks] = cut_at
         if refused:
             with pytest.raises(OffsetGone, match=f"lost records: {clicks.topic}/1 before offset"):
@@ -342,14 +342,14 @@ def test_a_joiner_refuses_events_that_were_lost_after_they_were_joined() -> None
 def test_a_checkpoint_of_an_older_headrace_has_no_leader_epochs() -> None:
     records = happen(seed=8, count=20, partitions=PARTITIONS).records(TOPICS, PARTITIONS)
     transactions = ListTransactions()
-    Life(records, transactions).run()
+    JoinerRun(records, transactions).run()
     written = json.loads(transactions.offsets[Source(TOPICS.impressions, 0)].metadata)
     assert written.pop("leader_epochs") == [-1, -1]
     older = Committed(
         transactions.offsets[Source(TOPICS.impressions, 0)].offset, json.dumps(written)
     )
     transactions.offsets[Source(TOPICS.impressions, 0)] = older
-    again = Life(records, transactions)
+    again = JoinerRun(records, transactions)
     again.reader.cut = dict.fromkeys(records, 0)
     again.joiner.step(0.0)
     assert saved(transactions, 0).leader_epochs == (-1, -1)
