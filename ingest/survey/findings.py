@@ -90,6 +90,8 @@ class LogSurvey:
     bytes_read: int = 0
     accepted: int = field(default=0)
     """Impressions that are not refused."""
+    readable: int = field(default=0)
+    """Impressions that are not refused or only come too late: those that coverage counts."""
 
     @property
     def refused_count(self) -> int:
@@ -118,7 +120,7 @@ class LogSurvey:
                 )
         found += self._order_warnings()
         for coverage in self.fields:
-            found += _field_warnings(coverage, self.accepted)
+            found += _field_warnings(coverage, self.readable)
         if self.joined.unmatched:
             found.append(
                 f"{self.joined.unmatched:,} of {self.clicks:,} clicks have no impression of their "
@@ -154,7 +156,7 @@ class LogSurvey:
         if self.fields:
             lines.append("share of impressions with a usable value, by field:")
         lines += [
-            f"  {each.name:<{width}}  {_share(each, self.accepted):>7}" for each in self.fields
+            f"  {each.name:<{width}}  {_share(each, self.readable):>7}" for each in self.fields
         ]
         warnings = self.warnings()
         lines += [f"warning: {each}" for each in warnings] or ["nothing to warn about"]

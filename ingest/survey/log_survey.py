@@ -59,7 +59,7 @@ class _Survey:
         self._order, self._clicks_of = OrderTally(window_ms), ClickTally(window_ms)
         self._repeated = RepeatedIds()
         self._coverage = _coverage_of(fields)
-        self._impressions = self._clicks = self._accepted = 0
+        self._impressions = self._clicks = self._accepted = self._readable = 0
         self._names: set[str] = set()
 
     def read_directory(self) -> None:
@@ -101,6 +101,7 @@ class _Survey:
             too_late[:] = False
         count = int(np.count_nonzero(too_late))
         self._accepted += times.shape[0] - count
+        self._readable += times.shape[0]
         if count and self._refused.knows(Reason.TOO_LATE):
             self._refused.add(Reason.TOO_LATE, count, "", "")
         elif count:
@@ -131,6 +132,7 @@ class _Survey:
             seconds=round(seconds, 3),
             bytes_read=bytes_total,
             accepted=self._accepted,
+            readable=self._readable,
         )
 
 

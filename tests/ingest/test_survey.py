@@ -167,6 +167,7 @@ def test_a_shuffled_log_is_refused_as_the_joiner_would_and_sorting_is_suggested(
         late += 1000 * (newest - i) > WINDOW_MS
     assert {each.reason: each.count for each in found.refused} == {Reason.TOO_LATE: late}
     assert found.accepted == COUNT - late
+    assert "user      100.0 %" in found.in_words()
     assert any("come after a newer one, by up to" in each for each in found.warnings())
     assert any("use --sort" in each for each in found.warnings())
     assert surveyed(tmp_path, order=order, sort=True).warnings() == []
