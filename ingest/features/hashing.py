@@ -53,11 +53,21 @@ def canonical(value: object) -> str | None:
     if kind is bool:
         return "true" if value else "false"
     if kind is int:
-        return str(value)
+        return str(_as_in_json(value))  # type: ignore[arg-type]
     if kind is float:
         number: float = value  # type: ignore[assignment]
         return str(int(number)) if number.is_integer() else repr(number)
     return None
+
+
+def _as_in_json(number: int) -> int:
+    """Return the whole number that an event's JSON parser reads: beyond 64 bits it is a float."""
+    if -(1 << 63) <= number < 1 << 64:
+        return number
+    try:
+        return int(float(number))
+    except OverflowError:
+        return number  # no event has it: its JSON is refused
 
 
 def real(value: object) -> float:

@@ -18,6 +18,8 @@ FORMAT = 1
 FILE = "manifest.json"
 _NAME = re.compile(r"(\d{8}T\d{6}\.\d{3}Z)-([a-z0-9_-]+)-([0-9a-f]{4})")
 
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
 
 class BadManifest(ValueError):
     """The bytes are not a manifest, or differ from the one that was written."""
@@ -139,6 +141,9 @@ def decode(blob: bytes) -> Manifest:
         manifest = msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadManifest(f"cannot be read: {error}") from error
+    for each in manifest.files:
+        if not _FILE_NAME.fullmatch(each.file):
+            raise BadManifest(f"expected names of files in its own folder, got {each.file!r}")
     listed = [each.bucket for each in manifest.files]
     if listed != list(range(manifest.buckets)):
         raise BadManifest(f"expected a file for each of {manifest.buckets} buckets, got {listed}")

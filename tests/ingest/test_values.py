@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
+import orjson
 import pyarrow as pa
 import pytest
 import xxhash
@@ -113,3 +115,13 @@ def test_ids_are_distributed_evenly_over_buckets() -> None:
     ids = field_ids(hash_values(list(range(64_000))), 5)
     counts = np.bincount((ids >> np.uint64(58)).astype(np.int64), minlength=64)
     assert counts.min() > 850 and counts.max() < 1150  # 1000 each, standard deviation 31
+
+
+@given(st.integers(-(1 << 70), 1 << 70))
+def test_a_whole_number_is_one_text_in_an_event_and_in_a_request(number: int) -> None:
+    text = str(number).encode()
+    assert canonical(orjson.loads(text)) == canonical(msgspec.json.decode(text))
+
+
+def test_a_number_that_no_event_can_hold_has_a_text_too() -> None:
+    assert canonical(10**400) == str(10**400)
