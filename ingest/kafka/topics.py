@@ -246,6 +246,12 @@ def _connected(settings: KafkaSettings) -> AdminClient:
     return admin
 
 
+_NOT_YET = (
+    KafkaError._NOENT,  # noqa: SLF001  ("no leaders found", of a topic deleted and recreated)
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # from a broker that other brokers are ahead of
+)
+
+
 def _create(settings: KafkaSettings, admin: AdminClient, specs: Sequence[TopicSpec]) -> None:
     if not specs:
         return
@@ -291,9 +297,8 @@ def _ask_leaders(settings: KafkaSettings, specs: Sequence[TopicSpec]) -> None:
             try:
                 answer.result()
             except KafkaException as error:
-                if error.args[0].code() != KafkaError._NOENT:  # noqa: SLF001
+                if error.args[0].code() not in _NOT_YET:
                     raise
-                # "no leaders found": the client's words for a topic deleted and recreated
                 raise KafkaUnreachable(f"no leader yet: {error.args[0].str()}") from error
 
 

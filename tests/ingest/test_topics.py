@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.ingest.errors import TopicMismatch
 from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
+from headrace.ingest.kafka import topics
 from headrace.ingest.kafka.retention import FOREVER_MS, read_retention
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, topics_for
@@ -17,6 +20,9 @@ from tests.ingest.partition import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 
 def test_changed_topic_settings_are_reported_and_too_few_replicas_are_refused(
@@ -84,3 +90,37 @@ def test_retention_is_that_of_the_topics_and_of_committed_offsets(
     found = read_retention(settings, [kept, forever, compacted, "missing"])
     assert found.topics_ms == {kept: 1_234_567, forever: FOREVER_MS, compacted: FOREVER_MS}
     assert found.offsets_ms == 7 * 24 * 3600 * 1000
+
+
+def test_a_new_topic_is_awaited_at_a_broker_that_does_not_have_it_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker that leads a partition may be behind the broker that created the topic."""
+    unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    asked: list[TopicPartition] = []
+
+    class Brokers:
+        def __init__(self, _settings: object) -> None: ...
+
+        def create_topics(self, new: list[NewTopic], **_: object) -> dict[str, Future[None]]:
+            return {topic.topic: _ended() for topic in new}
+
+        def list_offsets(
+            self, wanted: dict[TopicPartition, object], **_: object
+        ) -> dict[TopicPartition, Future[None]]:
+            asked.extend(wanted)
+            return {each: _ended(unknown if len(asked) < 3 else None) for each in wanted}
+
+    monkeypatch.setattr(topics, "AdminClient", Brokers)
+    spec = topics.TopicSpec("new", 1)
+    topics._create(KafkaSettings("nowhere:9"), Brokers(None), [spec])  # type: ignore[arg-type]
+    assert len(asked) == 3
+
+
+def _ended(error: Exception | None = None) -> Future[None]:
+    future: Future[None] = Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+    return future
