@@ -53,6 +53,9 @@ OWN_FIELDS = frozenset(
 """The fields of a bucket's marks that are not sources: no source may have such a name."""
 
 
+_MOST_BUCKETS = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The properties of a model that are fixed at its creation."""
@@ -66,6 +69,15 @@ class Shape:
     """Of the model spec. A process whose spec has another fingerprint refuses to start."""
     spec: str
     """The model spec itself, opaque here: for servers without the file, and to name differences."""
+
+    def __post_init__(self) -> None:
+        count = self.buckets
+        if not 1 <= count <= _MOST_BUCKETS or count & (count - 1):
+            # kernels index by the high bits of an id, and would write outside their arrays
+            raise ValueError(
+                f"model {self.model!r}: expected a power of two up to {_MOST_BUCKETS} of buckets, "
+                f"got {count}"
+            )
 
     def bucket_of(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the bucket of each id; shape (n,)."""
