@@ -14,16 +14,12 @@ from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.local.services.valkey import FAILING_OVER, ValkeyCluster
 from headrace.learner import process
 from tests.faults.pipeline import Pipeline
-from tests.faults.shards import wait_healthy
+from tests.faults.shards import IGNORING_XFSZ, wait_healthy
 from tests.faults.traffic import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-# what is inherited when a program is executed: a write beyond the limit on a file's size fails, as
-# on a full disk, and does not end the server
-_IGNORING_XFSZ = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +33,7 @@ def _cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
         remove=stack_directory,
     )
     for node in cluster.nodes:
-        node.launcher = _IGNORING_XFSZ
+        node.launcher = IGNORING_XFSZ
     try:
         cluster.launch()
         warm(spec_of("warm"))  # else the first test would count the compiler among its deadlines

@@ -54,6 +54,8 @@ class KafkaClusterNode(KafkaNode):
         self.number = number
         self.voters = ""
         """The controllers of the whole cluster, as `id@host:port`."""
+        self.further_properties: dict[str, object] = {}
+        """Settings of this broker that replace its others."""
         self._cluster_id = cluster_id
 
     def _properties(self) -> dict[str, object]:
@@ -68,6 +70,7 @@ class KafkaClusterNode(KafkaNode):
             "transaction.state.log.min.isr": BROKERS - 1,
             "share.coordinator.state.topic.replication.factor": BROKERS,
             "share.coordinator.state.topic.min.isr": BROKERS - 1,
+            **self.further_properties,
         }
 
 

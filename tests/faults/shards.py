@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 40.0
 """For anything that is waited for: ten times what it takes on an idle machine."""
+
+IGNORING_XFSZ = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
+"""Launches a server that a write beyond the limit on the size of a file does not end: the write
+fails, as on a full disk. A process inherits which signals it ignores."""
 
 Head = dict[str, str]
 """State of a bucket and its sources."""
@@ -118,6 +123,23 @@ def standing_still(node: ValkeyNode) -> Iterator[None]:
         yield
     finally:
         os.kill(node.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def full_disk(node: ValkeyNode) -> Iterator[None]:
+    """The files of the node cannot grow: what it writes fails, as on a disk that is full."""
+    limits = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+    largest = max(file.stat().st_size for file in (node.directory / "appendonlydir").iterdir())
+    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (largest + 1000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
+
+
+def used_memory(node: ValkeyNode) -> int:
+    lines = node.call("INFO", "memory").splitlines()
+    return next(int(line.split(":")[1]) for line in lines if line.startswith("used_memory:"))
 
 
 def expect(held: bool, what: str) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.shards import head_of, shard_at
+from tests.faults.shards import full_disk, head_of, shard_at, used_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
     from tests.faults.pipeline import Pipeline
 
@@ -36,11 +32,6 @@ def until_refused(pipeline: Pipeline, node: ValkeyNode, word: str) -> None:
 
 def _marks(head: dict[str, str]) -> dict[str, str]:
     return {name: mark for name, mark in head.items() if "/" in name}
-
-
-def used_memory(node: ValkeyNode) -> int:
-    lines = node.call("INFO", "memory").splitlines()
-    return next(int(line.split(":")[1]) for line in lines if line.startswith("used_memory:"))
 
 
 @pytest.mark.long
@@ -103,18 +94,6 @@ def test_a_learner_waits_until_a_full_server_accepts_the_functions(
     pipeline.until_learned(20)
     pipeline.settle()
     pipeline.verify()
-
-
-@contextlib.contextmanager
-def full_disk(node: ValkeyNode) -> Iterator[None]:
-    """The files of the node cannot grow: what it writes fails, as on a disk that is full."""
-    limits = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
-    largest = max(file.stat().st_size for file in (node.directory / "appendonlydir").iterdir())
-    resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (largest + 1000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(node.pid, resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.skipif(
