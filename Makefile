@@ -6,12 +6,14 @@ READY := $(VENV)/.ready
 WHOLE := $(VENV)/.ready-whole
 SECONDS_OF_DEMO ?= 180
 SEEDS ?= 1000
+MINUTES ?= 10
+RATE ?= 2000
 WORKERS ?= 2
 LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-header
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick test-long check docs format simulate bench lock clean
+.PHONY: help setup demo test quick test-long check docs format simulate chaos bench lock clean
 
 help: ## List what make can do here
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -61,6 +63,9 @@ format: $(READY) ## Rewrite the sources as the formatter wants them
 
 simulate: $(READY) ## Search for a broken promise in simulated faults (SEEDS=1000)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+chaos: $(READY) ## Run every part under faults; draw and count what came of it (MINUTES=10, SEED, RATE=2000, OUT=chaos)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --rate $(RATE) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 bench: $(WHOLE) ## Run the benchmarks, one after another
 	for name in pserver learner learner_week week_table learners batch_size drift joiner serving workers served freshness evaluation collector snapshot week; do $(BIN)/python -m tests.bench.$$name || exit 1; done

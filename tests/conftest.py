@@ -31,6 +31,7 @@ SERVERS = {
 THOROUGH = (
     *("tests/bench", "tests/deploy", "tests/docs", "tests/faults", "tests/simulation"),
     *("tests/serving/workers", "tests/serving/evaluation", "tests/serving/test_process"),
+    "tests/chaos/test_run",
     *("tests/ingest/test_join_restart", "tests/pserver/test_snapshot_s3", "tests/ingest/test_java"),
     *("tests/learner/test_guard", "tests/learner/test_architectures", "tests/learner/test_joint"),
     *("tests/learner/test_bounded", "tests/learner/test_backpressure"),

@@ -1,0 +1,157 @@
+"""Counts what a run has shown: exact counters, freshness in calm and in fault, and memory.
+
+Everything here is pure. The counters of the rows must be those of the events, to the unit. A
+figure that depends on the machine, such as the time to be fresh again, is reported and has a bound
+only where beyond it the pipeline does not work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tests.chaos.sampler import Moment
+
+WARM_S = 120.0
+"""A process may grow for so long after its start: it compiles, copies rows, and fills its caches
+and the window of the join."""
+LIFE_S = 240.0
+"""A life shorter than this after the warm time says nothing about growth."""
+MOST_GROWTH_MB = 64.0
+"""Growth below this is not taken for a leak, however steep: heaps and allocators grow in steps."""
+MOST_SLOPE_MB_H = 300.0
+"""Growth per hour above which a process outgrows its machine within days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts at the end of a run, each from its source."""
+
+    impressions: int
+    """Sent, and acknowledged by Kafka."""
+    clicks: int
+    impressions_in_kafka: int
+    """Different impressions in the topic."""
+    clicks_in_kafka: int
+    late_clicks: int
+    """By the joiner, as the next two."""
+    unmatched_clicks: int
+    """Clicks that found no impression, although every click has one."""
+    dead_letters: int
+    held_examples: int
+    """Quarantined by learners."""
+    shows_by_field: Mapping[str, int]
+    clicks_by_field: Mapping[str, int]
+
+
+def differences(counted: Counted) -> list[str]:
+    """Return every way in which the rows are not the events. Empty: exact."""
+    found = []
+    for what, sent, kept in (
+        ("impressions", counted.impressions, counted.impressions_in_kafka),
+        ("clicks", counted.clicks, counted.clicks_in_kafka),
+    ):
+        if sent != kept:
+            found.append(f"{what}: sent {sent:,}, in Kafka {kept:,} ({kept - sent:+,})")
+    expected_clicks = counted.clicks_in_kafka - counted.late_clicks - counted.unmatched_clicks
+    for name, expected, by_field in (
+        ("shows", counted.impressions_in_kafka, counted.shows_by_field),
+        ("clicks", expected_clicks, counted.clicks_by_field),
+    ):
+        found += [
+            f"{name} of field {field}: expected {expected:,}, got {got:,} ({got - expected:+,})"
+            for field, got in by_field.items()
+            if got != expected
+        ]
+    for what, count in (
+        ("clicks without their impression", counted.unmatched_clicks),
+        ("dead letters", counted.dead_letters),
+        ("quarantined examples", counted.held_examples),
+    ):
+        if count:
+            found.append(f"{what}: expected none, got {count:,}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Delays of clicks, from Kafka to the server's replica."""
+
+    clicks: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def freshness(moments: Iterable[Moment]) -> Freshness:
+    """Sum the delays of these samples."""
+    total: dict[float, float] = {}
+    for moment in moments:
+        for bound, count in moment.delays.items():
+            total[bound] = total.get(bound, 0.0) + count
+    return Freshness(round(sum(total.values())), quantile_ms(total, 0.5), quantile_ms(total, 0.99))
+
+
+def quantile_ms(delays: Mapping[float, float], share: float) -> float | None:
+    """Return a quantile of counts by upper bound in seconds, linear within an interval."""
+    left, below_s = share * sum(delays.values()), 0.0
+    for bound_s in sorted(delays):
+        count = delays[bound_s]
+        if left <= count and count:
+            inside = left / count
+            return 1000 * (
+                bound_s if math.isinf(bound_s) else below_s + inside * (bound_s - below_s)
+            )
+        left, below_s = left - count, bound_s
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory of the lives of one process."""
+
+    name: str
+    lives: int
+    first_mb: float
+    last_mb: float
+    most_mb: float
+    slope_mb_h: float | None
+    """Steepest growth of a life after its warm time. None: no life was long enough."""
+    grown_mb: float
+    """What that life grew after its warm time."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the process does not grow without bound, as far as its lives can show."""
+        steep = self.slope_mb_h is not None and self.slope_mb_h > MOST_SLOPE_MB_H
+        return not (steep and self.grown_mb > MOST_GROWTH_MB)
+
+
+def growth(name: str, weighed: Sequence[tuple[float, int, float]]) -> Growth:
+    """Return the growth of a process; the samples are time, pid and MB."""
+    lives: dict[int, list[tuple[float, float]]] = {}
+    for at_s, pid, resident in weighed:
+        lives.setdefault(pid, []).append((at_s, resident))
+    slope, grown = None, 0.0
+    for life in lives.values():
+        warm = [(at, mb) for at, mb in life if at >= life[0][0] + WARM_S]
+        if warm and warm[-1][0] - warm[0][0] >= LIFE_S:
+            steepness = 3600 * slope_of(warm)
+            if slope is None or steepness > slope:
+                slope = steepness
+                grown = steepness / 3600 * (warm[-1][0] - warm[0][0])
+    sizes = [resident for *_, resident in weighed]
+    return Growth(name, len(lives), sizes[0], sizes[-1], max(sizes), slope, grown)
+
+
+def slope_of(points: Sequence[tuple[float, float]]) -> float:
+    """Return the median slope between the first and the second half of the points (Theil, Sen)."""
+    half = len(points) // 2
+    early, late = points[:half], points[-half:]
+    return median(
+        (b[1] - a[1]) / (b[0] - a[0]) for a, b in zip(early, late, strict=True) if b[0] > a[0]
+    )
