@@ -1,4 +1,4 @@
-"""Examples in, gains out: models learned online, each example applied to each bucket exactly once.
+"""Examples in, deltas out: models learned online, each example applied to each bucket exactly once.
 
 Read in this order: `spec` (the model spec), `inputs` (the inputs of an example), `kernels` (steps
 on rows), `models` (what learns), `loop` (the order of effects, from Kafka to pushes),

@@ -34,7 +34,7 @@ from headrace.ingest.http import RequestRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+    from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
     from headrace.ingest.collector.collector_metrics import CollectorMetrics
     from headrace.ingest.collector.delivery import Delivery, Failure
     from headrace.ingest.http import Readiness, Tokens
@@ -46,7 +46,7 @@ PATHS = {EventKind.IMPRESSION: "/v1/impressions", EventKind.CLICK: "/v1/clicks"}
 def make_app(
     topics: Mapping[EventKind, str],
     delivery: Delivery,
-    room: AdmissionControl,
+    room: MemoryBound,
     tokens: Tokens,
     metrics: CollectorMetrics,
     readiness: Readiness,
@@ -92,7 +92,7 @@ class _Collecting:
         kind: EventKind,
         topic: str,
         delivery: Delivery,
-        room: AdmissionControl,
+        room: MemoryBound,
         tokens: Tokens,
         metrics: CollectorMetrics,
         now_ms: Callable[[], int],
@@ -183,7 +183,7 @@ class _Collecting:
 class _Taken:
     """The share of the limits that one request holds; given back however the request ends."""
 
-    def __init__(self, room: AdmissionControl) -> None:
+    def __init__(self, room: MemoryBound) -> None:
         self._room = room
         self._requests = self._bytes = self._events = 0
 

@@ -1,6 +1,6 @@
 """Bounds the memory of the collector and refuses requests beyond it.
 
-Events that are read and not yet acknowledged by Kafka are in memory. `AdmissionControl` counts
+Events that are read and not yet acknowledged by Kafka are in memory. `MemoryBound` counts
 their bytes before it reads them, if the length is known. A request beyond the limits gets status
 429 at once. That costs next to nothing; accepting the request and timing out would cost its memory.
 """
@@ -34,7 +34,7 @@ class CollectorLimits:
     """For a complete body: a stalled client holds memory that other requests need."""
 
 
-class AdmissionControl:
+class MemoryBound:
     """The requests, events and bytes in use."""
 
     def __init__(self, limits: CollectorLimits) -> None:

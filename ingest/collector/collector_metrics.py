@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from headrace.ingest.collector.backpressure import AdmissionControl
+    from headrace.ingest.collector.backpressure import MemoryBound
     from headrace.ingest.collector.delivery import Delivery
     from headrace.ingest.collector.responses import EventRefusal
 
@@ -55,7 +55,7 @@ class CollectorMetrics:
             registry=registry,
         )
 
-    def watch(self, room: AdmissionControl, delivery: Delivery) -> None:
+    def watch(self, room: MemoryBound, delivery: Delivery) -> None:
         """Expose from now on what waits, and whether Kafka answers."""
         figures = {
             "waiting_requests": ("Requests not yet answered.", lambda: room.requests),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.ingest.collector.app import make_app
-from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.events import EventKind
@@ -76,7 +76,7 @@ def run_collector(
     registry = new_registry()
     metrics, room, readiness = (
         CollectorMetrics(registry),
-        AdmissionControl(settings.limits),
+        MemoryBound(settings.limits),
         Readiness(),
     )
     with (

@@ -105,7 +105,7 @@ class Delivery:
                     "linger.ms": linger_ms,
                     "delivery.timeout.ms": int(deadline_s * 1000),
                     "delivery.report.only.error": False,
-                    # `AdmissionControl` bounds what waits before it is read; the client's own
+                    # `MemoryBound` bounds what waits before it is read; the client's own
                     # limits would take effect in the middle of a batch
                     "queue.buffering.max.messages": 0,
                     "queue.buffering.max.kbytes": (1 << 31) - 1,

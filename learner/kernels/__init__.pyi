@@ -11,9 +11,9 @@ from .optimizers import group_of as group_of
 from .optimizers import shrink_of as shrink_of
 from .optimizers import step_at as step_at
 from .optimizers import step_row as step_row
-from .pending_gains import PendingColumns as PendingColumns
-from .pending_gains import PendingGains as PendingGains
-from .pending_gains import view_of as view_of
+from .pending_deltas import PendingColumns as PendingColumns
+from .pending_deltas import PendingDeltas as PendingDeltas
+from .pending_deltas import view_of as view_of
 from .row_counters import count_row as count_row
 from .row_ids import NUMBER_BITS as NUMBER_BITS
 from .row_ids import mix as mix

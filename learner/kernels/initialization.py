@@ -1,7 +1,7 @@
 """The initial value of an embedding: a function of the row's id, the same everywhere, never stored.
 
 A row holds what was gained; its value is the initial value plus that. So a missing row and one that
-gained nothing are the same, and a push carries only gains.
+gained nothing are the same, and a push carries only deltas.
 """
 
 from __future__ import annotations

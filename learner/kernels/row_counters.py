@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.ingest.runtime import inlined
 from headrace.learner.intrinsics import add_two, raise_four
-from headrace.learner.kernels.pending_gains import since
+from headrace.learner.kernels.pending_deltas import since
 from headrace.pserver.rows import counters_at
 
 

@@ -55,7 +55,7 @@ def read_id(columns, gate, place, row_id):  # type: ignore[no-untyped-def]
 
 @inlined
 def value_at(row, there, parameters, begun, shrink, at):  # type: ignore[no-untyped-def]
-    """Return coordinates of the vector of a row: their initial value plus their gains.
+    """Return coordinates of the vector of a row: their initial value plus their deltas.
 
     row: (width,), if it is `there`. begun: its origin. shrink: what decay left of what it gained.
     at: which coordinates (learner.intrinsics.simd). Compiled.

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.ingest.runtime import steady_ms, wall_ms
-from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.models import open_model
 from headrace.learner.spec import ModelSpec, check_compatible, parse_spec
 from headrace.pserver import MemoryStore, Shape
 from headrace.pserver.replica import Replica
 from headrace.pserver.rows import sub_hashes_for
 from headrace.pserver.snapshots import (
+    NoSnapshot,
     SnapshotFacts,
     SnapshotStorage,
     find_snapshot,
@@ -56,7 +57,7 @@ class InMemoryModel:
         self._shape = Shape(spec.name, buckets, spec.width, spec.fingerprint, spec.text)
         self._model = open_model(spec, buckets)
         self._view = view_of(spec.width)
-        self._pending = PendingGains(self._view, self._shape)
+        self._pending = PendingDeltas(self._view, self._shape)
         self._active = np.ones(buckets, np.bool_)
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class InMemoryModel:
         """Score each of n examples, then learn it; return the scores, shape (n,)."""
         self._view.reserve(self._model.rows_needed(examples))
         scores = self._model.learn(self._view, self._pending.reserve(), self._active, examples)
-        # pending gains are for pushes: here the view is all there is
+        # pending deltas are for pushes: here the view is all there is
         self._pending.take(range(self._shape.buckets))
         return scores
 
@@ -147,8 +148,10 @@ def _manifest(storage: SnapshotStorage, name: str | None, spec: ModelSpec | None
     """Return the snapshot that is meant. Raises NoSnapshot, DamagedSnapshot."""
     if name is None and spec is None:
         names = [listed.name for listed in list_snapshots(storage)]
-        name = names[-1] if names else None
-    return find_snapshot(storage, "any model" if spec is None else spec.name, name)
+        if not names:
+            raise NoSnapshot(f"expected a saved model in {storage.url}, got none")
+        name = names[-1]
+    return find_snapshot(storage, "" if spec is None else spec.name, name)
 
 
 def _memory_store() -> MemoryStore:

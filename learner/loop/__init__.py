@@ -1,7 +1,7 @@
 """The learner's loop: from batches of examples to acknowledged pushes.
 
 Read `learner` first: `Learner.step` names the steps in their order. Then `example_queue` (batches
-in), `cursors` (what still counts where), `pushes` with `exchange` (gains out), `outputs` with
+in), `cursors` (what still counts where), `pushes` with `exchange` (deltas out), `outputs` with
 `scores`, `batch_guard` (quarantine), `row_prefetcher` with `cached_replica` (for learners that hold
 only some rows), and `pacing` (settings).
 """

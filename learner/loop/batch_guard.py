@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
-    from headrace.learner.kernels import PendingGains
+    from headrace.learner.kernels import PendingDeltas
     from headrace.learner.loop.example_queue import ExampleBatch
     from headrace.learner.models import MiniBatchEvidence
 
@@ -93,7 +93,7 @@ class BatchGuard:
     def __init__(self, limits: GuardLimits | None = None) -> None:
         self.limits = limits or GuardLimits()
         self.careful = False
-        """Whether gains are checked after every batch, to find the one that broke them."""
+        """Whether deltas are checked after every batch, to find the one that broke them."""
         self._held: dict[tuple[str, int], str] = {}
         self._reported: dict[tuple[str, int], None] = {}
         self._judged: dict[str, int] = {}  # source -> offset up to which losses were judged
@@ -113,7 +113,7 @@ class BatchGuard:
         self,
         batch: ExampleBatch,
         scores: npt.NDArray[np.float64],
-        pending: PendingGains,
+        pending: PendingDeltas,
     ) -> bool:
         """Return whether what was learned of a batch may stay; if not, undo all that is pending."""
         largest = pending.largest() if self.careful else 0.0
@@ -126,8 +126,8 @@ class BatchGuard:
             self.hold(batch.name, batch.offset, reason)
         return False
 
-    def refuses_push(self, pending: PendingGains) -> str | None:
-        """Return why pending gains must not be pushed, or None.
+    def refuses_push(self, pending: PendingDeltas) -> str | None:
+        """Return why pending deltas must not be pushed, or None.
 
         A reason means that some batch since the last push is at fault: the guard is careful from
         now on, and finds it when they are read again.
@@ -170,11 +170,11 @@ class BatchGuard:
         return self._loss_fault(made, labels)
 
     def exploded(self, largest_gain: float) -> str | None:
-        """Return why gains are too large, given the largest of them, or None."""
+        """Return why deltas are too large, given the largest of them, or None."""
         limit = self.limits.largest_gain
         if math.isfinite(largest_gain) and largest_gain <= limit:
             return None
-        return f"expected row gains up to {limit:g}, got {largest_gain:g}: gradients explode"
+        return f"expected row deltas up to {limit:g}, got {largest_gain:g}: gradients explode"
 
     def hold(self, name: str, offset: int, reason: str) -> None:
         """Skip the batch at this offset when it is read again."""
@@ -249,7 +249,7 @@ class MiniBatchGuard(BatchGuard):
         self,
         batch: ExampleBatch,  # noqa: ARG002 (inspected before it was learned)
         scores: npt.NDArray[np.float64],  # noqa: ARG002
-        pending: PendingGains,  # noqa: ARG002
+        pending: PendingDeltas,  # noqa: ARG002
     ) -> bool:
         """Return True: every mini-batch was inspected before its round."""
         return True
@@ -266,12 +266,12 @@ class NoGuard:
         self,
         batch: ExampleBatch,  # noqa: ARG002
         scores: npt.NDArray[np.float64],  # noqa: ARG002
-        pending: PendingGains,  # noqa: ARG002
+        pending: PendingDeltas,  # noqa: ARG002
     ) -> bool:
         """Return True: nothing is undone."""
         return True
 
-    def refuses_push(self, pending: PendingGains) -> str | None:  # noqa: ARG002
+    def refuses_push(self, pending: PendingDeltas) -> str | None:  # noqa: ARG002
         """Return None: every gain may be pushed."""
         return None
 

@@ -100,7 +100,7 @@ class CachedReplica:
         nonce: bytes,
         previous_nonce: bytes,
         header: EntryHeader,
-        gains: RowDeltas,
+        deltas: RowDeltas,
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
@@ -108,7 +108,7 @@ class CachedReplica:
         """
         self._own = True
         try:
-            return self._lookup.fold_own(bucket, version, nonce, previous_nonce, header, gains)
+            return self._lookup.fold_own(bucket, version, nonce, previous_nonce, header, deltas)
         finally:
             self._own = False
 
@@ -128,10 +128,10 @@ class CachedReplica:
             self.table.remove(known)
             self._changes.append(Deleted(bucket, version, header, known.ids, 0))
             return
-        gains = content if here.all() else content.chosen(here)
-        self.table.add(gains)
+        deltas = content if here.all() else content.chosen(here)
+        self.table.add(deltas)
         if not self._own:
-            self._changes.append(Folded(bucket, version, header, gains, 0))
+            self._changes.append(Folded(bucket, version, header, deltas, 0))
 
     def _renew(self) -> None:
         """Look up the present rows of buckets whose history broke."""

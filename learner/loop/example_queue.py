@@ -242,7 +242,7 @@ class ExampleQueue:
         self.unmarked.discard(source)
         partition = self._partitions.pop(source, None)
         if partition is not None:
-            # its pending gains still go out: the marks decide whether they may count
+            # its pending deltas still go out: the marks decide whether they may count
             self._cursors.lost(partition.name)
             self._cursors.lost(epoch_source(partition.name))
 

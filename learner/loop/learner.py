@@ -24,7 +24,7 @@ import numpy as np
 
 from headrace.ingest.examples import Kind
 from headrace.learner.errors import NotPulled
-from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.loop.batch_guard import NoGuard
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
@@ -97,7 +97,7 @@ class Learner:
         self._outputs = LearnerOutputs(ports.writer, ports.score_topic, ports.dead_letter_topic)
         self._shape = replica.shape
         self.view = view_of(self._shape.width)
-        self._pending = PendingGains(self.view, self._shape)
+        self._pending = PendingDeltas(self.view, self._shape)
         self._pending.refresh(replica.table, replica.table.ids.copy(), None)
         cursors = Cursors()
         self._intake = ExampleQueue(
@@ -141,11 +141,11 @@ class Learner:
         2. marks   find where an assigned partition begins: at the lowest mark of all buckets
         3. rows    fold what other learners pushed into the view; compare all marks now and then, in
                    case a bucket lost acknowledged writes
-        4. learn   score each example, then learn it: add to the view and to the pending gains,
+        4. learn   score each example, then learn it: add to the view and to the pending deltas,
                    where the bucket's cursor allows it; hand the scores to Kafka. With nothing to
                    learn, take part in the group's round
         5. push    if due: wait until Kafka has the scores, check that the topic was not recreated,
-                   then send gains with their offset spans
+                   then send deltas with their offset spans
         6. answer  applied, refused (discard, read again) or unknown (send again); then commit
                    offsets, for lag dashboards
         7. pace    set the time until the next push
@@ -207,8 +207,8 @@ class Learner:
     def _follow(self, changes: Sequence[Change]) -> None:
         for change in changes:
             match change:
-                case Folded(bucket=bucket, gains=gains):
-                    self._refresh(bucket, gains.ids)
+                case Folded(bucket=bucket, deltas=deltas):
+                    self._refresh(bucket, deltas.ids)
                 case Deleted(bucket=bucket, ids=ids):
                     self._refresh(bucket, ids[self.view.find(ids) >= 0])
                 case Copied(bucket=bucket):

@@ -1,4 +1,4 @@
-"""Sends pending gains to buckets and handles their answers.
+"""Sends pending deltas to buckets and handles their answers.
 
 Each bucket has one push in flight at a time. The push stays the same, nonce included, until it is
 answered, so it does not matter whether the first attempt or a retry arrives. There are three
@@ -6,7 +6,7 @@ answers:
 
     applied      every mark equals the end of the push: acknowledge it, fold it into the replica
     refused      a mark differs: another learner learned those examples in between, or the bucket
-                 lost writes. Discard its pending gains, go back to its marks, read again
+                 lost writes. Discard its pending deltas, go back to its marks, read again
     unreachable  the outcome is unknown: send the same push again
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.learner.kernels import PendingGains
+    from headrace.learner.kernels import PendingDeltas
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.cursors import Cursors
     from headrace.learner.loop.exchange import Exchange
@@ -92,18 +92,18 @@ class PushTotals:
 
 class _PushInFlight(NamedTuple):
     push: Push
-    gains: RowDeltas
+    deltas: RowDeltas
     header: EntryHeader
 
 
 class Pushes:
-    """Takes out pending gains, sends them, and acts on the answers."""
+    """Takes out pending deltas, sends them, and acts on the answers."""
 
     def __init__(
         self,
         exchange: Exchange,
         replica: Replica | CachedReplica,
-        pending: PendingGains,
+        pending: PendingDeltas,
         cursors: Cursors,
         *,
         retry_interval_ms: int,
@@ -128,13 +128,13 @@ class Pushes:
         return bool(self._awaited)
 
     def flying(self, bucket: int) -> RowDeltas | None:
-        """Return the gains in flight to the bucket, or None."""
+        """Return the deltas in flight to the bucket, or None."""
         flight = self._flights.get(bucket)
-        return flight.gains if flight else None
+        return flight.deltas if flight else None
 
     def flying_ids(self) -> npt.NDArray[np.uint64]:
         """Return the ids of all rows in flight; shape (n,)."""
-        flown = [flight.gains.ids for flight in self._flights.values()]
+        flown = [flight.deltas.ids for flight in self._flights.values()]
         return np.concatenate(flown) if flown else np.zeros(0, np.uint64)
 
     def settled(self) -> bool:
@@ -159,12 +159,12 @@ class Pushes:
         before()
         taken = self._pending.take(list(spans)) if spans else {}
         for bucket, covered in spans.items():
-            gains = taken[bucket]
-            rows, width = gains.values.shape
+            deltas = taken[bucket]
+            rows, width = deltas.values.shape
             reached = progress.reached(covered)
             header = EntryHeader(width, rows, progress.event_ms, progress.append_ms, reached)
-            push = Push(bucket, covered, self._draw_nonce(), pack(header, gains))
-            self._flights[bucket] = _PushInFlight(push, gains, header)
+            push = Push(bucket, covered, self._draw_nonce(), pack(header, deltas))
+            self._flights[bucket] = _PushInFlight(push, deltas, header)
             self.tally.rows += rows
             self.tally.size_bytes += len(push.blob)
         self._round([*again, *spans])
@@ -220,10 +220,10 @@ class Pushes:
                 answer.nonce,
                 answer.previous,
                 flight.header,
-                flight.gains,
+                flight.deltas,
             )
         # if the replica cannot fold it yet, it comes with the next poll like every entry
-        self._pending.refresh(self._replica.table, flight.gains.ids, None)
+        self._pending.refresh(self._replica.table, flight.deltas.ids, None)
 
     def _refused(self, flight: _PushInFlight, answer: BucketAnswer) -> list[str]:
         bucket = answer.bucket
@@ -235,7 +235,7 @@ class Pushes:
             dict(answer.marks),
         )
         sources = [span.source for span in flight.push.spans]
-        return self._discard(bucket, answer, sources, flight.gains.ids)
+        return self._discard(bucket, answer, sources, flight.deltas.ids)
 
     def recheck(self, answer: BucketAnswer) -> list[str]:
         """Compare marks just read with the known ones; the bucket has nothing in flight.
@@ -254,11 +254,11 @@ class Pushes:
         """Drop all that is pending and not in flight; return the sources to read again."""
         again: set[str] = set()
         taken = self._pending.take(range(self._replica.shape.buckets))
-        for bucket, gains in taken.items():
+        for bucket, deltas in taken.items():
             flight = self._flights.get(bucket)
             again.update(self._cursors.undo(bucket, flight.push.spans if flight else ()))
-            flying = flight.gains if flight else None
-            self._pending.refresh(self._replica.table, gains.ids, flying)
+            flying = flight.deltas if flight else None
+            self._pending.refresh(self._replica.table, deltas.ids, flying)
         self.tally.reread += len(again)
         return again
 

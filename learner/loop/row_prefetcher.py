@@ -14,7 +14,7 @@ last push is dropped and read again, as when a batch is quarantined. No mark has
 once holds.
 
 Without room, the least recently used rows are evicted until a quarter is free. Three kinds stay:
-rows with unacknowledged gains, rows of the batch at hand, and rows that every example reads. If
+rows with unacknowledged deltas, rows of the batch at hand, and rows that every example reads. If
 these exceed the bound, the excess is counted.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from headrace.ingest.examples import Examples
-    from headrace.learner.kernels import PendingColumns, PendingGains
+    from headrace.learner.kernels import PendingColumns, PendingDeltas
     from headrace.learner.loop.cached_replica import CachedReplica
     from headrace.learner.loop.pushes import Pushes
     from headrace.pserver.replica import Change
@@ -111,7 +111,7 @@ class RowPrefetcher:
         self,
         rows: CachedReplica,
         view: RowTable,
-        pending: PendingGains,
+        pending: PendingDeltas,
         pushes: Pushes,
         follow: Callable[[Sequence[Change]], None],
         retry_interval_ms: int,

@@ -3,7 +3,7 @@
     y = w0 + sum_i w_i x_i + sum_{i < j} <v_i, v_j> x_i x_j        (Rendle 2010, eq. 1)
 
 The inputs are those of every model (learner.inputs.example_inputs): ids, numbers, items of bags,
-statistics. A vector's value is its initial value (learner.kernels.initialization) plus its gains.
+statistics. A vector's value is its initial value (learner.kernels.initialization) plus its deltas.
 As with logistic regression, learning a stream in batches of any size gives the same rows, bit for
 bit. Without dimensions it *is* logistic regression, with any optimizer.
 

@@ -32,7 +32,7 @@ class TrainableModel(Protocol):
 
         The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
         active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor gains.
+        neither view nor deltas.
         """
 
 

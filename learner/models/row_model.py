@@ -103,7 +103,7 @@ class RowModel(ABC):
 
         The caller reserved room for `rows_needed` in `view`, then asked for `gaining`.
         active: (buckets,) False where the bucket already has these examples: an id there changes
-        neither view nor gains.
+        neither view nor deltas.
         """
         labelled = self._inputs.begin(active, examples)
         active = read_only(active, np.bool_)

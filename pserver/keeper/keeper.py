@@ -169,7 +169,7 @@ class Keeper:
         for change in changes:
             match change:
                 case Folded(bucket=bucket) if self._leases[bucket].stocked:
-                    ids, size_bytes = change.gains.ids, change.size_bytes
+                    ids, size_bytes = change.deltas.ids, change.size_bytes
                     self._remember(bucket, change.version, ids, size_bytes)
                 case Deleted(bucket=bucket) if self._leases[bucket].stocked:
                     self._remember(bucket, change.version, change.ids, change.size_bytes)

@@ -209,7 +209,7 @@ class PartialReplica:
         nonce: bytes,
         previous_nonce: bytes,
         header: EntryHeader,
-        gains: RowDeltas,
+        deltas: RowDeltas,
     ) -> bool:
         """Add an entry that this process pushed to the tail, without reading it back.
 
@@ -218,9 +218,9 @@ class PartialReplica:
         position = self._positions[bucket]
         if position is None or not position.precedes(version, previous_nonce):
             return False
-        self._tail.append(bucket, version, gains)
+        self._tail.append(bucket, version, deltas)
         self._positions[bucket] = advanced(position, version, nonce, header)
-        self._watch(EntryApplied(bucket, version, header, gains))
+        self._watch(EntryApplied(bucket, version, header, deltas))
         return True
 
     def advance(

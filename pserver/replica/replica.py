@@ -61,7 +61,7 @@ class Folded(NamedTuple):
     bucket: int
     version: int
     header: EntryHeader
-    gains: RowDeltas
+    deltas: RowDeltas
     size_bytes: int
     """Bytes of the entry in the log."""
 
@@ -171,7 +171,7 @@ class Replica:
         nonce: bytes,
         previous_nonce: bytes,
         header: EntryHeader,
-        gains: RowDeltas,
+        deltas: RowDeltas,
     ) -> bool:
         """Fold an entry that this process pushed, without reading it back.
 
@@ -182,7 +182,7 @@ class Replica:
             return False
         if not position.precedes(version, previous_nonce):
             return False
-        self.table.add(gains)
+        self.table.add(deltas)
         self._positions[bucket] = advanced(position, version, nonce, header)
         return True
 

@@ -178,7 +178,7 @@ def unpack_entry(blob: bytes) -> tuple[EntryHeader, RowDeltas | Deletions]:
         return header, Deletions(ids, np.frombuffer(blob, "<u4", rows, start + 8 * rows))
     words = np.frombuffer(blob, "<u4", 4 * rows, start + 8 * rows).reshape(4, rows)
     values = np.frombuffer(blob, "<f4", rows * header.width, start + 24 * rows)
-    gains = RowDeltas(
+    deltas = RowDeltas(
         ids, words[0], words[1], words[2], words[3], values.reshape(rows, header.width)
     )
-    return header, gains
+    return header, deltas

@@ -228,10 +228,10 @@ class RowTable:
         _find_or_add_many(self.reserve(ids.shape[0]), ids, places)
         return places
 
-    def add(self, gains: RowDeltas) -> Places:
+    def add(self, deltas: RowDeltas) -> Places:
         """Add deltas to their rows, in the given order; return the places of the rows."""
-        places = self.find_or_add(gains.ids)
-        _add(self.columns, places, *gains[1:])
+        places = self.find_or_add(deltas.ids)
+        _add(self.columns, places, *deltas[1:])
         self.changed()
         return places
 

@@ -3,14 +3,14 @@ from .candidates import REQUEST_ID as REQUEST_ID
 from .candidates import Candidates as Candidates
 from .candidates import CheckedRequest as CheckedRequest
 from .candidates import EventCandidates as EventCandidates
-from .decoder import RequestDecoder as RequestDecoder
-from .decoder import shown as shown
 from .limits import RequestLimits as RequestLimits
 from .limits import too_large as too_large
 from .refusals import JSON as JSON
 from .refusals import RefusalBody as RefusalBody
 from .refusals import as_response as as_response
 from .refusals import encode as encode
+from .request_decoder import RequestDecoder as RequestDecoder
+from .request_decoder import shown as shown
 from .tensors import BYTES as BYTES
 from .tensors import Input as Input
 from .tensors import candidates_of as candidates_of

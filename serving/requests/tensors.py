@@ -23,7 +23,7 @@ from headrace.ingest.events import TIME
 from headrace.ingest.features import Transform, hash_values, hash_whole_numbers, real
 from headrace.ingest.http import RequestRefused
 from headrace.serving.requests.candidates import ID
-from headrace.serving.requests.decoder import check_number, shown
+from headrace.serving.requests.request_decoder import check_number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

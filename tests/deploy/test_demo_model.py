@@ -18,7 +18,7 @@ from headrace.deploy.models.shipped import path_of
 from headrace.deploy.reports.model_comparison import ModelComparison
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.loop.scores import Scores
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import load_spec
@@ -45,7 +45,7 @@ class _Learning:
         self.model = LogisticRegression(self.spec)
         self.view = view_of(self.spec.width)
         shape = Shape("demo", 1, self.spec.width, self.spec.fingerprint, self.spec.text)
-        self.pending = PendingGains(self.view, shape)
+        self.pending = PendingDeltas(self.view, shape)
         self.shown: dict[str, Event] = {}
 
     def examples(self, kind: Kind, events: Sequence[Event], event_ms: Sequence[int]) -> Examples:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.deploy.local.kernel_warmup import warm
 from headrace.deploy.models.shipped import path_of
-from headrace.learner.kernels import pending_gains as pending
+from headrace.learner.kernels import pending_deltas as pending
 from headrace.learner.spec.model_spec import load_spec
 from headrace.pserver.rows import table
 

@@ -25,7 +25,7 @@ from headrace.pserver.replica.replica import Replica
 from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.deploy.in_process import Commands, headrace
-from tests.pserver.entries import Pusher, blob_of, gains_of
+from tests.pserver.entries import Pusher, blob_of, deltas_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ def test_inspect_counts_unfolded_rows_once(
     headrace: Commands, to: tuple[str, ...], store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Pusher(6, BUCKETS, seed=1)
-    new = gains_of(6, BUCKETS, known.dice, rows=1)
+    new = deltas_of(6, BUCKETS, known.dice, rows=1)
     ids = np.array([6 << 61 | 5, 6 << 61 | 6], np.uint64)
     pair = RowDeltas._make([ids, *(np.repeat(column, 2, axis=0) for column in new[1:])])
     for start, blob in ((0, known.next().blob), (1, blob_of(pair)), (2, blob_of(pair))):

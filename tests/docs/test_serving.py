@@ -12,7 +12,7 @@ import pytest
 
 from headrace.serving.api.responses import PredictResponse
 from tests.docs.pages import DOCS, blocks, command_of, commands
-from tests.serving.served_models import Pusher, Serving, gains_of_article, memory_store, news
+from tests.serving.served_models import Pusher, Serving, deltas_of_article, memory_store, news
 
 PAGE = (DOCS / "guides/serving.md").read_text()
 REQUEST, ANSWER = (json.loads(text) for text in blocks(PAGE, "json"))
@@ -21,7 +21,7 @@ REQUEST, ANSWER = (json.loads(text) for text in blocks(PAGE, "json"))
 def asked(verb: str, body: object) -> httpx.Response:
     """The answer of a server that has learned one round of pushes."""
     store = memory_store(news())
-    Pusher(store).push(gains_of_article(news(), "a1", -0.5))
+    Pusher(store).push(deltas_of_article(news(), "a1", -0.5))
     serving = Serving(store)
     serving.follow()
 

@@ -11,7 +11,7 @@ import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
 from headrace.ingest.collector.app import make_app
-from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.collector.fake_producer import FakeProducer
@@ -34,7 +34,7 @@ class Collector:
     http: httpx.AsyncClient
     kafka: FakeProducer
     delivery: Delivery
-    room: AdmissionControl
+    room: MemoryBound
     readiness: Readiness
     registry: CollectorRegistry
 
@@ -49,7 +49,7 @@ async def collecting(
     """Yield a collector with a fake producer; check afterwards that every limit is released."""
     kafka, room, readiness = (
         FakeProducer(),
-        AdmissionControl(limits or CollectorLimits()),
+        MemoryBound(limits or CollectorLimits()),
         Readiness(),
     )
     delivery = Delivery(KafkaSettings("fake:9092"), deadline_s, 2, kafka.make)

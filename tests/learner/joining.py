@@ -58,9 +58,11 @@ def main(rank: int, size: int, port: int, rounds: int) -> None:
     for number in range(rounds):
         begin = (number * size + rank) * MINI_BATCH
         bench.learn(part(examples, begin, begin + MINI_BATCH))
-    gains = bench.gained()
-    layers = gains.ids & np.uint64(1023) == 1001
-    print(" ".join(map(float.hex, gains.values[layers].astype(float).ravel().tolist())), flush=True)
+    deltas = bench.gained()
+    layers = deltas.ids & np.uint64(1023) == 1001
+    print(
+        " ".join(map(float.hex, deltas.values[layers].astype(float).ravel().tolist())), flush=True
+    )
     os._exit(0)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, parse_spec
 from headrace.pserver.rows.deltas import RowDeltas
@@ -224,14 +224,14 @@ def part(examples: Examples, begin: int, end: int) -> Examples:
 
 
 class Bench:
-    """A model with its view and pending gains: what a learner holds."""
+    """A model with its view and pending deltas: what a learner holds."""
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
         self.model = open_model(spec, BUCKETS)
         self.view = view_of(spec.width)
         self.shape = Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, "")
-        self.pending = PendingGains(self.view, self.shape)
+        self.pending = PendingDeltas(self.view, self.shape)
 
     def learn(self, examples: Examples, inactive: tuple[int, ...] = ()) -> np.ndarray:
         """Learn a batch; `inactive` buckets already have it."""
@@ -245,10 +245,12 @@ class Bench:
         return sorted_rows(self.view)
 
     def gained(self) -> RowDeltas:
-        """The gains of all buckets since the last call, by ascending id."""
+        """The deltas of all buckets since the last call, by ascending id."""
         taken = self.pending.take(range(BUCKETS))
-        gains = RowDeltas(*(np.concatenate(column) for column in zip(*taken.values(), strict=True)))
-        return gains.chosen(np.argsort(gains.ids))
+        deltas = RowDeltas(
+            *(np.concatenate(column) for column in zip(*taken.values(), strict=True))
+        )
+        return deltas.chosen(np.argsort(deltas.ids))
 
 
 def sorted_rows(view: RowTable) -> RowDeltas:

@@ -9,7 +9,7 @@ from headrace.ingest.features.encoder import Encoder
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.rows.table import RowTable
-from tests.serving.served_models import NOW_MS, SPEC, gains_of_ids
+from tests.serving.served_models import NOW_MS, SPEC, deltas_of_ids
 
 BUCKETS = 4
 CROSSED = """
@@ -54,9 +54,9 @@ def test_required_rows_are_all_that_a_score_depends_on(text: str, seed: int) -> 
             asked.of_features(features),
             asked.of_statistics(whole, features, times),
         ):
-            gains = gains_of_ids(ids[dice.random(ids.shape[0]) < 0.7], 0.0)
-            gains.values[:, 0] = dice.normal(size=gains.ids.shape[0])
-            whole.add(gains)
+            deltas = deltas_of_ids(ids[dice.random(ids.shape[0]) < 0.7], 0.0)
+            deltas.values[:, 0] = dice.normal(size=deltas.ids.shape[0])
+            whole.add(deltas)
     features = encoder.encode(events(dice, 40))
     times = np.full(40, NOW_MS, np.int64)
     view = RowTable(spec.width)

@@ -243,7 +243,7 @@ def test_while_a_shard_is_silent_batches_wait_and_nothing_is_lost() -> None:
 
 
 def assert_fresh(learner: Learner) -> None:
-    """Assert that rows without pending gains equal those of the log, as far as it was followed."""
+    """Assert that rows without pending deltas equal those of the log, as far as it was followed."""
     view, table = learner.view, learner.replica.table
     still = np.flatnonzero(~learner._pending.touched())
     assert_same(view.take(still), table.take(table.find(view.ids[still])))

@@ -133,7 +133,7 @@ def test_deep_scores_and_rows_equal_a_plain_torch_loop(
     assert np.abs(layers - reference.begun_layers).max() > 0.01
 
 
-def test_pushed_gains_are_all_that_was_learned_layers_too() -> None:
+def test_pushed_deltas_are_all_that_was_learned_layers_too() -> None:
     random = np.random.default_rng(1)
     spec = _spec(random)
     bench = Bench(spec)

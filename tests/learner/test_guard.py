@@ -215,7 +215,7 @@ def test_a_quarantined_batch_leaves_no_trace_in_the_model(
     assert letter.event is None
     figures = stage.learner.figures
     assert (figures.held_batches, figures.held_examples) == (1, BATCH)
-    # scores of a batch found by its gains were sent before; an inspection comes before the scores
+    # scores of a batch found by its deltas were sent before; an inspection comes before the scores
     told_late = reason == EXPLODED and model != JOINT
     learned = batches if told_late else [*batches[:BAD], *batches[BAD + 1 :]]
     assert stage.scored() == sum(np.count_nonzero(each.kinds != CLICKED) for each in learned)
@@ -279,7 +279,7 @@ def test_a_lasting_rise_of_the_loss_is_learned_after_some_batches() -> None:
     assert last.mean() > 0.8
 
 
-def test_an_infinite_loss_ratio_still_quarantines_exploding_gains() -> None:
+def test_an_infinite_loss_ratio_still_quarantines_exploding_deltas() -> None:
     spec, batches = _stream("window")
     limits = replace(LIMITS, loss_ratio=math.inf)
     wrong = Stage(spec, _spoiled(batches, "labels"), limits=limits)
@@ -302,7 +302,7 @@ def test_few_examples_and_a_young_model_are_not_judged_by_their_loss() -> None:
     assert FAR_OFF in (guard.judge("p", 201, negative, wrong, 0.0) or "")
 
 
-def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_gains_each_time() -> None:
+def test_a_batch_is_judged_by_its_loss_once_by_its_scores_and_deltas_each_time() -> None:
     """Read again, it meets a model that knows less: that is not the batch's fault."""
     _, batches = _stream("window")
     guard = BatchGuard(GuardLimits(warm_up_examples=1000, least_examples=50))

@@ -40,8 +40,8 @@ DENSE, ROUNDS = 1001, 5
 
 def layers_of(bench: Bench) -> np.ndarray:
     """Gains of the chunks, as their learner would push them, by id."""
-    gains = bench.gained()
-    return np.asarray(gains.values[gains.ids & np.uint64(1023) == DENSE].astype(np.float64))
+    deltas = bench.gained()
+    return np.asarray(deltas.values[deltas.ids & np.uint64(1023) == DENSE].astype(np.float64))
 
 
 def stream(seed: int, examples: int = EXAMPLES) -> Examples:
@@ -144,8 +144,8 @@ def test_a_bucket_that_has_the_examples_contributes_nothing_to_the_round() -> No
         learn,
         lambda: joint[1].idle(benches[1].view),
     )
-    gains = benches[0].gained()
-    layers = gains.ids[gains.ids & np.uint64(1023) == DENSE]
+    deltas = benches[0].gained()
+    layers = deltas.ids[deltas.ids & np.uint64(1023) == DENSE]
     assert layers.size
     assert not set(benches[0].shape.bucket_of(layers).tolist()) & set(inactive)
     skipped = np.isin(benches[0].shape.bucket_of(joint[0].ids), inactive)

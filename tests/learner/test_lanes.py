@@ -154,10 +154,10 @@ def test_optimizers_step_eight_coordinates_as_they_step_each(name: str, coordina
     + [(each, bad) for each in (SGD, ADAGRAD, FTRL, ADAM) for bad in (np.nan, np.inf)],
 )
 @pytest.mark.parametrize("spoiled", [0, 7, 8, 10])
-def test_a_nan_or_infinite_gradient_shows_in_pending_gains_where_it_was(
+def test_a_nan_or_infinite_gradient_shows_in_pending_deltas_where_it_was(
     name: str, spoiled: int, bad: float
 ) -> None:
-    """By who looks at gains before a push; and only there where it was."""
+    """By who looks at deltas before a push; and only there where it was."""
     group, coordinates = group_of(Optimizer(name), 0, 11), 11
     table = np.zeros((3, 2, floats(Optimizer(name), coordinates)), np.float32)
     gradients = np.full(coordinates, 0.5, np.float32)

@@ -56,7 +56,7 @@ class Row:
         return out
 
     def standing(self, now_s: int) -> np.ndarray:
-        """The part of the gains that remains at this second."""
+        """The part of the deltas that remains at this second."""
         out = np.zeros(2, np.float32)
         _standing(self.values, self.group, self.last_seen_s, now_s, out)
         return out

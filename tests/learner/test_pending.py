@@ -1,4 +1,4 @@
-"""Pending gains stay with their rows when the view is compacted or grows."""
+"""Pending deltas stay with their rows when the view is compacted or grows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.ingest.runtime.numba_kernels import kernel
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.kernels.row_counters import count_row
 from headrace.pserver.rows.deltas import NEVER, RowDeltas
 from headrace.pserver.rows.table import RowTable
@@ -21,12 +21,12 @@ def _count_at(columns, gaining, seconds):  # type: ignore[no-untyped-def]
         count_row(columns, gaining, 0, 1, 0, seconds[i])
 
 
-def test_pending_gains_stay_with_their_rows_through_compaction() -> None:
+def test_pending_deltas_stay_with_their_rows_through_compaction() -> None:
     view, folded = view_of(2), RowTable(2)
     ids = np.arange(1, 5001, dtype=np.uint64)
     ones = np.ones(5000, np.uint32)
     folded.add(RowDeltas(ids, ones, ones, ones, ones, np.ones((5000, 2), np.float32)))
-    pending = PendingGains(view, SHAPE)
+    pending = PendingDeltas(view, SHAPE)
     pending.refresh(folded, ids, None)
     gaining = pending.reserve()
     for row_id, gained in ((4000, 3), (17, 5), (2500, 7)):
@@ -42,17 +42,17 @@ def test_pending_gains_stay_with_their_rows_through_compaction() -> None:
     assert sorted(view.ids.tolist()) == [17, 2500, 4000, 4999]
     shows = {int(i): int(view.columns.shows[p]) for p, i in enumerate(view.ids)}
     assert shows == {17: 5, 2500: 7, 4000: 4, 4999: 1}
-    gains = pending.take([0])[0]
-    assert gains.ids.tolist() == [4000, 17, 2500], "as they were touched"
-    assert gains.shows.tolist() == [3, 5, 7]
-    assert gains.first_seen.tolist() == [3, 5, 7]
+    deltas = pending.take([0])[0]
+    assert deltas.ids.tolist() == [4000, 17, 2500], "as they were touched"
+    assert deltas.shows.tolist() == [3, 5, 7]
+    assert deltas.first_seen.tolist() == [3, 5, 7]
     assert len(pending) == 0
     assert not pending.touched().any()
 
 
-def test_gains_of_a_view_that_has_grown_are_taken_out_once() -> None:
+def test_deltas_of_a_view_that_has_grown_are_taken_out_once() -> None:
     view = view_of(2)
-    pending = PendingGains(view, SHAPE)
+    pending = PendingDeltas(view, SHAPE)
     [place] = view.find_or_add(np.array([17], np.uint64))
     _count_at(view.columns, pending.reserve(), np.array([5], np.uint32))
     pending.gaining.values[place] = 0.5, -2.0
@@ -65,9 +65,9 @@ def test_gains_of_a_view_that_has_grown_are_taken_out_once() -> None:
     assert pending.take([0])[0].first_seen.tolist() == [6], "listed again"
 
 
-def test_pending_gains_move_with_the_view_when_it_grows() -> None:
+def test_pending_deltas_move_with_the_view_when_it_grows() -> None:
     view = view_of(1)
-    pending = PendingGains(view, SHAPE)
+    pending = PendingDeltas(view, SHAPE)
     for first in range(0, 5000, 500):
         ids = np.arange(first + 1, first + 501, dtype=np.uint64)
         view.reserve(500)
@@ -79,11 +79,11 @@ def test_pending_gains_move_with_the_view_when_it_grows() -> None:
             gaining.shows[place] = gaining.clicks[place] = row_id
             gaining.since[place], gaining.last_seen[place] = NEVER - row_id, row_id
             gaining.values[place] = row_id
-    gains = pending.take([0])[0]
+    deltas = pending.take([0])[0]
     expected = np.arange(1, 5001)
-    for column in (gains.ids, gains.shows, gains.clicks, gains.first_seen, gains.last_seen):
+    for column in (deltas.ids, deltas.shows, deltas.clicks, deltas.first_seen, deltas.last_seen):
         np.testing.assert_array_equal(column, expected)
-    np.testing.assert_array_equal(gains.values[:, 0], expected)
+    np.testing.assert_array_equal(deltas.values[:, 0], expected)
     assert len(pending) == 0
 
 
@@ -95,15 +95,15 @@ def test_a_row_is_listed_once_whatever_the_seconds_in_which_it_is_counted(
     seconds: tuple[int, ...], first: int
 ) -> None:
     view = view_of(2)
-    pending = PendingGains(view, SHAPE)
+    pending = PendingDeltas(view, SHAPE)
     view.find_or_add(np.array([17], np.uint64))
     _count_at(view.columns, pending.reserve(), np.array(seconds, np.uint32))
     assert len(pending) == 1
-    gains = pending.take([0])[0]
-    assert gains.first_seen.tolist() == [first]
-    assert gains.last_seen.tolist() == [max(seconds)]
-    assert gains.shows.tolist() == [len(seconds)]
-    assert gains.clicks.tolist() == [0]
+    deltas = pending.take([0])[0]
+    assert deltas.first_seen.tolist() == [first]
+    assert deltas.last_seen.tolist() == [max(seconds)]
+    assert deltas.shows.tolist() == [len(seconds)]
+    assert deltas.clicks.tolist() == [0]
     seen = view.everything()
     found = seen.shows[0], seen.clicks[0], seen.first_seen[0], seen.last_seen[0]
     assert found == (len(seconds), 0, min(seconds), max(seconds))

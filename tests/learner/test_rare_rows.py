@@ -162,9 +162,9 @@ def test_a_score_with_admission_is_what_a_server_would_have_answered(
         score = bench.learn(one)
         if one.kinds[0] == Kind.SHOWN:
             assert score[0] == answered[0], f"seed {seed}, example {i}"
-        gains = bench.gained()
-        server.add(gains)
-        bench.pending.refresh(server, gains.ids, None)
+        deltas = bench.gained()
+        server.add(deltas)
+        bench.pending.refresh(server, deltas.ids, None)
         if i % 20 == 19:
             rows = server.everything()
             going = np.sort(random.choice(rows.ids, 15, replace=False))

@@ -74,15 +74,15 @@ def store() -> MemoryStore:
 def learned(spec: ModelSpec, seed: int) -> tuple[MemoryStore, Bench]:
     """A store whose model has learned some examples, and who has learned them."""
     from headrace.pserver.rows.deltas import EntryHeader
-    from headrace.pserver.rows.deltas import pack as pack_gains
+    from headrace.pserver.rows.deltas import pack as pack_deltas
 
     bench, filled = Bench(spec), store()
     filled.create(Shape(spec.name, BUCKETS, spec.width, spec.fingerprint, spec.text))
     bench.learn(random_examples(np.random.default_rng(seed), spec, 60, closed=False))
-    for bucket, gains in bench.pending.take(range(BUCKETS)).items():
-        header = EntryHeader(spec.width, gains.ids.shape[0], NOW_MS, NOW_MS, [])
+    for bucket, deltas in bench.pending.take(range(BUCKETS)).items():
+        header = EntryHeader(spec.width, deltas.ids.shape[0], NOW_MS, NOW_MS, [])
         span = OffsetSpan("old/0", 0, 1)
-        filled.push([Push(bucket, (span,), bytes(8), pack_gains(header, gains))])
+        filled.push([Push(bucket, (span,), bytes(8), pack_deltas(header, deltas))])
     return filled, bench
 
 

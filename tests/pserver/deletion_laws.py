@@ -35,8 +35,8 @@ def push_of(bucket_ids: list[int], second: int, offset: int) -> Push:
     count = len(bucket_ids)
     ones, seconds = np.ones(count, np.uint32), np.full(count, second, np.uint32)
     values = np.full((count, WIDTH), 0.5, np.float32)
-    gains = RowDeltas(np.array(bucket_ids, np.uint64), ones, 0 * ones, seconds, seconds, values)
-    blob = blob_of(gains, offset, offset + 1)
+    deltas = RowDeltas(np.array(bucket_ids, np.uint64), ones, 0 * ones, seconds, seconds, values)
+    blob = blob_of(deltas, offset, offset + 1)
     return Push(0, (OffsetSpan(SOURCE, offset, offset + 1),), b"push%04d" % offset, blob)
 
 

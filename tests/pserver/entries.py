@@ -13,7 +13,7 @@ WIDTH = 2
 SOURCE = "topic/0"
 
 
-def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> RowDeltas:
+def deltas_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> RowDeltas:
     """Random deltas of up to `rows` of the bucket's nine rows."""
     high = np.uint64(64 - (buckets.bit_length() - 1))
     numbers = sorted({dice.randrange(9) for _ in range(rows)})
@@ -38,11 +38,11 @@ def gains_of(bucket: int, buckets: int, dice: random.Random, rows: int = 4) -> R
     )
 
 
-def blob_of(gains: RowDeltas, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
+def blob_of(deltas: RowDeltas, start: int = 0, stop: int = 0, source: str = SOURCE) -> bytes:
     """An entry with these deltas, which covers these offsets."""
-    rows, width = gains.values.shape
+    rows, width = deltas.values.shape
     return pack(
-        EntryHeader(width, rows, stop, stop, [SourceReached(source, start, stop, stop)]), gains
+        EntryHeader(width, rows, stop, stop, [SourceReached(source, start, stop, stop)]), deltas
     )
 
 
@@ -56,12 +56,12 @@ class Pusher:
 
     def next(self, rows: int = 4) -> Push:
         """The next push, as if the previous one had been applied."""
-        gains = gains_of(self.bucket, self.buckets, self.dice, rows)
+        deltas = deltas_of(self.bucket, self.buckets, self.dice, rows)
         start, stop = self.offset, self.offset + self.dice.randint(1, 5)
         self.offset = stop
         return Push(
             self.bucket,
             (OffsetSpan(SOURCE, start, stop),),
             self.dice.randbytes(8),
-            blob_of(gains, start, stop),
+            blob_of(deltas, start, stop),
         )

@@ -81,8 +81,8 @@ class History:
 
 
 def _part(push: Push, shape: Shape, bucket: int) -> Push:
-    header, gains = unpack(push.blob)
-    own = gains.chosen(shape.bucket_of(gains.ids) == bucket)
+    header, deltas = unpack(push.blob)
+    own = deltas.chosen(shape.bucket_of(deltas.ids) == bucket)
     span = push.spans[0]
     head = EntryHeader(WIDTH, own.ids.shape[0], header.event_ms, header.append_ms, header.reached)
     return Push(

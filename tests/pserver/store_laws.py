@@ -15,7 +15,7 @@ from headrace.pserver.rows.deltas import RowDeltas, unpack
 from headrace.pserver.rows.row_codec import FoldedRows
 from headrace.pserver.store import Fold, OffsetSpan, PollResult, Push, Shape, Trim
 from tests.pserver.deletion_laws import DeletionLaws
-from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of, gains_of
+from tests.pserver.entries import SOURCE, WIDTH, Pusher, blob_of, deltas_of
 from tests.pserver.making_laws import MakingLaws
 from tests.pserver.store_world import (
     BUCKETS,
@@ -374,9 +374,11 @@ class StoreLaws(MakingLaws, DeletionLaws):
     def test_a_large_push_and_fold_arrive_whole(self, world: World) -> None:
         dice = random.Random(3)
         ids = np.unique(np.array([dice.getrandbits(62) for _ in range(5000)], np.uint64))
-        one = gains_of(0, BUCKETS, dice, rows=1)
-        gains = RowDeltas._make([ids, *(np.repeat(column, len(ids), axis=0) for column in one[1:])])
-        answered(world.store, Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(gains)))
+        one = deltas_of(0, BUCKETS, dice, rows=1)
+        deltas = RowDeltas._make(
+            [ids, *(np.repeat(column, len(ids), axis=0) for column in one[1:])]
+        )
+        answered(world.store, Push(0, (OffsetSpan(SOURCE, 0, 1),), b"nonce", blob_of(deltas)))
         world.store.claim(0, "k", LONG_MS)
         fold_all(world, 0, "k")
         found = [chunk.rows for chunk in world.store.rows(0)]

@@ -106,13 +106,13 @@ def test_a_log_entry_survives_encoding_bit_for_bit(
 ) -> None:
     rows = some_rows(seed, count, width)
     counts = rows.shows.astype(np.uint32), rows.clicks.astype(np.uint32)
-    gains = RowDeltas(rows.ids, *counts, rows.first_seen, rows.last_seen, rows.values)
+    deltas = RowDeltas(rows.ids, *counts, rows.first_seen, rows.last_seen, rows.values)
     reached = [SourceReached(source, n, n + 1, 2**41, [(n, 5)]) for n, source in enumerate(sources)]
     header = EntryHeader(width, count, 2**41, 0, reached)
-    blob = pack(header, gains)
+    blob = pack(header, deltas)
     found_header, found = unpack(blob)
     assert found_header == header
-    assert same(found, gains)
+    assert same(found, deltas)
     for wrong in (blob[:-1], blob + b"x", blob[:3], b""):
         with pytest.raises(CorruptEntry):
             unpack(wrong)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def _gains(first: int, count: int) -> RowDeltas:
+def _deltas(first: int, count: int) -> RowDeltas:
     ids = np.arange(first, first + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     ones = np.ones(count, np.uint32)
     values = np.arange(first, first + 3 * count, dtype=np.float32)[: 3 * count].reshape(count, 3)
@@ -28,9 +28,9 @@ def _grown(rows: int) -> tuple[RowTable, list[int], npt.NDArray[np.float32]]:
     table, moved, values = RowTable(3), [], []
     for first in range(0, rows, 100):
         before = table.columns.ids
-        gains = _gains(first, min(100, rows - first))
-        table.add(gains)
-        values.append(gains.values)
+        deltas = _deltas(first, min(100, rows - first))
+        table.add(deltas)
+        values.append(deltas.values)
         if table.columns.ids is not before:
             moved.append(first)
     return table, moved, np.concatenate(values)
@@ -41,18 +41,18 @@ def test_table_rows_move_once_and_then_stay_for_eight_times_as_many() -> None:
     table, moved, values = _grown(rows)
     assert moved == [1000]
     assert rows <= table.room <= 4 * rows
-    ids = _gains(0, rows).ids
+    ids = _deltas(0, rows).ids
     assert table.find(ids).tolist() == list(range(rows))
     np.testing.assert_array_equal(table.take(table.find(ids)).values, values)
-    assert (table.find(_gains(rows, 50).ids) < 0).all()
+    assert (table.find(_deltas(rows, 50).ids) < 0).all()
 
 
 def test_an_old_index_of_a_table_stays_readable_while_rows_are_added_to_a_new_one() -> None:
     table = RowTable(3)
-    known = _gains(0, 2 * FEW)
+    known = _deltas(0, 2 * FEW)
     table.add(known)
     old = table.columns
-    table.add(_gains(2 * FEW, table.room))
+    table.add(_deltas(2 * FEW, table.room))
     assert table.columns.slots is not old.slots
     assert table.columns.ids is old.ids, "the rows stayed where they were"
     assert [find(old.slots, old.ids, row_id) for row_id in known.ids] == list(range(2 * FEW))
@@ -63,7 +63,7 @@ def test_columns_beside_a_table_move_with_their_rows_and_are_zeros_in_new_ones()
     table = RowTable(3, beside=kinds)
     marked = np.zeros(0, np.int64)
     for first in range(0, 20 * FEW, FEW):
-        places = table.add(_gains(first, FEW))
+        places = table.add(_deltas(first, FEW))
         beside = table.beside
         assert not beside["mark"][places].any()
         assert not beside["more"][places].any()
@@ -78,7 +78,7 @@ def test_columns_beside_a_table_move_with_their_rows_and_are_zeros_in_new_ones()
     assert stayed.tolist() == marked[marked % 3 == 0].tolist()
     assert table.beside["mark"][moved[stayed]].tolist() == (stayed + 1).tolist()
     assert (table.beside["more"][moved[stayed]] == stayed[:, np.newaxis]).all()
-    assert not table.beside["mark"][table.find_or_add(_gains(0, 3).ids)[1:]].any()
+    assert not table.beside["mark"][table.find_or_add(_deltas(0, 3).ids)[1:]].any()
 
 
 def test_a_table_in_shared_memory_has_no_columns_beside() -> None:
@@ -112,7 +112,7 @@ def test_a_table_has_no_headroom_without_memory_overcommit(
     monkeypatch.setattr(columns, "own_memory", stingy)
     table, moved, values = _grown(3 * FEW)
     assert moved == [1000, 2000]
-    found = table.take(table.find(_gains(0, 3 * FEW).ids))
+    found = table.take(table.find(_deltas(0, 3 * FEW).ids))
     np.testing.assert_array_equal(found.values, values)
 
 

@@ -102,8 +102,8 @@ class Town:
         ones = np.ones(len(ids), np.uint32)
         values = np.ones((len(ids), WIDTH), np.float32)
         column = np.array(sorted(ids), np.uint64)
-        gains = RowDeltas(column, ones, 0 * ones, ones * self.second, ones * self.second, values)
-        blob = blob_of(gains, self.offset, self.offset + 1)
+        deltas = RowDeltas(column, ones, 0 * ones, ones * self.second, ones * self.second, values)
+        blob = blob_of(deltas, self.offset, self.offset + 1)
         span = OffsetSpan(SOURCE, self.offset, self.offset + 1)
         self.offset += 1
         [answer] = self.store.push([Push(0, (span,), self.dice.randbytes(8), blob)])

@@ -76,8 +76,8 @@ class Following(RuleBasedStateMachine):
         [answer] = self.store.push([push])
         assert not isinstance(answer, Unreachable)
         self.pushed[bucket].append(push)
-        header, gains = unpack(push.blob)
-        args = (bucket, answer.version, answer.nonce, answer.previous, header, gains)
+        header, deltas = unpack(push.blob)
+        args = (bucket, answer.version, answer.nonce, answer.previous, header, deltas)
         before = self.replica.position(bucket) if self.replica.copied(bucket) else None
         if self.replica.fold_own(*args):
             assert before is not None
@@ -287,10 +287,10 @@ def test_changes_of_a_replica_contain_the_added_deltas() -> None:
     assert [(c.bucket, c.version) for c in changes if isinstance(c, Folded)] == [(0, 1), (0, 2)]
     [change] = replica.poll()
     assert isinstance(change, Folded)
-    header, gains = unpack(pushes[2].blob)
+    header, deltas = unpack(pushes[2].blob)
     assert change.header == header
     assert change.size_bytes == len(pushes[2].blob)
-    assert np.array_equal(change.gains.ids, gains.ids)
+    assert np.array_equal(change.deltas.ids, deltas.ids)
     span = pushes[2].spans[0]
     assert replica.position(0).reached == {
         span.source: SourceReached(span.source, span.start, span.stop, span.stop)
@@ -302,14 +302,14 @@ def test_fold_own_takes_exactly_the_next_entry_of_the_same_history() -> None:
     store = new_store()
     replica = following(store)
     [push] = pushed(store, 1)
-    header, gains = unpack(push.blob)
+    header, deltas = unpack(push.blob)
     [answer] = store.marks([0])
     assert not isinstance(answer, Unreachable)
     one = (answer.nonce, answer.previous)
-    assert not replica.fold_own(0, 2, *one, header, gains)
-    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, gains)
-    assert replica.fold_own(0, 1, *one, header, gains)
-    assert not replica.fold_own(0, 1, *one, header, gains)
+    assert not replica.fold_own(0, 2, *one, header, deltas)
+    assert not replica.fold_own(0, 1, answer.nonce, b"another!", header, deltas)
+    assert replica.fold_own(0, 1, *one, header, deltas)
+    assert not replica.fold_own(0, 1, *one, header, deltas)
     assert replica.poll() == []
     assert rows_of(replica, 0) == truth([push])
 

@@ -21,16 +21,16 @@ def truth(pushes: Iterable[Push]) -> dict[int, Row]:
     """Rows by id after these pushes, in this order, without rows that never changed."""
     rows: dict[int, Row] = {}
     for push in pushes:
-        _, gains = unpack(push.blob)
-        for i, row_id in enumerate(gains.ids.tolist()):
-            nothing = np.zeros(gains.values.shape[1], np.float32).tobytes()
+        _, deltas = unpack(push.blob)
+        for i, row_id in enumerate(deltas.ids.tolist()):
+            nothing = np.zeros(deltas.values.shape[1], np.float32).tobytes()
             shows, clicks, first, last, values = rows.get(row_id, (0, 0, NEVER, 0, nothing))
             rows[row_id] = (
-                shows + int(gains.shows[i]),
-                clicks + int(gains.clicks[i]),
-                min(first, int(gains.first_seen[i])),
-                max(last, int(gains.last_seen[i])),
-                (np.frombuffer(values, np.float32) + gains.values[i]).tobytes(),
+                shows + int(deltas.shows[i]),
+                clicks + int(deltas.clicks[i]),
+                min(first, int(deltas.first_seen[i])),
+                max(last, int(deltas.last_seen[i])),
+                (np.frombuffer(values, np.float32) + deltas.values[i]).tobytes(),
             )
     return rows
 

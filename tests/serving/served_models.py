@@ -27,8 +27,8 @@ from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
-from headrace.serving.requests.decoder import RequestDecoder
 from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.request_decoder import RequestDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -115,18 +115,18 @@ class Pusher:
 
     def push(
         self,
-        gains: RowDeltas,
+        deltas: RowDeltas,
         *,
         append_ms: int = NOW_MS,
         clicks: Sequence[int] = (),
         buckets: Sequence[int] | None = None,
     ) -> None:
-        """Push gains as the next offset. `clicks`: append times of its clicks."""
+        """Push deltas as the next offset. `clicks`: append times of its clicks."""
         start, self.offset = self.offset, self.offset + 1
-        of_row = self._shape.bucket_of(gains.ids)
+        of_row = self._shape.bucket_of(deltas.ids)
         traced = [(start, each) for each in clicks]
         for bucket in range(self._shape.buckets) if buckets is None else buckets:
-            part = RowDeltas(*(column[of_row == bucket] for column in gains))
+            part = RowDeltas(*(column[of_row == bucket] for column in deltas))
             reached = SourceReached(self._source, start, self.offset, append_ms, traced)
             rows, width = part.values.shape
             blob = pack(EntryHeader(width, rows, append_ms, append_ms, [reached]), part)
@@ -138,13 +138,13 @@ class Pusher:
             traced = []
 
 
-def gains_of(features: Encoded, z: float) -> RowDeltas:
+def deltas_of(features: Encoded, z: float) -> RowDeltas:
     """Return a gain for every row of these features: z, a show, and a click if z is negative."""
     ids = np.unique(np.concatenate([features.ids.reshape(-1), features.bag_ids]))
-    return gains_of_ids(ids, z)
+    return deltas_of_ids(ids, z)
 
 
-def gains_of_ids(ids: np.ndarray, z: float) -> RowDeltas:
+def deltas_of_ids(ids: np.ndarray, z: float) -> RowDeltas:
     count = ids.shape[0]
     seconds = np.full(count, NOW_MS // 1000, np.uint32)
     values = np.column_stack([np.full(count, z, np.float32), np.ones(count, np.float32)])
@@ -152,11 +152,11 @@ def gains_of_ids(ids: np.ndarray, z: float) -> RowDeltas:
     return RowDeltas(ids, shows, clicks, seconds, seconds, values)
 
 
-def gains_of_article(spec: ModelSpec, article: object, z: float) -> RowDeltas:
+def deltas_of_article(spec: ModelSpec, article: object, z: float) -> RowDeltas:
     """Return a gain for the row of an article. A negative z makes a click more likely."""
     place = [each.name for each in spec.fields.singles].index("article")
     ids = Encoder(spec.fields).encode([{"article_id": article}]).ids[:, place]
-    return gains_of_ids(np.unique(ids), z)
+    return deltas_of_ids(np.unique(ids), z)
 
 
 class Fallible:

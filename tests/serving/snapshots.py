@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.pserver.snapshots.storage import SnapshotStorage
 from headrace.pserver.snapshots.writer import SnapshotFacts, write_snapshot
-from tests.serving.served_models import NOW_MS, Pusher, gains_of_article, memory_store
+from tests.serving.served_models import NOW_MS, Pusher, deltas_of_article, memory_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ LEARNED_MS = NOW_MS - 86_400_000
 def learned(spec: ModelSpec, z: float = -3.0) -> MemoryStore:
     """A model that has learned of an article `hot`, a day ago; a click if z is negative."""
     store = memory_store(spec)
-    Pusher(store).push(gains_of_article(spec, "hot", z), append_ms=LEARNED_MS)
+    Pusher(store).push(deltas_of_article(spec, "hot", z), append_ms=LEARNED_MS)
     return store
 
 

@@ -16,7 +16,7 @@ from tests.serving.served_models import (
     Fallible,
     Pusher,
     Serving,
-    gains_of_article,
+    deltas_of_article,
     memory_store,
     news,
 )
@@ -27,7 +27,7 @@ RANK = "/v1/models/news:rank"
 def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
     serving, pusher = complete()
     for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
-        pusher.push(gains_of_article(serving.spec, article, z))
+        pusher.push(deltas_of_article(serving.spec, article, z))
     serving.follow()
     context = {"user_id": "u", "slate_size": 3}
     candidates = [
@@ -53,7 +53,7 @@ def test_scores_are_those_of_the_forward_pass_that_training_uses() -> None:
 
 def test_an_answer_has_the_version_and_the_age_of_the_model() -> None:
     serving, pusher = complete()
-    nothing = gains_of_article(serving.spec, 1, -1.0)
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
     pusher.push(nothing, append_ms=NOW_MS - 300)
     pusher.push(nothing, append_ms=NOW_MS - 100, buckets=[0])
     serving.follow()
@@ -77,7 +77,7 @@ def test_a_push_changes_the_next_prediction() -> None:
     serving, pusher = complete()
     asked = {"candidates": [{"article_id": "hot"}]}
     [before] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
-    pusher.push(gains_of_article(serving.spec, "hot", -4.0))
+    pusher.push(deltas_of_article(serving.spec, "hot", -4.0))
     serving.follow()
     [after] = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
     assert after["score"] > before["score"]
@@ -125,7 +125,7 @@ def test_a_body_above_the_limit_gets_413_with_or_without_content_length() -> Non
 
 def test_predictions_get_503_until_the_replica_is_complete() -> None:
     store = Fallible(memory_store(news()))
-    Pusher(store).push(gains_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
+    Pusher(store).push(deltas_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
     store.away = {2}
     serving = Serving(store)  # type: ignore[arg-type]
     for _ in range(3):
@@ -151,7 +151,7 @@ def test_an_unreachable_shard_makes_answers_stale_but_never_missing() -> None:
     pusher = Pusher(store)  # type: ignore[arg-type]
     serving = Serving(store)  # type: ignore[arg-type]
     serving.follow()
-    nothing = gains_of_article(serving.spec, 1, -1.0)
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
     pusher.push(nothing, append_ms=NOW_MS)
     serving.follow()
     store.away = {3}
@@ -172,7 +172,7 @@ def test_an_unreachable_shard_makes_answers_stale_but_never_missing() -> None:
 def test_the_model_status_has_rows_freshness_and_errors() -> None:
     serving, pusher = complete()
     pusher.push(
-        gains_of_article(serving.spec, 1, -1.0),
+        deltas_of_article(serving.spec, 1, -1.0),
         clicks=[NOW_MS - 250, NOW_MS - 250],
         append_ms=NOW_MS,
     )
@@ -187,7 +187,7 @@ def test_the_model_status_has_rows_freshness_and_errors() -> None:
 
 def test_metrics_have_requests_candidates_freshness_and_rows() -> None:
     serving, pusher = complete()
-    pusher.push(gains_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), clicks=[NOW_MS - 250])
     serving.follow()
     ask(serving, "POST", PREDICT, json={"candidates": [{}, {}]})
     answer = ask(serving, "GET", "/metrics")
@@ -232,7 +232,7 @@ def _examples(post: dict[str, Any]) -> list[Any]:
 
 def test_a_request_for_uncertainty_gets_it_for_each_candidate() -> None:
     serving, pusher = complete()
-    pusher.push(gains_of_article(serving.spec, 1, -3.0))
+    pusher.push(deltas_of_article(serving.spec, 1, -3.0))
     serving.follow()
     candidates = [{"article_id": 1}, {"article_id": 9}]
     asked = {"candidates": candidates, "timestamp_ms": NOW_MS}
@@ -268,7 +268,7 @@ def test_a_request_for_uncertainty_to_a_model_without_counts_gets_422(
 def test_a_ranking_has_the_highest_scores_first_and_at_most_top_k_candidates() -> None:
     serving, pusher = complete()
     for article, z in ((1, -3.0), (2, 2.0), (3, -0.5)):
-        pusher.push(gains_of_article(serving.spec, article, z))
+        pusher.push(deltas_of_article(serving.spec, article, z))
     serving.follow()
     asked = {"candidates": [{"article_id": each} for each in (2, 9, 1, 9, 3)]}
     scores = ask(serving, "POST", PREDICT, json=asked).json()["predictions"]
@@ -313,7 +313,7 @@ def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None
     answer = ask(serving, "POST", PREDICT, json=fresh)
     assert answer.status_code == 412
     assert "nothing learned yet" in answer.json()["error"]["found"]
-    pusher.push(gains_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS)
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS)
     serving.follow()
     assert ask(serving, "POST", PREDICT, json=fresh).status_code == 200
     assert ask(serving, "POST", RANK, json=fresh).status_code == 200
@@ -322,7 +322,7 @@ def test_a_request_that_demands_more_freshness_than_available_gets_412() -> None
 
     store.away = {3}
     serving.clock.ms += 1_001
-    pusher.push(gains_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS + 1_001)
+    pusher.push(deltas_of_article(serving.spec, 1, -1.0), append_ms=NOW_MS + 1_001)
     serving.follow()
     answer = ask(serving, "POST", PREDICT, json=fresh)
     assert answer.status_code == 412
@@ -359,7 +359,7 @@ def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
     serving.follower.step()
     assert state() == "fresh"
     for _ in range(100):  # more than one poll folds
-        pusher.push(gains_of_article(serving.spec, 1, -1.0))
+        pusher.push(deltas_of_article(serving.spec, 1, -1.0))
     serving.follower.step()
     assert state() == "behind"
     serving.follow()
@@ -373,7 +373,7 @@ def test_answers_and_metrics_have_the_state_of_the_replica() -> None:
 
 def test_an_answer_has_the_event_times_learned() -> None:
     serving, pusher = complete()
-    nothing = gains_of_article(serving.spec, 1, -1.0)
+    nothing = deltas_of_article(serving.spec, 1, -1.0)
     pusher.push(nothing, append_ms=NOW_MS - 700)  # the pusher's events happen as they are appended
     pusher.push(nothing, append_ms=NOW_MS - 200, buckets=[0])
     serving.follow()

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoder
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.logistic import LogisticRegression
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
@@ -75,7 +75,7 @@ class Trained:
         self.encoder = Encoder(self.spec.fields)
         self.model, self.served = LogisticRegression(self.spec), LogisticRegression(self.spec)
         self.view = view_of(self.spec.width)
-        self.pending = PendingGains(
+        self.pending = PendingDeltas(
             self.view, Shape("source", 1, self.spec.width, self.spec.fingerprint, "")
         )
         self.predictor = Predictor(self.spec.fields, self.served)

@@ -17,10 +17,10 @@ from tests.serving.served_models import (
     Fallible,
     Pusher,
     Serving,
+    deltas_of_article,
+    deltas_of_ids,
     eventually,
     follow,
-    gains_of_article,
-    gains_of_ids,
     memory_store,
     news,
 )
@@ -38,30 +38,30 @@ def test_the_follower_thread_folds_pushes_until_it_is_stopped() -> None:
     follower = follower_of(store)
     follower.start()
     eventually(lambda: follower.standing.complete)
-    pusher.push(gains_of_article(news(), 1, -1.0))
+    pusher.push(deltas_of_article(news(), 1, -1.0))
     eventually(lambda: follower.standing.rows == 1)
     follower.stop()
     assert not [each for each in threading.enumerate() if each.name == "follower"]
-    pusher.push(gains_of_article(news(), 2, -1.0))
+    pusher.push(deltas_of_article(news(), 2, -1.0))
     assert follower.standing.rows == 1
 
 
 def test_clicks_pushed_before_the_first_copy_give_no_freshness_samples() -> None:
     store = Fallible(memory_store(news()))
     pusher = Pusher(store)  # type: ignore[arg-type]
-    gains = gains_of_article(news(), 1, -1.0)
-    pusher.push(gains, clicks=[NOW_MS - 3_600_000])
+    deltas = deltas_of_article(news(), 1, -1.0)
+    pusher.push(deltas, clicks=[NOW_MS - 3_600_000])
     store.away = {0}
     arrived: list[int] = []
     follower = follower_of(store, arrived)
     for _ in range(3):
         follower.step()
-    pusher.push(gains, clicks=[NOW_MS - 60_000])  # three buckets follow, one is not there
+    pusher.push(deltas, clicks=[NOW_MS - 60_000])  # three buckets follow, one is not there
     for _ in range(3):
         follower.step()
     store.away = set()
     follow(follower)
-    pusher.push(gains, clicks=[NOW_MS - 70])
+    pusher.push(deltas, clicks=[NOW_MS - 70])
     follower.step()
     assert arrived == [70]
     assert follower.freshness().count == 1
@@ -122,7 +122,7 @@ def test_scores_computed_during_folds_are_those_of_one_moment() -> None:
     features = Encoder(fields).encode(event)
     times = np.full(1, NOW_MS, np.int64)
     table = RowTable(serving.spec.width)
-    watched = gains_of_ids(features.ids[0, :1], -2.0)
+    watched = deltas_of_ids(features.ids[0, :1], -2.0)
 
     def score(of: RowTable) -> float:
         return float(model.predict(of, features, times)[0])
@@ -150,7 +150,7 @@ def test_scores_computed_during_folds_are_those_of_one_moment() -> None:
         if part in (20, 40):
             table.add(watched)
         ids = np.unique(dice.integers(0, 2**63, 4_000).astype(np.uint64) << np.uint64(1))
-        table.add(gains_of_ids(ids, -1.0))
+        table.add(deltas_of_ids(ids, -1.0))
     eventually(lambda: len(seen) > 200)
     folding.clear()
     reader.join()

@@ -16,8 +16,8 @@ from tests.serving.served_models import (
     Fallible,
     Pusher,
     Serving,
+    deltas_of_article,
     eventually,
-    gains_of_article,
     memory_store,
     news,
 )
@@ -34,7 +34,7 @@ def tensor(name: str, datatype: str, data: list[Any], shape: list[int] | None = 
 def learned() -> Serving:
     serving, pusher = complete()
     for article, z in (("1", -3.0), ("2", 2.0), ("3", -0.5)):
-        pusher.push(gains_of_article(serving.spec, article, z))
+        pusher.push(deltas_of_article(serving.spec, article, z))
     serving.follow()
     return serving
 
@@ -211,7 +211,7 @@ def test_the_six_routes_of_the_inference_protocol_answer_with_and_without_a_vers
 
 def test_a_model_with_an_incomplete_replica_is_not_ready_by_the_inference_protocol() -> None:
     store = Fallible(memory_store(news()))
-    Pusher(store).push(gains_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
+    Pusher(store).push(deltas_of_article(news(), 1, -1.0))  # type: ignore[arg-type]
     store.away = {2}
     serving = Serving(store)  # type: ignore[arg-type]
     serving.follower.step()

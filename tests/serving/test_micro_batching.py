@@ -17,7 +17,7 @@ from headrace.serving.requests.limits import RequestLimits
 from tests.effort import examples
 from tests.serving.app_client import complete
 from tests.serving.connections import Connection, posted
-from tests.serving.served_models import gains_of_article
+from tests.serving.served_models import deltas_of_article
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def learned() -> Serving:
     serving, pusher = complete(limits=RequestLimits(waiting_ms=60_000))  # even on a slow machine
     for article in range(4):
-        pusher.push(gains_of_article(serving.spec, article, 1.5 - article))
+        pusher.push(deltas_of_article(serving.spec, article, 1.5 - article))
     serving.follow()
     return serving
 

@@ -19,8 +19,8 @@ from open_inference.openapi.types import (
 from tests.serving.served_models import (
     NOW_MS,
     Pusher,
+    deltas_of_article,
     eventually,
-    gains_of_article,
     memory_store,
     news,
 )
@@ -43,7 +43,7 @@ def request(**more: object) -> InferenceRequest:
 
 def test_the_client_of_the_inference_protocols_working_group_gets_scores() -> None:
     spec, store = news(), memory_store(news())
-    Pusher(store).push(gains_of_article(spec, "hot", -3.0))
+    Pusher(store).push(deltas_of_article(spec, "hot", -3.0))
     with running(store) as server, httpx.Client() as http:
         eventually(lambda: ready(server.url))
         client = OpenInferenceClient(base_url=server.url, httpx_client=http)

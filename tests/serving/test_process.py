@@ -17,8 +17,8 @@ from tests.serving.served_models import (
     SPEC,
     Fallible,
     Pusher,
+    deltas_of_article,
     eventually,
-    gains_of_article,
     memory_store,
     news,
 )
@@ -38,7 +38,7 @@ def test_a_push_changes_the_predictions_of_a_running_server() -> None:
             return float(answer.json()["predictions"][0]["score"])
 
         first = score()
-        Pusher(store).push(gains_of_article(news(), "hot", -4.0))
+        Pusher(store).push(deltas_of_article(news(), "hot", -4.0))
         eventually(lambda: score() > first)
     assert set(threading.enumerate()) <= before
 

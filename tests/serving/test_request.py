@@ -7,8 +7,8 @@ import pytest
 
 from headrace.ingest.http.http_errors import RequestRefused
 from headrace.serving.requests.candidates import CheckedRequest, EventCandidates
-from headrace.serving.requests.decoder import RequestDecoder
 from headrace.serving.requests.limits import RequestLimits
+from headrace.serving.requests.request_decoder import RequestDecoder
 from tests.serving.served_models import NOW_MS, news
 
 

@@ -29,8 +29,8 @@ from tests.serving.served_models import (
     Clock,
     Fallible,
     Pusher,
+    deltas_of_ids,
     eventually,
-    gains_of_ids,
     memory_store,
     news,
 )
@@ -113,9 +113,9 @@ def push_about(pusher: Pusher, bounded: CachingFollower, dice: np.random.Generat
         asked.of_features(features),
         asked.of_statistics(bounded.table, features, times),
     ):
-        gains = gains_of_ids(ids[dice.random(ids.shape[0]) < 0.8], -0.3)
-        gains.values[:, 0] = dice.normal(size=gains.ids.shape[0])
-        pusher.push(gains)
+        deltas = deltas_of_ids(ids[dice.random(ids.shape[0]) < 0.8], -0.3)
+        deltas.values[:, 0] = dice.normal(size=deltas.ids.shape[0])
+        pusher.push(deltas)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -163,7 +163,7 @@ def test_rows_of_an_unreachable_shard_are_scored_with_initial_values_and_counted
             return answer.json()
 
         assert "defaulted_rows" not in answered()
-        pusher.push(gains_of_ids(np.arange(5, dtype=np.uint64), -1.0))
+        pusher.push(deltas_of_ids(np.arange(5, dtype=np.uint64), -1.0))
         store.away = {0, 1}
         eventually(lambda: answered()["state"] == "unreachable")
         known = answered()  # cached rows still answer
@@ -270,14 +270,14 @@ def test_eviction_from_the_row_cache_keeps_rows_that_were_read() -> None:
 def test_cached_rows_of_a_broken_history_are_evicted_once_the_new_one_is_read() -> None:
     store, ids = Looking(memory_store(news())), some_ids(1, 8)
     always = ids[:2]
-    Pusher(store).push(gains_of_ids(ids, -1.0))  # type: ignore[arg-type]
+    Pusher(store).push(deltas_of_ids(ids, -1.0))  # type: ignore[arg-type]
     rows = hot(store, always)
     rows.fetch(ids)
     other = memory_store(news())
     pusher = Pusher(other)
     pusher._nonces = itertools.count(1_000)
     for z in (-2.0, 3.0):
-        pusher.push(gains_of_ids(ids[::2], z))
+        pusher.push(deltas_of_ids(ids[::2], z))
     store.swap(other)
     before = rows.table
     while rows.table is before:
@@ -290,12 +290,12 @@ def test_cached_rows_of_a_broken_history_are_evicted_once_the_new_one_is_read() 
     assert found == [1.0, 0.0] * 4
 
 
-def test_deletions_and_gains_change_cached_rows_only() -> None:
+def test_deletions_and_deltas_change_cached_rows_only() -> None:
     store = memory_store(news())
     pusher, rows = Pusher(store), hot(store)
     ids = some_ids(1, 8)
     rows.fetch(ids[:4])
-    pusher.push(gains_of_ids(ids, -1.0))
+    pusher.push(deltas_of_ids(ids, -1.0))
     rows.poll(64)
     assert len(rows.table) == 4
     assert rows.table.columns.shows[rows.table.find(ids[:4])].tolist() == [1] * 4

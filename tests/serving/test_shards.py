@@ -20,7 +20,7 @@ from headrace.serving.process import ServerSettings, run_server
 from headrace.serving.replicas.caching_follower import CacheBounds
 from headrace.serving.replicas.follower import Following
 from headrace.serving.replicas.row_cache import LEAST_ROWS
-from tests.serving.served_models import BUCKETS, SPEC, Pusher, eventually, gains_of_article
+from tests.serving.served_models import BUCKETS, SPEC, Pusher, deltas_of_article, eventually
 from tests.serving.server_in_thread import ready, running
 
 WAITING = StoreSettings(WaitLimits(connect_timeout_ms=500, answer_timeout_ms=300))
@@ -60,7 +60,7 @@ def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
     spec = parse_spec(SPEC.replace('"news"', f'"{name}"'), "news.toml")
     store = open_store(valkey_cluster.url, name, WAITING)
     store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
-    Pusher(store).push(gains_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0))
+    Pusher(store).push(deltas_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0))
     following, bounds = (
         Following(poll_interval_ms=5),
         CacheBounds(LEAST_ROWS, miss_deadline_ms=2_000),
@@ -91,7 +91,7 @@ def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
 
 
 def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) -> None:
-    gains = gains_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0)
+    deltas = deltas_of_article(parse_spec(SPEC, "news.toml"), "hot", -1.0)
 
     def version() -> int:
         answer = client.post(f"/v1/models/{name}:predict", json={"candidates": [{}]})
@@ -101,7 +101,7 @@ def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) 
     def unreachable() -> int:
         return int(client.get(f"/v1/models/{name}").json()["buckets"]["unreachable"])
 
-    pusher.push(gains, append_ms=wall_ms(), clicks=[wall_ms()])
+    pusher.push(deltas, append_ms=wall_ms(), clicks=[wall_ms()])
     eventually(lambda: version() == BUCKETS)
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -112,6 +112,6 @@ def _freeze_and_thaw(client: httpx.Client, name: str, pusher: Pusher, pid: int) 
     finally:
         os.kill(pid, signal.SIGCONT)
     eventually(lambda: unreachable() == 0)
-    pusher.push(gains, append_ms=wall_ms(), clicks=[wall_ms()])
+    pusher.push(deltas, append_ms=wall_ms(), clicks=[wall_ms()])
     eventually(lambda: version() == 2 * BUCKETS)
     assert client.get(f"/v1/models/{name}").json()["freshness"]["count"] == 2

@@ -12,7 +12,7 @@ from headrace.serving.errors import BadSnapshot
 from headrace.serving.models.loading import StoreModel, find_frozen
 from tests.deploy.command import running as command
 from tests.deploy.in_process import Commands
-from tests.serving.served_models import NOW_MS, SPEC, Pusher, eventually, gains_of_article, news
+from tests.serving.served_models import NOW_MS, SPEC, Pusher, deltas_of_article, eventually, news
 from tests.serving.server_in_thread import ready, running
 from tests.serving.snapshots import LEARNED_MS, learned, snapshot_of
 
@@ -43,7 +43,7 @@ def test_a_snapshot_answers_unchanged_beside_the_live_model(
         assert frozen["event_ms"] == {"newest": LEARNED_MS, "oldest": LEARNED_MS}
         assert "snapshot" not in before
 
-        Pusher(store, "another/0").push(gains_of_article(news(), "hot", -3.0))
+        Pusher(store, "another/0").push(deltas_of_article(news(), "hot", -3.0))
         eventually(lambda: predict(client, "news").json()["version"] > before["version"])
         assert predict(client, "news").json()["predictions"] != frozen["predictions"]
         again = predict(client, "frozen").json()

@@ -16,14 +16,14 @@ from headrace.serving.models.aliases import Aliases
 from headrace.serving.models.predictor import Predictor
 from headrace.serving.models.registry import ModelRegistry, ServedModel
 from headrace.serving.observers.shadows import Shadows
-from headrace.serving.requests.decoder import RequestDecoder
+from headrace.serving.requests.request_decoder import RequestDecoder
 from tests.serving.served_models import (
     NOW_MS,
     SPEC,
     Pusher,
     Serving,
+    deltas_of_article,
     follow,
-    gains_of_article,
     memory_store,
     news,
 )
@@ -51,7 +51,7 @@ class Two(Serving):
         super().__init__(memory_store(news()))
         self.follow()
         spec, store = second(), memory_store(second())
-        Pusher(store).push(gains_of_article(spec, "hot", -3.0))
+        Pusher(store).push(deltas_of_article(spec, "hot", -3.0))
         other = self._follower(store)
         follow(other)
         self.second = ServedModel(

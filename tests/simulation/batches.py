@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.learner.kernels.pending_deltas import PendingColumns
 
 SPEC = """
 [label]

@@ -28,7 +28,7 @@ from tests.simulation.network import Connection, Crash, SimulatedExchange, Surro
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from headrace.learner.kernels.pending_gains import PendingColumns
+    from headrace.learner.kernels.pending_deltas import PendingColumns
     from headrace.pserver.rows.deltas import RowDeltas
     from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape

@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.ingest.features import fmix64
-from headrace.ingest.joiner.core.eviction import forget, forget_clicks, forget_everything, waits
 from headrace.ingest.joiner.core.hash_index import NOWHERE, find_place, find_slot, place_in, put_in
 from headrace.ingest.joiner.core.rules import (
     BLOCKED,
@@ -39,6 +38,12 @@ from headrace.ingest.joiner.core.rules import (
     UNMATCHED_CLICKS,
     WAIT,
     WATERMARK,
+)
+from headrace.ingest.joiner.core.window_eviction import (
+    forget,
+    forget_clicks,
+    forget_everything,
+    waits,
 )
 from headrace.ingest.joiner.core.window_state import (
     CLOCK_MS,

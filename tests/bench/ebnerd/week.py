@@ -34,7 +34,7 @@ from headrace.ingest.examples.batch import Examples, Kind
 from headrace.ingest.features.encoder import Encoded, Encoder
 from headrace.ingest.features.fields import Policy
 from headrace.ingest.features.hashing import hash_strings
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import ProgressiveValidation, progressive
@@ -135,7 +135,7 @@ def learn(
     order = _order(events, which, times, partitions)
     which, kinds, labels, times = which[order], kinds[order], labels[order], times[order]
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = PendingGains(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+    pending = PendingDeltas(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)
     seconds = 0.0
@@ -171,7 +171,7 @@ def lagging(spec: ModelSpec, events: Events, lag_ms: int) -> ProgressiveValidati
     encoded = encode(spec, events)
     which, kinds, labels, times = join(spec, events)
     model, view = open_model(spec, _BUCKETS), view_of(spec.width)
-    pending = PendingGains(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+    pending = PendingDeltas(view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
     active = np.ones(_BUCKETS, np.bool_)
     scores = np.full(len(events.impressions), np.nan)
     asked_ms, first = np.unique(events.shown_ms, return_index=True)

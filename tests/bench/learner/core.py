@@ -1,6 +1,6 @@
 """The model alone: rows in memory, no Kafka, no parameter server, one core.
 
-The rows' pending gains are kept as for a push. The first pass over the stream adds rows, and its
+The rows' pending deltas are kept as for a push. The first pass over the stream adds rows, and its
 scores are what accuracy is computed from; what is reported as the rate is the median pass after it,
 over rows that are there, and the first as `..._new_rows`.
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.learner.kernels.pending_gains import PendingGains, view_of
+from headrace.learner.kernels.pending_deltas import PendingDeltas, view_of
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.store import Shape
@@ -38,7 +38,7 @@ class Core:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.model, self.view = open_model(spec, _BUCKETS), view_of(spec.width)
-        self.pending = PendingGains(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
+        self.pending = PendingDeltas(self.view, Shape(spec.name, _BUCKETS, spec.width, "", ""))
         self.active = np.ones(_BUCKETS, np.bool_)
 
     def learn(self, batches: list[Examples]) -> Learned:

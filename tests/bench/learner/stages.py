@@ -12,7 +12,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from headrace.learner.kernels.pending_gains import PendingGains
+from headrace.learner.kernels.pending_deltas import PendingDeltas
 from headrace.learner.loop import example_queue as intake
 from headrace.learner.loop import learner as loop
 from headrace.learner.loop import pushes
@@ -32,16 +32,16 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (BatchGuard, "reason", "guarding"),
     (BatchGuard, "judge", "guarding"),
     (RowTable, "reserve", "growing tables"),
-    (PendingGains, "reserve", "growing tables"),
+    (PendingDeltas, "reserve", "growing tables"),
     (loop.Learner, "_send_scores", "packing and sending scores"),
     (loop.Learner, "_seal", "waiting until Kafka has the scores"),
-    (PendingGains, "largest", "looking for exploded gains"),
-    (PendingGains, "take", "taking out what rows gained"),
+    (PendingDeltas, "largest", "looking for exploded deltas"),
+    (PendingDeltas, "take", "taking out what rows gained"),
     (pushes, "pack", "packing pushes"),
     (Pushes, "send", "rest of pushing"),
     (Replica, "fold_own", "folding into the replica"),
     (Replica, "poll", "following logs"),
-    (PendingGains, "refresh", "refreshing the view"),
+    (PendingDeltas, "refresh", "refreshing the view"),
     (loop.Learner, "_recheck", "comparing marks"),
     (loop.Learner, "_throttled", "comparing marks"),
 )

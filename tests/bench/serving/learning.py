@@ -77,31 +77,31 @@ class Pushing:
         """Push the rows that the model starts with."""
         ids = self._dice.integers(0, 2**63, ROWS).astype(np.uint64) << np.uint64(1)
         for part in np.array_split(ids, 25):
-            self.push(self._gains_of(part))
+            self.push(self._deltas_of(part))
 
     def rounds(self, count: int) -> Iterator[RowDeltas]:
         """Yield what each of so many rounds carries."""
         encoder, fields = Encoder(self._spec.fields), self._spec.fields
         for _ in range(count):
             made = encoder.encode(events(fields, EXAMPLES_A_PUSH, self._dice))
-            yield self._gains_of(np.concatenate([made.ids.reshape(-1), made.bag_ids]))
+            yield self._deltas_of(np.concatenate([made.ids.reshape(-1), made.bag_ids]))
 
-    def push(self, gains: RowDeltas) -> None:
-        """Push these gains now."""
+    def push(self, deltas: RowDeltas) -> None:
+        """Push these deltas now."""
         start, self._offset = self._offset, self._offset + 1
-        of_row, append_ms = self._shape.bucket_of(gains.ids), now_ms()
+        of_row, append_ms = self._shape.bucket_of(deltas.ids), now_ms()
         span = OffsetSpan("bench/0", start, self._offset)
         reached = [SourceReached("bench/0", start, self._offset, append_ms)]
         pushes = []
         for bucket in range(BUCKETS):
-            part = gains.chosen(of_row == bucket)
+            part = deltas.chosen(of_row == bucket)
             header = EntryHeader(self._shape.width, len(part.ids), append_ms, append_ms, reached)
             pushes.append(Push(bucket, (span,), secrets.token_bytes(8), pack(header, part)))
         for answer in self._store.push(pushes):
             if isinstance(answer, Exception):
                 raise answer
 
-    def _gains_of(self, ids: np.ndarray) -> RowDeltas:
+    def _deltas_of(self, ids: np.ndarray) -> RowDeltas:
         """Return what rows gain from an example each or so: no accumulator ever shrinks."""
         unique = np.unique(ids)
         count, second = unique.shape[0], np.uint32(time.time())

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from headrace.ingest.collector.app import make_app
-from headrace.ingest.collector.backpressure import AdmissionControl, CollectorLimits
+from headrace.ingest.collector.backpressure import CollectorLimits, MemoryBound
 from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.collector.delivery import Delivery
 from headrace.ingest.collector.fake_producer import FakeProducer
@@ -57,7 +57,7 @@ def _collector() -> dict[str, Any]:
     registry = CollectorRegistry()
     delivery = Delivery(KafkaSettings("fake:9092"), 15.0, 2, FakeProducer().make)
     metrics = CollectorMetrics(registry)
-    room, tokens, readiness = AdmissionControl(CollectorLimits()), Tokens([_TOKEN]), Readiness()
+    room, tokens, readiness = MemoryBound(CollectorLimits()), Tokens([_TOKEN]), Readiness()
     return make_app(TOPICS, delivery, room, tokens, metrics, readiness, lambda: 0).openapi()
 
 

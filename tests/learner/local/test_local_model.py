@@ -19,9 +19,10 @@ from headrace.deploy.models import path_of
 from headrace.ingest.examples import unpack
 from headrace.ingest.joiner import Joiner, JoinerPacing
 from headrace.ingest.kafka import EventTopics, ListReader, ListTransactions, Source, examples_topic
-from headrace.learner.kernels import PendingGains, view_of
+from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.models import open_model
 from headrace.pserver import Shape
+from headrace.pserver.snapshots import NoSnapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +107,7 @@ def _joined_and_learned(
     """Return the rows and the scores of impressions that a joiner and a model make."""
     batches = _joined(spec, impressions, clicks)
     model, view = open_model(spec, 16), view_of(spec.width)
-    pending = PendingGains(view, Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text))
+    pending = PendingDeltas(view, Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text))
     scores: list[float] = []
     for batch in batches:
         view.reserve(model.rows_needed(batch))
@@ -280,3 +281,8 @@ def test_a_local_model_needs_neither_a_kafka_client_nor_a_redis_client() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "(1,)", done.stderr
+
+
+def test_an_empty_folder_has_no_model_to_load(tmp_path: Path) -> None:
+    with pytest.raises(NoSnapshot, match=r"expected a saved model in .*, got none"):
+        headrace.LocalModel.load(tmp_path)

@@ -20,7 +20,7 @@ from tests.serving.served_models import (
     NOW_MS,
     Pusher,
     Serving,
-    gains_of_article,
+    deltas_of_article,
     memory_store,
     news,
 )
@@ -39,7 +39,7 @@ class World:
         self.again = again
         store = memory_store(news())
         self.serving = Serving(store)
-        Pusher(store).push(gains_of_article(news(), "hot", -3.0))
+        Pusher(store).push(deltas_of_article(news(), "hot", -3.0))
         self.serving.follow()
         self.reader = ListReader({INPUT: [], IDLE: []})
         self.transactions = ListTransactions()

@@ -25,9 +25,9 @@ from tests.serving.served_models import (
     BUCKETS,
     SPEC,
     Pusher,
+    deltas_of_article,
+    deltas_of_ids,
     eventually,
-    gains_of_article,
-    gains_of_ids,
     news,
 )
 from tests.serving.server_in_thread import ready, running
@@ -113,7 +113,7 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
     with contextlib.closing(open_store(valkey, name)) as store:
         store.create(Shape(name, BUCKETS, spec.width, spec.fingerprint, spec.text))
         pusher = Pusher(store)
-        pusher.push(gains_of_article(spec, ARTICLES[0], -3.0))
+        pusher.push(deltas_of_article(spec, ARTICLES[0], -3.0))
         run = ("serving", "run", "--model", str(tmp_path / "spec.toml"), "--redis", valkey)
         several = ("--workers", "2", "--port", "0", "--alias", f"production={name}")
         with (
@@ -143,7 +143,7 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
                 again(served, "worker 1", kill(served, "worker 1"))
                 asking.more()
                 _lose_the_follower(served, url, name, asking)
-                pusher.push(gains_of_article(spec, ARTICLES[1], 2.0))
+                pusher.push(deltas_of_article(spec, ARTICLES[1], 2.0))
                 _caught_up(alone.url, name, pusher)
                 equal()
                 asking.more()
@@ -158,9 +158,9 @@ def test_workers_answer_like_one_process_and_survive_kills_of_any_process(
 def _learn(pusher: Pusher, spec: ModelSpec) -> None:
     """Push a few thousand rows, some of which requests read."""
     random = np.random.default_rng(pusher.offset)
-    pusher.push(gains_of_ids(np.unique(random.integers(1, 2**63, 4000, np.uint64)), 0.5))
+    pusher.push(deltas_of_ids(np.unique(random.integers(1, 2**63, 4000, np.uint64)), 0.5))
     for each in ARTICLES[:5]:
-        pusher.push(gains_of_article(spec, each, float(random.normal())))
+        pusher.push(deltas_of_article(spec, each, float(random.normal())))
 
 
 def _caught_up(url: str, name: str, pusher: Pusher) -> None:

@@ -34,8 +34,8 @@ from tests.serving.served_models import (
     NOW_MS,
     Fallible,
     Pusher,
+    deltas_of_ids,
     eventually,
-    gains_of_ids,
     memory_store,
     news,
 )
@@ -95,14 +95,14 @@ def test_workers_switch_to_a_larger_table_and_the_memory_of_the_old_one_is_freed
     store = memory_store(news())
     pusher, side, worker = Pusher(store), kept(tmp_path, store), shared(tmp_path)
     assert not worker.standing.complete and worker.standing.buckets == BUCKETS
-    pusher.push(gains_of_ids(ids_of(1, 500), 1.0))
+    pusher.push(deltas_of_ids(ids_of(1, 500), 1.0))
     poll(side, BUCKETS)
     assert worker.standing == side.follower.standing
     before = table_of(worker)
     assert same(before, table_of(side.follower))
     sum_before = before.columns.values[:500].sum()
 
-    pusher.push(gains_of_ids(ids_of(2, 5000), 1.0))
+    pusher.push(deltas_of_ids(ids_of(2, 5000), 1.0))
     poll(side, 2 * BUCKETS)
     now = table_of(worker)
     assert now is not before and len(now) > 5000
@@ -115,10 +115,10 @@ def test_workers_switch_to_a_larger_table_and_the_memory_of_the_old_one_is_freed
 def test_workers_see_folded_rows_without_a_new_message(tmp_path: Path) -> None:
     store = memory_store(news())
     ids, pusher, side = ids_of(3, 100), Pusher(store), kept(tmp_path, store)
-    pusher.push(gains_of_ids(ids, 1.0))
+    pusher.push(deltas_of_ids(ids, 1.0))
     poll(side, BUCKETS)
     worker = table_of(shared(tmp_path))
-    table_of(side.follower).add(gains_of_ids(ids, 1.0))
+    table_of(side.follower).add(deltas_of_ids(ids, 1.0))
     assert (worker.columns.values[: len(worker), 0] == 2.0).all()
 
 
@@ -128,10 +128,10 @@ def test_a_restarted_follower_leaves_the_old_rows_until_its_own_are_complete(
     inner = memory_store(news())
     store, pusher = Fallible(inner), Pusher(inner)
     ids, worker = ids_of(4, 3000), shared(tmp_path)
-    pusher.push(gains_of_ids(ids, 1.0))
+    pusher.push(deltas_of_ids(ids, 1.0))
     poll(kept(tmp_path, store), BUCKETS)  # and it is gone
     before, standing = table_of(worker), worker.standing
-    pusher.push(gains_of_ids(ids, 1.0))
+    pusher.push(deltas_of_ids(ids, 1.0))
 
     side = kept(tmp_path, store)
     assert side.publisher.complete
@@ -184,11 +184,11 @@ def test_a_table_beyond_the_shared_memory_is_refused_and_the_rows_stay(
 ) -> None:
     store = memory_store(news())
     pusher, side, worker = Pusher(store), kept(tmp_path, store), shared(tmp_path)
-    pusher.push(gains_of_ids(ids_of(5, 100), 1.0))
+    pusher.push(deltas_of_ids(ids_of(5, 100), 1.0))
     poll(side, BUCKETS)
     with monkeypatch.context() as patched:
         patched.setattr(memory_file, "_take", _no_space)
-        pusher.push(gains_of_ids(ids_of(6, 5000), 1.0))
+        pusher.push(deltas_of_ids(ids_of(6, 5000), 1.0))
         with pytest.raises(NoRoom, match=r"--workers.*expected room for 0 MiB.*make it larger"):
             poll(side, 2 * BUCKETS)
         assert len(table_of(worker)) == len(ids_of(5, 100))
@@ -226,13 +226,13 @@ def _read(folder: Path, channel: Connection) -> None:
     places = table.find(np.sort(table.ids))
     channel.send((worker.standing, table.take(places).values))
     channel.recv()
-    table.add(gains_of_ids(table.ids[:1], 1.0))
+    table.add(deltas_of_ids(table.ids[:1], 1.0))
 
 
 def test_another_process_reads_shared_rows_and_is_killed_if_it_writes(tmp_path: Path) -> None:
     store = memory_store(news())
     side = kept(tmp_path, store)
-    Pusher(store).push(gains_of_ids(ids_of(7, 2000), 1.5))
+    Pusher(store).push(deltas_of_ids(ids_of(7, 2000), 1.5))
     poll(side, BUCKETS)
     mine = table_of(side.follower)
     ours, theirs = multiprocessing.Pipe()

@@ -1,4 +1,4 @@
-"""The gains of a learner's rows that the parameter server has not yet acknowledged.
+"""Pending deltas of a learner's rows that the parameter server has not yet acknowledged.
 
 The learner's view of a row is what its replica holds, plus what is in flight, plus what is pending.
 The pending part is stored in the view's rows, beside the values seen, so that a kernel adds to both
@@ -43,7 +43,7 @@ _PREFIX = "pending "
 
 
 class PendingColumns(NamedTuple):
-    """Pending gains, at the same places as the view's rows; a row without any has zeros."""
+    """Pending deltas, at the same places as the view's rows; a row without any has zeros."""
 
     order: npt.NDArray[np.int64]  # (room or more,) places touched since the last push, as they came
     count: npt.NDArray[np.int64]  # type: ignore[assignment]  # (1,) how many of `order` count
@@ -55,7 +55,7 @@ class PendingColumns(NamedTuple):
 
 
 def view_of(width: int) -> RowTable:
-    """Return an empty view whose rows have room for their pending gains."""
+    """Return an empty view whose rows have room for their pending deltas."""
     beside = _COUNTERS | {"values": (np.float32, (width,))}
     return RowTable(width, beside={_PREFIX + name: kind for name, kind in beside.items()})
 
@@ -127,8 +127,8 @@ def _deal(view_ids, order, of_row, counts):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _take_out(view_ids, gaining, order, of_row, next_of, gains):  # type: ignore[no-untyped-def]
-    """Move what is pending to `gains`, and leave nothing; return how many places stay in `order`.
+def _take_out(view_ids, gaining, order, of_row, next_of, deltas):  # type: ignore[no-untyped-def]
+    """Move what is pending to `deltas`, and leave nothing; return how many places stay in `order`.
 
     next_of: (buckets,) where the bucket's next row goes, -1 if it is not taken out.
     """
@@ -143,24 +143,24 @@ def _take_out(view_ids, gaining, order, of_row, next_of, gains):  # type: ignore
             left += 1
             continue
         next_of[of_row[k]] += 1
-        gains.ids[i] = view_ids[place]
-        gains.shows[i] = gaining.shows[place]
-        gains.clicks[i] = gaining.clicks[place]
-        gains.first_seen[i] = _NEVER - gaining.since[place]
-        gains.last_seen[i] = gaining.last_seen[place]
+        deltas.ids[i] = view_ids[place]
+        deltas.shows[i] = gaining.shows[place]
+        deltas.clicks[i] = gaining.clicks[place]
+        deltas.first_seen[i] = _NEVER - gaining.since[place]
+        deltas.last_seen[i] = gaining.last_seen[place]
         gaining.shows[place] = 0
         gaining.clicks[place] = 0
         gaining.since[place] = 0
         gaining.last_seen[place] = 0
-        row, pending = row_of(gains.values, i), row_of(gaining.values, place)
+        row, pending = row_of(deltas.values, i), row_of(gaining.values, place)
         for f in range(row.shape[0]):
             row[f] = pending[f]
             pending[f] = 0.0
     return left
 
 
-class PendingGains:
-    """The pending gains of a view's rows, taken out bucket by bucket."""
+class PendingDeltas:
+    """The pending deltas of a view's rows, taken out bucket by bucket."""
 
     def __init__(self, view: RowTable, shape: Shape) -> None:
         """`view`: made by `view_of`."""
@@ -226,9 +226,9 @@ class PendingGains:
         begins = {bucket: end - int(counts[bucket]) for bucket, end in ends.items()}
         next_of = np.full(counts.shape[0], -1, np.int64)
         next_of[taken] = list(begins.values())
-        gains = _empty_gains(max(ends.values(), default=0), self._view.width)
-        gaining.count[0] = _take_out(ids, gaining, order, of_row, next_of, gains)
-        return {bucket: gains.chosen(slice(begins[bucket], ends[bucket])) for bucket in taken}
+        deltas = _empty_deltas(max(ends.values(), default=0), self._view.width)
+        gaining.count[0] = _take_out(ids, gaining, order, of_row, next_of, deltas)
+        return {bucket: deltas.chosen(slice(begins[bucket], ends[bucket])) for bucket in taken}
 
     def refresh(
         self, folded: RowTable, ids: npt.NDArray[np.uint64], flying: RowDeltas | None
@@ -242,7 +242,7 @@ class PendingGains:
             self._view.add(flying.chosen(np.isin(flying.ids, ids)))
 
 
-def _empty_gains(count: int, width: int) -> RowDeltas:
+def _empty_deltas(count: int, width: int) -> RowDeltas:
     shows, clicks, first_seen, last_seen = (np.empty(count, np.uint32) for _ in range(4))
     values = np.empty((count, width), np.float32)
     return RowDeltas(np.empty(count, np.uint64), shows, clicks, first_seen, last_seen, values)
