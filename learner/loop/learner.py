@@ -369,7 +369,7 @@ class Learner:
     def _check_unanswered(self) -> bool:
         """Return whether too much was learned since a bucket stopped answering.
 
-        Its gains stay in memory, and its next push carries them all. `_due` does not depend on
+        Its deltas stay in memory, and its next push carries them all. `_due` does not depend on
         this: the other buckets get what is pending, and the silent one its push again.
         """
         figures, limit = self.figures, self._pace.unanswered_limit
