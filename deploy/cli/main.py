@@ -31,6 +31,7 @@ from headrace.deploy.cli import (
     serving,
     spec,
 )
+from headrace.deploy.process_logs import configure_logs
 from headrace.deploy.termination import REFUSED, UNREACHABLE
 
 if TYPE_CHECKING:
@@ -78,6 +79,14 @@ def _every_command(
             help="Least level of log lines: debug, info, warning or error.",
         ),
     ] = "info",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            envvar="HEADRACE_LOG_FORMAT",
+            help="Format of log lines: text or json.",
+        ),
+    ] = "text",
     version: Annotated[  # noqa: ARG001  (its callback has printed it)
         bool,
         typer.Option(
@@ -91,13 +100,12 @@ def _every_command(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"expected debug, info, warning or error, got {log_level!r}")
-    logging.basicConfig(
-        level=level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
-    # child processes read the level from the environment
+    if log_format not in ("text", "json"):
+        raise typer.BadParameter(f"expected text or json, got {log_format!r}")
+    configure_logs(level, as_json=log_format == "json")
+    # child processes read both from the environment
     os.environ["HEADRACE_LOG_LEVEL"] = log_level
+    os.environ["HEADRACE_LOG_FORMAT"] = log_format
 
 
 def expected_errors() -> tuple[type[Exception], ...]:

@@ -33,6 +33,7 @@ from headrace.ingest.kafka.consumer_group import (
     consumer_config,
     member_of_instance,
     membership,
+    named,
     resumes_at,
     seek,
 )
@@ -249,7 +250,7 @@ class KafkaReader:
     def _join(self) -> None:
         self._consumer.subscribe(
             self._topics,
-            on_assign=self._on_assign,
+            on_assign=lambda _, partitions: self._assign(partitions),
             on_revoke=self._on_revoke,
             on_lost=self._on_revoke,
         )
@@ -287,9 +288,6 @@ class KafkaReader:
             for partition in sorted(metadata.topics[topic].partitions)
         ]
 
-    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._assign(partitions)
-
     def _assign(self, partitions: list[TopicPartition]) -> None:
         # any offset will do: nothing is fetched before `start` seeks and resumes
         placed = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
@@ -303,8 +301,10 @@ class KafkaReader:
             source = Source(partition.topic, partition.partition)
             self._sources[source.topic, source.partition] = source
             self._changes.append(PartitionAssigned(source))
+        log.info("assigned: %s", named(partitions))
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        log.info("revoked: %s", named(partitions))
         for partition in partitions:
             source = self._sources.pop((partition.topic, partition.partition), None)
             if source is not None:

@@ -106,6 +106,15 @@ def member_of_instance(settings: KafkaSettings, group: str, instance: str) -> st
 _TIMEOUT_S = 5.0
 
 
+def named(partitions: list[TopicPartition]) -> str:
+    """Return partitions as text, by topic: impressions/0,1 clicks/0,1."""
+    numbers: dict[str, list[int]] = {}
+    for each in sorted(partitions, key=lambda each: each.partition):
+        numbers.setdefault(each.topic, []).append(each.partition)
+    texts = (f"{topic}/{','.join(map(str, held))}" for topic, held in numbers.items())
+    return " ".join(texts) or "no partitions"
+
+
 def seek(consumer: Consumer, source: Source, offset: int, address: str) -> None:
     """Make a source continue at this offset. Raises StreamError."""
     deadline_s = time.monotonic() + _TIMEOUT_S

@@ -56,7 +56,9 @@ def running_process(
         if objects_between_collections:
             stack.enter_context(rare_collections(objects_between_collections))
         if metrics_address[1]:
-            log.info("%s: metrics and health on http://%s:%d", role, *metrics_address)
+            log.info("%s started; metrics and health on http://%s:%d", role, *metrics_address)
+        else:
+            log.info("%s started; no metrics (--metrics-port)", role)
         yield health
 
 

@@ -1,0 +1,108 @@
+"""Writes the log lines of a process: readable or JSON, and an outage as one line and a count.
+
+While a server is away, its clients repeat one message up to a hundred times a second. So of lines
+from `warning` on that differ in their numbers alone, the first is written at once, and the others
+are counted. A minute later one line has the count. Time has milliseconds and the offset from UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import TextIO
+
+REPEATS_S = 60.0
+"""Time in which a repeated line is counted and not written."""
+
+_CLIENT = "headrace.ingest.kafka.settings"
+"""The logger that librdkafka writes to. It calls a lost connection critical, which is survived."""
+_NUMBERS = re.compile(r"\d+")
+_MOST_KINDS = 1000
+"""Kinds of lines that are counted at a time; beyond it, every line is written."""
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and exception if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class TextLines(logging.Formatter):
+    """Time, level, logger and message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
+        """Return the time with its offset from UTC."""
+        return _time(record)
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC).astimezone()
+    return at.isoformat(timespec="milliseconds")
+
+
+class CountingHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, and counts those that repeat one of the last minute."""
+
+    def __init__(self, stream: TextIO, repeats_s: float = REPEATS_S) -> None:
+        super().__init__(stream)
+        self._repeats_s = repeats_s
+        self._kinds: dict[tuple[str, str], tuple[logging.LogRecord, float, int]] = {}
+        """First line of each kind, its time, and the number of repeats."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write or count a line."""
+        if record.name == _CLIENT and record.levelno > logging.WARNING:
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        if record.levelno < logging.WARNING:
+            super().emit(record)
+            return
+        kind = record.name, _NUMBERS.sub("#", record.getMessage())
+        known = self._kinds.get(kind)
+        if known is not None and time.monotonic() - known[1] < self._repeats_s:
+            first, since_s, count = known
+            self._kinds[kind] = first, since_s, count + 1
+            if not count:
+                timer = threading.Timer(self._repeats_s, self._report, [kind])
+                timer.daemon = True
+                timer.start()
+            return
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[kind] = record, time.monotonic(), 0
+        super().emit(record)
+
+    def _report(self, kind: tuple[str, str]) -> None:
+        with self.lock or threading.RLock():
+            found = self._kinds.pop(kind, None)
+            if found is None or not found[2]:
+                return
+            first, since_s, count = found
+            passed_s = time.monotonic() - since_s
+            message = f"{first.getMessage()} ({count} more like this in {passed_s:.0f} s)"
+            args = (first.name, first.levelno, first.pathname, first.lineno, message, (), None)
+            super().emit(logging.LogRecord(*args))
+
+
+def configure_logs(level: int, *, as_json: bool) -> None:
+    """Write the log lines of this process to standard error."""
+    handler = CountingHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    logging.basicConfig(level=level, handlers=[handler])
