@@ -61,5 +61,9 @@ class BadCheckpoint(StreamError):
     """The metadata of a committed offset is of another joiner or another spec. Stop."""
 
 
+class BackfillRefused(StreamError):
+    """A log to replay is older than the events of its topics. Stop."""
+
+
 class KafkaRefused(StreamError):
     """Kafka or its client refused a request for another reason. Stop."""

@@ -208,6 +208,14 @@ def replay(
             "duplicates.",
         ),
     ] = "",
+    onto_newer: Annotated[
+        bool,
+        typer.Option(
+            "--onto-newer",
+            help="Send a log that is older than the events of its topics. Joiners make dead "
+            "letters of such events.",
+        ),
+    ] = False,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
 ) -> None:
@@ -218,14 +226,21 @@ def replay(
     from headrace.deploy.connections import kafka_settings
     from headrace.deploy.local import BackgroundReplay, watch_replay
     from headrace.deploy.termination import stopped_by_signals
+    from headrace.ingest.logs import open_log
+    from headrace.ingest.replay import check_backfill
     from headrace.learner.spec import load_spec
 
+    spec, settings = load_spec(model), kafka_settings(kafka, kafka_client)
+    mapped = layout_of(layout, data)
+    if not (onto_newer or resume_as):  # a replay that resumes comes after its own events
+        logs = (open_log(path, mapped, sort=sort) for path in data)
+        check_backfill(settings, logs, spec.fields.label.window_ms)
     replaying = BackgroundReplay(
-        kafka_settings(kafka, kafka_client),
-        load_spec(model),
+        settings,
+        spec,
         data,
         speed_of(speed),
-        layout=layout_of(layout, data),
+        layout=mapped,
         resume_as=resume_as or None,
         sort=sort,
     )

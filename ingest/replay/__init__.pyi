@@ -1,3 +1,4 @@
+from .backfill import check_backfill as check_backfill
 from .replayer import Before as Before
 from .replayer import ReplayProgress as ReplayProgress
 from .replayer import ReplayResult as ReplayResult

@@ -84,7 +84,7 @@ def test_a_text_line_has_time_with_zone() -> None:
 
 
 @pytest.mark.parametrize("level", [logging.ERROR, logging.CRITICAL])
-def test_what_the_kafka_client_calls_critical_is_a_warning(level: int) -> None:
+def test_critical_lines_of_the_kafka_client_become_warnings(level: int) -> None:
     written = Written()
     handler = CountingHandler(written)
     handler.setFormatter(TextLines())

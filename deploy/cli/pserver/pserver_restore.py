@@ -223,18 +223,31 @@ def _restore_from(
 
 
 def _marks_after(kafka: "KafkaSettings", wanted: "RestorePlan") -> dict[str, int]:
+    from headrace.ingest.joiner import read_state
     from headrace.learner.recovery import examples_after
 
     beginning, marks = examples_after(kafka, wanted)
     if beginning.waiting:
         shown = ", ".join(str(source.partition) for source in beginning.waiting)
-        typer.echo(
-            f"{wanted.spec.name}: partitions {shown} of its examples have nothing after "
-            f"{moment_text(wanted.moment_ms)} yet. If its joiner is still behind, examples that it "
-            "writes from before then are learned a second time",
-            err=True,
-        )
+        check_joined(wanted.spec.name, shown, wanted.moment_ms, read_state(kafka, wanted.spec).lag)
     return marks
+
+
+def check_joined(model: str, partitions: str, moment_ms: int, lag: int) -> None:
+    """Raise RecoveryRefused if a joiner with this lag may still write examples before a moment.
+
+    partitions: those whose examples end before the moment. They have no later event if the joiner
+    has joined everything.
+    """
+    from headrace.learner import RecoveryRefused
+
+    if lag:
+        raise RecoveryRefused(
+            f"{model}: expected examples after {moment_text(moment_ms)} in partitions {partitions},"
+            f" got none yet, and its joiner is {lag:,} events behind: examples that it writes from "
+            "before then would be learned a second time. Wait until headrace_joiner_lag is 0, "
+            "then restore again"
+        )
 
 
 def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | None") -> str:

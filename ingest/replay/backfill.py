@@ -1,0 +1,72 @@
+"""Refuses a replay of old events into topics that have newer ones.
+
+A joiner's clock is event time. Events that are older than what it has joined are dead letters
+(`too_late`), for every model that reads these topics. So a log of the past belongs into a Kafka of
+its own, where it comes first.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.ingest.errors import BackfillRefused
+from headrace.ingest.kafka import EventTopics, Source, last_record, partition_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.ingest.kafka import KafkaSettings
+    from headrace.ingest.logs import EventLog
+
+
+class _Timestamp(msgspec.Struct):
+    timestamp_ms: int | float
+
+
+def check_backfill(
+    kafka: KafkaSettings,
+    logs: Iterable[EventLog],
+    window_ms: int,
+    topics: EventTopics | None = None,
+) -> None:
+    """Raise BackfillRefused if the topics have events more than `window_ms` after the first one."""
+    first_ms = next((line.time_ms for log in logs for line in log.lines() if line.time_ms), None)
+    if first_ms is not None:
+        refuse_older(first_ms, _newest_ms(kafka, topics or EventTopics()), window_ms)
+
+
+def refuse_older(first_ms: int, newest_ms: Mapping[str, int], window_ms: int) -> None:
+    """Raise BackfillRefused if a topic has an event more than `window_ms` after `first_ms`."""
+    for topic, last_ms in newest_ms.items():
+        if last_ms > first_ms + window_ms:
+            raise BackfillRefused(
+                f"expected events after those of topic {topic}, which reach {_named(last_ms)}, got "
+                f"a log that begins at {_named(first_ms)}: joiners would make dead letters of them "
+                "(too_late). Replay the log into a Kafka of its own, or add --onto-newer"
+            )
+
+
+def _newest_ms(kafka: KafkaSettings, topics: EventTopics) -> dict[str, int]:
+    """Return the time of the newest of the last events of each topic's partitions."""
+    newest: dict[str, int] = {}
+    for topic, count in partition_counts(kafka, [topics.impressions, topics.clicks]).items():
+        for number in range(count):
+            record = last_record(kafka, Source(topic, number))
+            if record is not None and (time_ms := event_time_ms(record.value)) is not None:
+                newest[topic] = max(newest.get(topic, 0), time_ms)
+    return newest
+
+
+def event_time_ms(event: bytes) -> int | None:
+    """Return the time of an event; None if it is unreadable."""
+    try:
+        return int(msgspec.json.decode(event, type=_Timestamp).timestamp_ms)
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError):
+        return None
+
+
+def _named(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
