@@ -33,9 +33,10 @@ def check_backfill(
     topics: EventTopics | None = None,
 ) -> None:
     """Raise BackfillRefused if the topics have events more than `window_ms` after the first one."""
+    newest_ms = _newest_ms(kafka, topics or EventTopics())
     first_ms = next((line.time_ms for log in logs for line in log.lines() if line.time_ms), None)
     if first_ms is not None:
-        refuse_older(first_ms, _newest_ms(kafka, topics or EventTopics()), window_ms)
+        refuse_older(first_ms, newest_ms, window_ms)
 
 
 def refuse_older(first_ms: int, newest_ms: Mapping[str, int], window_ms: int) -> None:
