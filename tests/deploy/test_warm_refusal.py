@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.deploy.cli.pserver_restore import check_joined
+from headrace.deploy.cli.pserver.pserver_restore import check_joined
 from headrace.learner.errors import RecoveryRefused
 
 MOMENT_MS = 1_795_000_000_000
