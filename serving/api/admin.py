@@ -6,17 +6,19 @@
     DELETE /v1/aliases/{alias}
 
 Changes need an admin token. A token for predictions is not enough: a client must not choose the
-model that answers it. Without admin tokens, only a server on a loopback address accepts changes.
+model that answers it. Without admin tokens, only a server on a loopback address accepts changes,
+and only those that no page of another site can send.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from headrace.ingest.http import RequestRefused
+from headrace.ingest.http import RequestRefused, is_this_machine
 from headrace.serving.api.load_shedding import LoadShedder, read_body
 from headrace.serving.errors import BadAlias
 from headrace.serving.requests import JSON, RequestLimits, as_response, encode
@@ -70,10 +72,7 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
         return Response(encode({"aliases": aliases.table}), media_type=JSON)
 
     def allowed(request: Request) -> None:
-        if not tokens and not open_to_all:
-            expected = "a server with --admin-tokens, or one on a loopback address"
-            raise RequestRefused(403, "", expected, "neither")
-        tokens.check(request.headers.get("authorization"))
+        _check_change(request, tokens, open_to_all)
 
     def changed(change: Callable[[], Alias | None]) -> Response:
         try:
@@ -113,6 +112,33 @@ def add_admin(app: FastAPI, aliases: Aliases, tokens: Tokens, *, open_to_all: bo
             return changed(lambda: aliases.remove(alias))
         except RequestRefused as refused:
             return as_response(refused)
+
+
+def _check_change(request: Request, tokens: Tokens, open_to_all: bool) -> None:
+    """Refuse a change without a token, or without a sender on this machine."""
+    if not tokens and not open_to_all:
+        expected = "a server with --admin-tokens, or one on a loopback address"
+        raise RequestRefused(403, "", expected, "neither")
+    if not tokens:
+        _check_sender(request)
+    tokens.check(request.headers.get("authorization"))
+
+
+def _check_sender(request: Request) -> None:
+    """Refuse what a page of another site sends through a browser of this machine.
+
+    A POST needs no consent of the server, so the browser's `Origin` decides. A site whose name
+    points at this machine has the same origin as the server, so the name must be a loopback one.
+    """
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    try:
+        named = urlsplit(f"//{host}").hostname or ""
+        foreign = origin is not None and urlsplit(origin).netloc != host
+    except ValueError:
+        named, foreign = "", True
+    if foreign or not is_this_machine(named):
+        expected = "a request from this machine to a loopback address, or --admin-tokens"
+        raise RequestRefused(403, "", expected, f"Host {host!r}, Origin {origin!r}")
 
 
 def _switch(body: bytes) -> Switch:

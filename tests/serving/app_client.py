@@ -15,7 +15,7 @@ PREDICT = "/v1/models/news:predict"
 def ask(serving: Serving, method: str, path: str, **how: Any) -> httpx.Response:
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app=serving.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, path, **how)
 
     return asyncio.run(send())

@@ -76,6 +76,27 @@ def test_an_alias_is_switched_only_with_an_admin_token() -> None:
     assert ask(serving, "GET", "/v1/aliases").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "https://elsewhere.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"host": "rebound.example"}, 403),
+        ({"host": "rebound.example", "origin": "http://rebound.example"}, 403),
+        ({"host": "["}, 403),
+        ({"origin": "http://localhost:8080", "host": "localhost:8080"}, 200),
+        ({"host": "127.0.0.1:8080"}, 200),
+        ({"host": "[::1]:8080"}, 200),
+    ],
+)
+def test_a_page_of_another_site_cannot_switch_an_alias(
+    headers: dict[str, str], status: int
+) -> None:
+    serving = Two()
+    path = "/v1/aliases/production"
+    assert ask(serving, "DELETE", path, headers=headers).status_code == status
+
+
 def test_switched_aliases_survive_a_restart_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "aliases.json"
     clock = Clock()
