@@ -120,7 +120,7 @@ def test_run_with_wrong_addresses_fails_before_anything_is_started(
     refused: Refused, empty_log: Path
 ) -> None:
     kafka, redis = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    data = ("run", "--model", DEMO, "--data", str(empty_log))
+    data = ("run", "--model", DEMO, "--data", str(empty_log), "--no-check")
     to = ("--kafka", kafka, "--redis", f"redis://{redis}")
     said = refused(*data, *to, status=UNREACHABLE)
     assert kafka in said
