@@ -98,15 +98,23 @@ class Batch:
     """(id, what it gains), an id as often as it occurs."""
     shown: tuple[str, ...]
     """Impressions that need a score."""
+    poison: str = ""
+    """One of POISONS: the batch must be quarantined, and gains nothing. Empty: it is learned."""
 
 
-def draw_batch(name: str, now_ms: int, values: int, dice: random.Random) -> Batch:
+POISONS = ("infinite", "huge")
+"""A batch with infinite scores; one with infinite gains, which show before the next push."""
+
+
+def draw_batch(name: str, now_ms: int, values: int, dice: random.Random, poison: str = "") -> Batch:
     """Return some examples of which no other batch has the impressions."""
     count = dice.randint(1, 3)
     ids = [ids_of(dice.randrange(values), dice.randrange(values)) for _ in range(count)]
     kinds = [dice.choice((Kind.SHOWN, Kind.SHOWN, Kind.CLICKED)) for _ in range(count)]
     event_ms = [now_ms - dice.randint(0, 9000) for _ in range(count)]
-    names = [f"{name}-{i}" for i in range(count)]
+    names = [f"{poison}{name}-{i}" for i in range(count)]
+    if poison:
+        kinds[0] = Kind.SHOWN  # clicks alone have no score to judge
     times = np.array(event_ms, np.int64)
     examples = Examples(
         fingerprint=FIELDS.fingerprint,
@@ -124,11 +132,11 @@ def draw_batch(name: str, now_ms: int, values: int, dice: random.Random) -> Batc
         slices={},
     )
     gains = []
-    for i in range(count):
+    for i in range(0 if poison else count):
         shown, second = int(kinds[i] == Kind.SHOWN), event_ms[i] // 1000
         gains += [(r, (shown, 1 - shown, second, second, step_of(r))) for r in ids[i]]
     scored = tuple(n for n, kind in zip(names, kinds, strict=True) if kind == Kind.SHOWN)
-    return Batch(pack(examples), tuple(gains), scored)
+    return Batch(pack(examples), tuple(gains), () if poison else scored, poison)
 
 
 class CountingModel:
@@ -149,11 +157,14 @@ class CountingModel:
         below = 65 - active.shape[0].bit_length()
         columns = view.columns
         scores = np.full(len(examples), np.nan)
+        name = examples.impression_ids[0].as_py()
+        score = np.inf if name.startswith("infinite") else 0.5
+        extra = np.inf if name.startswith("huge") else 0.0
         for i, (kind, event_ms) in enumerate(
             zip(examples.kinds.tolist(), examples.event_ms.tolist(), strict=True)
         ):
             if kind == Kind.SHOWN:
-                scores[i] = 0.5
+                scores[i] = score
             for row_id in examples.features.ids[i]:
                 if not active[int(row_id) >> below]:
                     continue
@@ -166,6 +177,7 @@ class CountingModel:
                 gaining.since[place] = max(int(gaining.since[place]), NEVER - second)
                 for side in (columns, gaining):
                     _count(side, place, kind == Kind.SHOWN, second, int(row_id))
+                    side.values[place, 0] += np.float32(extra)
         return scores
 
 

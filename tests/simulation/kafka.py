@@ -1,74 +1,32 @@
-"""A topic of examples, a consumer group whose members go stale, and a writer of scores.
+"""A consumer group whose members go stale, its readers, and a writer of scores and dead letters.
 
 A rebalance gives a partition to its new owner at once, but tells the old one only after some polls:
-until then that one is a zombie, learning and pushing what is no longer its own. Markers of
-transactions leave holes in the offsets; a record may be delivered twice.
+until then that one is a zombie, learning and pushing what is no longer its own. A record may be
+delivered twice. A reader whose topic was made again may go on at its old offset in the new one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from headrace.ingest.dead_letters import Letter
+from headrace.ingest.dead_letters import unpack as unpack_letter
+from headrace.ingest.errors import OffsetGone
 from headrace.ingest.kafka.protocols import (
     AtEnd,
     PartitionAssigned,
     PartitionRevoked,
     ReaderEvent,
-    Record,
-    Source,
 )
 from headrace.learner.loop.scores import unpack
-from tests.simulation.batches import added
 
 if TYPE_CHECKING:
     import random
     from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.ingest.kafka.protocols import ReadPosition
-    from tests.simulation.batches import Batch, Total
-
-TOPIC = "examples.simulated"
-TOPIC_ID = "simulated"
-
-
-class SimulatedTopic:
-    """Partitions of records, what each of them comes to, and which impressions have scores."""
-
-    def __init__(self, partitions: int) -> None:
-        self.sources = [Source(TOPIC, partition) for partition in range(partitions)]
-        self.names = {f"{TOPIC_ID}/{source.partition}": source for source in self.sources}
-        self.records: dict[Source, list[Record]] = {source: [] for source in self.sources}
-        self.ends: dict[Source, int] = dict.fromkeys(self.sources, 0)
-        self.batches: dict[Source, list[Batch]] = {source: [] for source in self.sources}
-        self.scored: set[str] = set()
-        """Impressions whose score was delivered."""
-
-    def append(self, source: Source, batch: Batch, append_ms: int, marker: bool) -> None:
-        """Add one batch, and perhaps a transaction marker behind it."""
-        self.records[source].append(Record(source, self.ends[source], append_ms, batch.value))
-        self.batches[source].append(batch)
-        self.ends[source] += 2 if marker else 1
-
-    def index(self, source: Source, offset: int) -> int:
-        """Return the place of the first record at or beyond an offset."""
-        return bisect_left(self.records[source], offset, key=lambda record: record.offset)
-
-    def covered(self, name: str, start: int, stop: int) -> Iterator[Batch]:
-        """Return the batches at offsets [start, stop) of a source as the marks name it."""
-        source = self.names[name]
-        yield from self.batches[source][self.index(source, start) : self.index(source, stop)]
-
-    def truth(self) -> dict[int, Total]:
-        """Return what every row gained from everything."""
-        rows: dict[int, Total] = {}
-        for batches in self.batches.values():
-            for batch in batches:
-                for row_id, total in batch.gains:
-                    before = rows.get(row_id)
-                    rows[row_id] = total if before is None else added(before, total)
-        return rows
+    from headrace.ingest.kafka.protocols import ReadPosition, Source
+    from tests.simulation.topic import SimulatedTopic
 
 
 class SimulatedReader:
@@ -121,18 +79,23 @@ class SimulatedReader:
         return happenings
 
     def _read(self, source: Source, position: int) -> list[ReaderEvent]:
-        index = self._topic.index(source, position)
+        life = self._topic.now
+        if not life.firsts[source] <= position <= life.ends[source]:
+            if position < life.firsts[source] or self._dice.random() < 0.5:
+                raise OffsetGone(f"simulated: {source} holds no offset {position}")
+            return []  # the client has not asked the new topic yet
+        index = life.index(source, position)
         if index and self._dice.random() < self.duplicates:
             index -= 1
         records: list[ReaderEvent] = []
-        records += self._topic.records[source][index : index + self._dice.randint(1, 3)]
+        records += life.records[source][index : index + self._dice.randint(1, 3)]
         if records:
             self._positions[source] = max(position, records[-1].offset + 1)  # type: ignore[union-attr]
             self._told_end.discard(source)
         elif source not in self._told_end:
             self._told_end.add(source)
-            self._positions[source] = self._topic.ends[source]
-            return [AtEnd(source, self._topic.ends[source])]
+            self._positions[source] = life.ends[source]
+            return [AtEnd(source, life.ends[source])]
         return records
 
     def start(self, offsets: Mapping[Source, int]) -> None:
@@ -151,7 +114,7 @@ class SimulatedReader:
 
     def held(self, source: Source) -> tuple[int, int]:
         """See Reader."""
-        return 0, self._topic.ends[source]
+        return self._topic.now.firsts[source], self._topic.now.ends[source]
 
     def truncated(self, positions: Mapping[Source, ReadPosition]) -> list[Source]:
         """See Reader. The records of this world have no leader epochs."""
@@ -160,7 +123,7 @@ class SimulatedReader:
 
     def topic_id(self, topic: str) -> str:
         """See Reader."""
-        return TOPIC_ID
+        return self._topic.now.identity
 
     def commit(self, offsets: Mapping[Source, int]) -> None:
         """See Reader."""
@@ -175,17 +138,22 @@ class SimulatedScores:
 
     def __init__(self, topic: SimulatedTopic, pause: Callable[[], None]) -> None:
         self._topic, self._pause = topic, pause
-        self._queue: list[bytes] = []
+        self._queue: list[tuple[Source, bytes]] = []
 
     def send(self, target: Source, value: bytes, key: bytes | None = None) -> None:
         """See Writer."""
-        self._queue.append(value)
+        self._queue.append((target, value))
 
     def flush(self) -> None:
         """See Writer."""
         self._pause()
-        for value in self._queue:
-            self._topic.scored.update(unpack(value).impression_ids.to_pylist())
+        for target, value in self._queue:
+            if target.topic == "dead-letters":
+                letter = unpack_letter(value)
+                assert isinstance(letter, Letter)
+                self._topic.letters.add((letter.partition, letter.offset))
+            else:
+                self._topic.scored.update(unpack(value).impression_ids.to_pylist())
         self._queue.clear()
         self._pause()
 

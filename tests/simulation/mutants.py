@@ -37,7 +37,7 @@ class Mutant:
     found_by: int = 0
     """A seed at or soon before one that notices, so that a test need not look for long."""
     about: str | None = None
-    """The kind of world, of `plan.KINDS`, in whose seeds it is looked for; None: in all kinds as
+    """The kind of world, of `kinds.KINDS`, in whose seeds it is looked for; None: in all kinds as
     they are drawn. A check against a race that is rare in all worlds is common in one."""
 
     def mutated(self) -> Any:
@@ -97,33 +97,35 @@ MUTANTS = (
         FUNCTIONS,
         "found[place] == args[i + 1]",
         "true",
+        1,
     ),
     Mutant(
         "a push need not begin at the marks of all its sources",
         FUNCTIONS,
         "applies and found[place]",
         "found[place]",
-        10,
+        50,
     ),
     Mutant(
         "a follower does not compare the nonces between entries",
         "headrace.pserver.replica.log_chain:_links",
         " or entry.previous != nonce",
         "",
-        7,
+        4,
     ),
     Mutant(
         "folds and trims need not be those of the keeper with the lease",
         FUNCTIONS,
         "if found[3] ~= keeper then",
         "if false then",
-        49,
+        27,
     ),
     Mutant(
         "folds and trims need a lease that may have ended",
         FUNCTIONS,
         "if now_ms() >= tonumber(found[4]) then",
         "if false then",
+        21,
     ),
     Mutant(
         "a lease can be taken before its end",
@@ -136,7 +138,7 @@ MUTANTS = (
         FUNCTIONS,
         "if redis.call('HGET', keys[1], 'keeper') == args[1] then",
         "if true then",
-        6,
+        23,
     ),
     Mutant(
         "folds are counted on under another lease",
@@ -155,6 +157,7 @@ MUTANTS = (
         FUNCTIONS,
         "in_parts('HDEL'",
         "local _ = (function() end)('HDEL'",
+        35,
     ),
     Mutant(
         "folds and trims need not know how many folds there were",
@@ -174,20 +177,21 @@ MUTANTS = (
         "headrace.pserver.replica.replica:Replica.fold_own",
         "not position.precedes(version, previous_nonce)",
         "False",
-        27,
+        2,
     ),
     Mutant(
         "every example counts in every bucket",
         "headrace.learner.loop.cursors:Cursors.active",
         "self._cursors[source] <= offset",
         "self._cursors[source] >= 0",
+        2,
     ),
     Mutant(
         "a learner does not compare marks now and then",
         "headrace.learner.loop.learner:Learner._recheck",
         "if self._pushes.awaited or now < self._recheck_at_ms:",
         "if True:",
-        10,
+        7,
     ),
     Mutant(
         "a learner pushes before its scores are delivered",
@@ -254,5 +258,76 @@ MUTANTS = (
         "True",
         12,
         "unanswered",
+    ),
+    Mutant(
+        "a learner's intervals run on the wall clock",
+        "headrace.learner.loop.learner:Learner.__init__",
+        "clocks.steady_ms, clocks.rest",
+        "clocks.wall_ms, clocks.rest",
+        21,
+    ),
+    Mutant(
+        "a learner does not compare the topic before a push",
+        "headrace.learner.loop.example_queue:ExampleQueue.check_topics",
+        "(now := self._reader.topic_id(topic)) != before",
+        "(now := self._reader.topic_id(topic)) is None",
+        0,
+        "made again",
+    ),
+    Mutant(
+        "a learner begins a topic made again without its operator",
+        "headrace.learner.loop.example_queue:ExampleQueue.begin",
+        "if identity != self._accept_topic:",
+        "if False:",
+        0,
+        "made again",
+    ),
+    Mutant(
+        "a learner pushes gains that the guard refuses",
+        "headrace.learner.loop.learner:Learner._push",
+        "(why := self._guard.refuses_push(self._pending)) is not None",
+        "(why := self._guard.refuses_push(self._pending)) == 0",
+        0,
+        "poisoned",
+    ),
+    Mutant(
+        "a batch whose scores are infinite is learned",
+        "headrace.learner.loop.batch_guard:BatchGuard.judge",
+        "not np.isfinite(made).all()",
+        "False",
+        0,
+        "poisoned",
+    ),
+    Mutant(
+        "the gains of each batch are not compared after a push was refused",
+        "headrace.learner.loop.batch_guard:BatchGuard.accepts",
+        "pending.largest() if self.careful else 0.0",
+        "0.0",
+        0,
+        "poisoned",
+    ),
+    Mutant(
+        "an undo forgets the gains in flight",
+        "headrace.learner.loop.pushes:Pushes.undo",
+        "flight.gains if flight else None",
+        "None",
+        1,
+        "poisoned",
+    ),
+    Mutant(
+        "an undo forgets the offsets in flight",
+        "headrace.learner.loop.pushes:Pushes.undo",
+        "flight.push.spans if flight else ()",
+        "()",
+        0,
+        "poisoned",
+    ),
+    Mutant(
+        "a quarantined batch has no dead letter",
+        "headrace.learner.loop.outputs:LearnerOutputs.send_letter",
+        "self._writer.send(Source(self._dead_letter_topic, 0), letter)",
+        "pass",
+        0,
+        "poisoned",
     ),
 )

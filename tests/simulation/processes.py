@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from headrace.ingest.errors import OffsetGone
+from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
+from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.ports import LearnerClocks, LearnerPorts
@@ -26,15 +29,18 @@ from tests.simulation.ledger import Broken, differences, rows_by_id
 from tests.simulation.network import Connection, Crash, SimulatedExchange, Surroundings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from headrace.learner.kernels.pending_deltas import PendingColumns
     from headrace.pserver.rows.deltas import RowDeltas
     from headrace.pserver.rows.row_codec import FoldedRows
     from headrace.pserver.store import Shape
-    from tests.simulation.kafka import Group, SimulatedTopic
+    from tests.simulation.kafka import Group
     from tests.simulation.network import Network
     from tests.simulation.plan import Plan
+    from tests.simulation.topic import SimulatedTopic
     from tests.simulation.witness import WitnessedStore
 
 _METRICS = KeeperMetrics("simulated")
@@ -61,13 +67,26 @@ class Place(Surroundings, Protocol):
     group: Group
 
     def now_ms(self) -> int:
-        """The clock."""
+        """Time since the world began."""
+
+    def wall_ms(self) -> int:
+        """The time of day, as the machine of a process has it; it steps."""
 
     def pass_time(self, milliseconds: int) -> None:
         """Let time pass."""
 
     def nonce(self) -> bytes:
         """Eight random bytes."""
+
+
+class SimulatedClocks(LearnerClocks):
+    """The clocks of a learner, and the wall clock of its machine, which steps."""
+
+    wall_ms: Callable[[], int]
+
+    def __init__(self, world: Place) -> None:
+        super().__init__(world.now_ms, lambda seconds: world.pass_time(20), world.nonce)
+        object.__setattr__(self, "wall_ms", world.wall_ms)
 
 
 class Process:
@@ -110,6 +129,13 @@ class Process:
         except MissingBucket:
             self.world.tally[f"{self.kind}s stopped by a lost bucket"] += 1
             self._drop()
+        except (OffsetGone, MarkOutsideTopic):
+            self.world.tally[f"{self.kind}s stopped by a missing offset"] += 1
+            self._drop()
+        except TopicMadeAgain:
+            self.world.tally[f"{self.kind}s stopped by a topic made again"] += 1
+            self._drop()
+            self._refused_topic()
         else:
             if self.replica is not None and self.world.dice.random() < self.world.plan.checked:
                 self.check()
@@ -127,6 +153,9 @@ class Process:
 
     def _drop(self) -> None:
         raise NotImplementedError
+
+    def _refused_topic(self) -> None:
+        """Let the operator act on a topic that was made again."""
 
     def check(self) -> None:
         """Raise Broken unless every row is what it was at the version the replica says."""
@@ -187,6 +216,8 @@ class LearnerProcess(Process):
         super().__init__(name, world)
         self._starting: Replica | None = None
         self._connection: Connection | None = None
+        self._accepted = ""
+        """Identity of the topic with which the operator starts it."""
         self.learner: Learner | None = None
 
     @property
@@ -222,6 +253,7 @@ class LearnerProcess(Process):
             "scores",
             self._connection,
             SimulatedExchange(self._connection, world),
+            accept_topic=self._accepted,
         )
         pace = LearnerPacing(
             push_interval_ms=plan.push_interval_ms,
@@ -231,8 +263,11 @@ class LearnerProcess(Process):
             recheck_interval_ms=200,
             retry_interval_ms=50,
         )
-        clocks = LearnerClocks(world.now_ms, lambda seconds: world.pass_time(20), world.nonce)
-        self.learner = Learner(ports, replica, CountingModel(), FIELDS, pace, clocks)
+        clocks = SimulatedClocks(world)
+        self.learner = Learner(
+            ports, replica, CountingModel(), FIELDS, pace, clocks, guard=BatchGuard()
+        )
+        self._accepted = ""
 
     def _step(self) -> None:
         assert self.learner is not None
@@ -245,6 +280,10 @@ class LearnerProcess(Process):
     def _drop(self) -> None:
         self.learner = self._starting = self._connection = None
         self.world.group.leave(self.name)
+
+    def _refused_topic(self) -> None:
+        self._accepted = self.world.topic.now.identity
+        self.world.topic.accepted.add(self._accepted)
 
     def check(self) -> None:
         """Also that it sees what is folded, flying and pending together."""

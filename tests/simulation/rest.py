@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def unlearned(world: World, processes: Sequence[Process] | None = None) -> str:
     """Say what is still to be learned, pushed or followed (by these, or all); empty if nothing."""
     store, plan = world.store, world.plan
-    ends = {name: world.topic.ends[source] for name, source in world.topic.names.items()}
+    life = world.topic.now
+    ends = {name: life.ends[source] for name, source in life.names.items()}
     heads = {}
     for answer in store.marks(range(plan.buckets)):
         assert not isinstance(answer, Unreachable)
@@ -75,8 +76,11 @@ def verify(world: World) -> None:
         raise Broken(f"rows and log are not what was appended: {wrong}")
     if not (world.plan.expire_after_s or world.plan.most_rows):
         counted = {row_id: row[:5] for row_id, row in found.items()}
-        if wrong := differences(counted, world.topic.truth()):
+        marks = [world.store.state(bucket).marks for bucket in range(world.plan.buckets)]
+        if wrong := differences(counted, world.topic.truth(marks)):
             raise Broken(f"rows are not what a run without faults makes: {wrong}")
+    if lacking := world.topic.without_letter():
+        raise Broken(f"quarantined batches without a dead letter: {lacking}")
     for process in world.processes:
         process.check()
         assert process.replica is not None

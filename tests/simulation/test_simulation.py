@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.plan import Plan
+from tests.simulation.kinds import draw_plan
 from tests.simulation.search import search
 from tests.simulation.world import run
 
@@ -42,7 +42,7 @@ def test_a_simulation_repeats_from_its_seed_with_the_same_log() -> None:
 
 
 def test_every_simulated_fault_happens_in_some_worlds_and_not_in_others() -> None:
-    weathers = [Plan.draw(seed).weather for seed in range(100)]
+    weathers = [draw_plan(seed).weather for seed in range(100)]
     for name in weathers[0].__slots__:
         chances = {getattr(weather, name) for weather in weathers}
         assert 0.0 in chances and len(chances) >= 3, name

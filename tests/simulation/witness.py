@@ -4,7 +4,8 @@ The server runs functions.lua, and the product's `RedisStore` calls it. The witn
 of each bucket. It checks every call that changes something, and raises Broken at once when
 
     a push does not have exactly the examples of its ranges, or is applied although a mark is not at
-    the start of its range, or covers an impression whose score is not delivered
+    the start of its range, or covers an impression whose score is not delivered, or a topic made
+    again that no operator accepted
     a keeper changes anything without the lease, or after its end, or takes another's lease
     a fold writes a row that differs from the row at that version, removes one that existed, or
     removes entries that the log no longer has
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.pserver.store import BucketAnswer, Delete, Fold, OffsetSpan, Push, Shape, Trim
     from tests.embedded_valkey.keyspace import Value
     from tests.simulation.bucket_state import BucketState
-    from tests.simulation.kafka import SimulatedTopic
+    from tests.simulation.topic import SimulatedTopic
 
 _ROWS_A_CHUNK = 8
 """So that much can happen between two chunks."""
@@ -100,6 +101,7 @@ class WitnessedStore(RedisStore):
                 if before.marks.get(span.source, 0) != span.start:
                     raise Broken(f"{span} was applied to bucket {push.bucket} at {before.marks}")
                 self._check_scores(span)
+                self._check_accepted(span)
             self.ledgers[push.bucket].add(unpack_entry(push.blob)[1])
             self._know(push.bucket)
         return answers
@@ -270,6 +272,19 @@ class WitnessedStore(RedisStore):
             for impression in batch.shown:
                 if impression not in self._topic.scored:
                     raise Broken(f"{span} is marked as learned, {impression} has no score")
+
+    def _check_accepted(self, span: OffsetSpan) -> None:
+        """Check that examples of a topic made again are learned because its operator said so."""
+        identity = span.source.rpartition("/")[0]
+        learned = {
+            name.rpartition("/")[0]
+            for bucket in range(self.shape().buckets)
+            if (state := self._state_or_none(bucket)) is not None
+            for name, mark in state.marks.items()
+            if mark
+        }
+        if learned - {identity} and identity not in self._topic.accepted:
+            raise Broken(f"{span} was learned after {learned}, and no operator accepted it")
 
     def _check_fold(self, fold: Fold) -> None:
         ledger, trimmed = self.ledgers[fold.bucket], self.state(fold.bucket).trimmed

@@ -14,22 +14,26 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from headrace.pserver.store import Shape
-from tests.simulation.batches import SPEC, WIDTH, draw_batch
-from tests.simulation.kafka import Group, SimulatedTopic
+from tests.simulation.batches import POISONS, SPEC, WIDTH, draw_batch
+from tests.simulation.kafka import Group
+from tests.simulation.kinds import draw_plan
 from tests.simulation.ledger import Broken
 from tests.simulation.network import Crash, Network
-from tests.simulation.plan import CALM, Plan
+from tests.simulation.plan import CALM
 from tests.simulation.processes import KeeperProcess, LearnerProcess, Process, ServerProcess
 from tests.simulation.rest import unkept, unlearned, verify
+from tests.simulation.topic import SimulatedTopic
 from tests.simulation.witness import WitnessedStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.ingest.kafka.protocols import Source
+    from tests.simulation.plan import Plan
     from tests.simulation.witness import Memory
 
 _T0_MS = 1_700_000_000_000
+_HOUR_MS = 3_600_000
 _MEMORIES = 8
 """Of a bucket."""
 _MOST_CALLS = 20_000
@@ -51,7 +55,7 @@ class World:
         self.dice = random.Random(plan.seed ^ 0x5EED)
         self.tally: Counter[str] = Journal(journal, self) if journal is not None else Counter()
         self.clock_ms = _T0_MS
-        self.store_ahead_ms = 0
+        self.store_ahead_ms = self._wall_ahead_ms = 0
         self.topic = SimulatedTopic(plan.partitions)
         self.group = Group(self.topic, self.dice, self.tally)
         self.network = Network(self.dice, self.tally)
@@ -81,8 +85,12 @@ class World:
     # ---------------------------------------------------------------- what surrounds a process
 
     def now_ms(self) -> int:
-        """The clock."""
-        return self.clock_ms
+        """Time since the world began."""
+        return self.clock_ms - _T0_MS
+
+    def wall_ms(self) -> int:
+        """The time of day, as the machine of a process has it; it steps."""
+        return self.clock_ms + self._wall_ahead_ms
 
     def pass_time(self, milliseconds: int) -> None:
         """Let time pass."""
@@ -170,7 +178,9 @@ class World:
             self._go_back: plan.reverts,
             self._lose: plan.losses,
             self._restore: 5 * plan.losses,
-            self._jump: plan.clock_jumps,
+            self._step_a_clock: plan.clock_jumps,
+            self._make_topic_again: plan.recreations,
+            self._delete_old_records: 0.0 if plan.losses else plan.retention,
             self._restart: plan.restarts,
             self._arrive: 15.0 if plan.weather.linger else 0.0,
         }
@@ -190,9 +200,15 @@ class World:
             self._append(self.dice.choice(self.topic.sources))
 
     def _append(self, source: Source) -> None:
-        batch = draw_batch(str(self._produced), self.clock_ms, self.plan.values, self.dice)
+        dice, plan = self.dice, self.plan
+        poison = dice.choice(POISONS) if plan.poisoned and dice.random() < plan.poisoned else ""
+        aborted = dice.randint(1, 3) if plan.gaps and dice.random() < plan.gaps else 0
+        self.tally["batches to quarantine"] += bool(poison)
+        self.tally["aborted transactions"] += bool(aborted)
+        batch = draw_batch(str(self._produced), self.wall_ms(), plan.values, dice, poison)
         self._produced += 1
-        self.topic.append(source, batch, self.clock_ms, self.dice.random() < 0.3)
+        marker = dice.random() < 0.3
+        self.topic.append(source, batch, self.wall_ms(), aborted=aborted, marker=marker)
 
     def _run(self, processes: list[Process]) -> None:
         free = [process for process in processes if not process.running]
@@ -255,9 +271,30 @@ class World:
             self.tally["buckets restored" if memory else "buckets begun anew"] += 1
             self.store.restore(bucket, memory)
 
-    def _jump(self) -> None:
-        self.tally["jumps of the store's clock"] += 1
-        self.store_ahead_ms += self.dice.choice((10, self.plan.lease_ms, 5 * self.plan.lease_ms))
+    def _step_a_clock(self) -> None:
+        step_ms = self.dice.choice((10, self.plan.lease_ms, 5 * self.plan.lease_ms))
+        if self.dice.random() < 0.5:
+            self.tally["steps of a machine's clock"] += 1
+            self._wall_ahead_ms += self.dice.choice((-_HOUR_MS, -step_ms, step_ms))
+        elif self.store_ahead_ms > 0 and self.dice.random() < 0.4:
+            self.tally["steps back of the store's clock"] += 1
+            self.store_ahead_ms -= min(self.store_ahead_ms, step_ms)
+        else:
+            self.tally["steps of the store's clock"] += 1
+            self.store_ahead_ms += step_ms
+
+    def _make_topic_again(self) -> None:
+        self.tally["topics made again"] += 1
+        self.topic.make_again()
+
+    def _delete_old_records(self) -> None:
+        """Delete what all buckets have learned, also after any failover or restore."""
+        present = [self.store.state(bucket) for bucket in range(self.plan.buckets)]
+        past = [memory.state for memories in self._memories.values() for memory in memories]
+        for name, source in self.topic.now.names.items():
+            learned = min(state.marks.get(name, 0) for state in [*present, *past])
+            self.tally["records deleted by Kafka"] += learned > self.topic.now.firsts[source]
+            self.topic.delete_before(source, learned)
 
     def _restart(self) -> None:
         free = [process for process in self.processes if process.up and not process.running]
@@ -323,9 +360,9 @@ class Journal(Counter[str]):
 def run(seed: int, journal: deque[str] | None = None, about: str | None = None) -> Counter[str]:
     """Run one seed; return how often what happened. Raises Broken, with the seed's plan.
 
-    about: the kind of world, of `plan.KINDS`; None: as the seed says.
+    about: the kind of world, of `kinds.KINDS`; None: as the seed says.
     """
-    plan = Plan.draw(seed, about)
+    plan = draw_plan(seed, about)
     world = World(plan, journal)
     try:
         world.warm_up()

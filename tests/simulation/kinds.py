@@ -1,0 +1,267 @@
+"""Draws the plan of a seed: a kind of world, and in it how often each fault happens.
+
+A kind narrows the plan of a storm to one race between faults. Rarer races get more seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.simulation.plan import CALM, Plan, Weather
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def draw_plan(seed: int, about: str | None = None) -> Plan:
+    """Draw the plan of a seed; `about`: of a kind of world that is named, see KINDS."""
+    dice = random.Random(seed)
+    plan = Plan.storm(seed, dice)
+    [drawn] = dice.choices(list(KINDS), [kind.share for kind in KINDS.values()])
+    kind = KINDS[about or drawn]
+    return kind.narrowed(plan, dice) if kind.narrowed else plan
+
+
+def _at_war(plan: Plan, dice: random.Random) -> Plan:
+    """Keepers that take one bucket from each other all the time."""
+    return replace(
+        plan,
+        buckets=1,
+        learners=dice.choice((2, 3)),
+        keepers=dice.choice((2, 3)),
+        push_interval_ms=0,
+        values=2,
+        keep_ms=dice.choice((0, 80)),
+        keep_bytes=4000,
+        lease_ms=dice.choice((60, 300)),
+        reverts=dice.choice((0.0, 15.0)),
+        weather=replace(plan.weather, stall_after_fold=0.7),
+    )
+
+
+def _failing_over(plan: Plan, dice: random.Random) -> Plan:
+    """One bucket that goes back again and again, while it is copied, folded and pushed to."""
+    return replace(
+        plan,
+        buckets=1,
+        partitions=dice.choice((2, 3)),
+        learners=dice.choice((2, 3)),
+        keepers=dice.choice((1, 2)),
+        servers=dice.choice((1, 2)),
+        warm_batches=5,
+        batches=14,
+        deeds=100,
+        values=6,
+        push_interval_ms=0,
+        keep_ms=dice.choice((0, 2000)),
+        keep_bytes=dice.choice((0, 600, 1200)),
+        rows_a_fold=50,
+        lease_ms=dice.choice((60, 5000)),
+        reverts=8.0,
+        losses=dice.choice((0.0, 0.0, 0.0, 2.0)),
+        restarts=3.0,
+        stall_deeds=20,
+        weather=replace(plan.weather, stall=0.03, short_reply=0.5),
+    )
+
+
+def _small(plan: Plan, **changes: Any) -> Plan:
+    """One bucket, a few hot rows, and no fault but those that are named: cheap seeds.
+
+    Rows are compared after every step, because the next failover would repair them.
+    """
+    nothing: dict[str, Any] = {
+        "rebalances": 0.0,
+        "reverts": 0.0,
+        "losses": 0.0,
+        "clock_jumps": 0.0,
+        "poisoned": 0.0,
+        "gaps": 0.0,
+        "recreations": 0.0,
+        "retention": 0.0,
+        "restarts": 0.0,
+        "log_bytes_limit": 64 << 20,
+        "expire_after_s": 0,
+        "most_rows": 0,
+        "weather": CALM,
+    }
+    small: dict[str, Any] = {
+        "buckets": 1,
+        "values": 2,
+        "push_interval_ms": 0,
+        "rows_a_fold": 50,
+    }
+    return replace(plan, checked=1.0, remembered=1.0, **(nothing | small | changes))
+
+
+def _cut_off(plan: Plan, dice: random.Random) -> Plan:
+    """Servers that see nothing between a failover and the end of its repair.
+
+    The head is then where it was, or below, and nothing follows that would tell.
+    """
+    return _small(
+        plan,
+        partitions=dice.choice((1, 2)),
+        learners=1,
+        keepers=dice.choice((0, 1)),
+        servers=2,
+        warm_batches=dice.choice((0, 2)),
+        batches=4,
+        deeds=20,
+        reverts=4.0,
+        last_failover=True,
+    )
+
+
+def _handing_over(plan: Plan, dice: random.Random) -> Plan:
+    """Keepers that follow each other soon, while failovers lose what the one before folded."""
+    return _small(
+        plan,
+        partitions=1,
+        learners=1,
+        keepers=2,
+        servers=0,
+        batches=8,
+        deeds=100,
+        keep_ms=100,
+        keep_bytes=4000,
+        lease_ms=200,
+        learner_steps=20.0,
+        keeper_steps=40.0,
+        reverts=20.0,
+        farther=0.6,
+        clock_jumps=20.0,
+        restarts=20.0,
+    )
+
+
+def _copying(plan: Plan, dice: random.Random) -> Plan:
+    """Copies under which rows are folded further, and failovers that take just that back.
+
+    The log is kept for so long that it is not trimmed under the copy.
+    """
+    return _small(
+        plan,
+        partitions=2,
+        learners=2,
+        keepers=1,
+        servers=2,
+        warm_batches=6,
+        batches=40,
+        deeds=150,
+        values=3,
+        keep_ms=5000,
+        keep_bytes=1500,
+        lease_ms=5000,
+        keeper_steps=40.0,
+        rebalances=6.0,
+        reverts=1.0,
+        farther=0.1,
+        restarts=10.0,
+        deepest=1,
+        weather=Weather(stall_copying=0.6),
+    )
+
+
+def _unfolding(plan: Plan, dice: random.Random) -> Plan:
+    """Copies and folds that pause while failovers undo folds."""
+    return _small(
+        plan,
+        partitions=2,
+        learners=2,
+        keepers=1,
+        servers=2,
+        warm_batches=2,
+        batches=10,
+        deeds=60,
+        keep_ms=0,
+        keep_bytes=0,
+        lease_ms=5000,
+        learner_steps=40.0,
+        keeper_steps=40.0,
+        reverts=10.0,
+        restarts=10.0,
+        stall_deeds=16,
+        weather=Weather(stall=0.1, stall_copying=0.5),
+    )
+
+
+def _overtaken(plan: Plan, dice: random.Random) -> Plan:
+    """Learners whose pushes arrive behind others that a failover made anew."""
+    return _small(
+        plan,
+        partitions=3,
+        learners=3,
+        keepers=0,
+        servers=0,
+        batches=30,
+        deeds=120,
+        rebalances=12.0,
+        reverts=20.0,
+        weather=Weather(slow_answer=0.7),
+    )
+
+
+def _unanswered(plan: Plan, dice: random.Random) -> Plan:
+    """Learners that seldom hear what became of a push, while others push too."""
+    return _small(
+        plan,
+        partitions=3,
+        learners=3,
+        keepers=0,
+        servers=0,
+        batches=30,
+        deeds=90,
+        rebalances=12.0,
+        weather=Weather(lost_reply=0.2, slow_answer=0.7),
+    )
+
+
+def _poisoned(plan: Plan, dice: random.Random) -> Plan:
+    """Batches to quarantine, while pushes fly and buckets go back."""
+    return replace(
+        plan,
+        partitions=dice.choice((1, 2)),
+        learners=dice.choice((1, 2)),
+        servers=0,
+        push_interval_ms=dice.choice((0, 20)),
+        poisoned=dice.choice((0.15, 0.4)),
+        reverts=dice.choice((0.0, 8.0)),
+        rebalances=dice.choice((0.0, 6.0)),
+        weather=replace(plan.weather, slow_answer=dice.choice((0.3, 0.7))),
+    )
+
+
+def _made_again(plan: Plan, dice: random.Random) -> Plan:
+    """A topic that is deleted and made again, and from which Kafka deletes old records."""
+    return replace(
+        plan,
+        partitions=dice.choice((1, 2)),
+        servers=0,
+        recreations=dice.choice((2.0, 6.0)),
+        retention=dice.choice((0.0, 8.0)),
+        gaps=0.2,
+    )
+
+
+class _Kind(NamedTuple):
+    share: float
+    narrowed: Callable[[Plan, random.Random], Plan] | None
+
+
+KINDS = {
+    "storm": _Kind(0.09, None),
+    "poisoned": _Kind(0.06, _poisoned),
+    "made again": _Kind(0.06, _made_again),
+    "at war": _Kind(0.11, _at_war),
+    "failing over": _Kind(0.14, _failing_over),
+    "cut off": _Kind(0.10, _cut_off),
+    "handing over": _Kind(0.13, _handing_over),
+    "copying": _Kind(0.13, _copying),
+    "unfolding": _Kind(0.06, _unfolding),
+    "overtaken": _Kind(0.08, _overtaken),
+    "unanswered": _Kind(0.05, _unanswered),
+}
+"""Kinds of worlds and their share of the seeds."""

@@ -1,0 +1,108 @@
+"""The topic of examples: its partitions, what its batches come to, and which scores were delivered.
+
+Offsets have gaps: markers of transactions, and records of aborted ones. Kafka deletes old records.
+The topic can be deleted and made again: another life, with another identity and offsets from 0.
+What the store has learned of the life before stays learned, and is all that counts of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from headrace.ingest.kafka.protocols import Record, Source
+from tests.simulation.batches import summed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.simulation.batches import Batch, Total
+
+TOPIC = "examples.simulated"
+
+
+class TopicLife:
+    """The topic from its creation to its deletion."""
+
+    def __init__(self, identity: str, sources: Sequence[Source]) -> None:
+        self.identity = identity
+        self.names = {f"{identity}/{source.partition}": source for source in sources}
+        """Of the sources in the marks."""
+        self.records: dict[Source, list[Record]] = {source: [] for source in sources}
+        self.batches: dict[Source, list[Batch]] = {source: [] for source in sources}
+        self.firsts: dict[Source, int] = dict.fromkeys(sources, 0)
+        self.ends: dict[Source, int] = dict.fromkeys(sources, 0)
+
+    def index(self, source: Source, offset: int) -> int:
+        """Return the place of the first record at or beyond an offset."""
+        return bisect_left(self.records[source], offset, key=lambda record: record.offset)
+
+
+class SimulatedTopic:
+    """The topic, in all its lives."""
+
+    def __init__(self, partitions: int) -> None:
+        self.sources = [Source(TOPIC, partition) for partition in range(partitions)]
+        self._lives = [TopicLife("life-0", self.sources)]
+        self.scored: set[str] = set()
+        """Impressions whose score was delivered."""
+        self.letters: set[tuple[int, int]] = set()
+        """Partition and offset of batches whose dead letter was delivered."""
+        self.accepted = {self.now.identity}
+        """Identities of the first life, and of those that the operator said to go on with."""
+
+    @property
+    def now(self) -> TopicLife:
+        """The present life."""
+        return self._lives[-1]
+
+    def append(
+        self, source: Source, batch: Batch, append_ms: int, *, aborted: int, marker: bool
+    ) -> None:
+        """Add a batch, behind `aborted` records that no reader sees, and perhaps a marker."""
+        life = self.now
+        offset = life.ends[source] + aborted
+        life.records[source].append(Record(source, offset, append_ms, batch.value))
+        life.batches[source].append(batch)
+        life.ends[source] = offset + (2 if marker else 1)
+
+    def delete_before(self, source: Source, offset: int) -> None:
+        """Let Kafka delete old records of the present life."""
+        self.now.firsts[source] = max(self.now.firsts[source], offset)
+
+    def make_again(self) -> None:
+        """Delete the topic and create it again, empty."""
+        self._lives.append(TopicLife(f"life-{len(self._lives)}", self.sources))
+
+    def covered(self, name: str, start: int, stop: int) -> Iterator[Batch]:
+        """Return the batches in [start, stop) of a source as the marks name it."""
+        life = next(life for life in self._lives if name in life.names)
+        source = life.names[name]
+        yield from life.batches[source][life.index(source, start) : life.index(source, stop)]
+
+    def without_letter(self) -> list[tuple[int, int]]:
+        """Return partition and offset of quarantined batches that have no dead letter."""
+        return [
+            place
+            for source in self.sources
+            for record, batch in zip(
+                self.now.records[source], self.now.batches[source], strict=True
+            )
+            if batch.poison and (place := (source.partition, record.offset)) not in self.letters
+        ]
+
+    def truth(self, marks: Sequence[Mapping[str, int]]) -> dict[int, Total]:
+        """Return what every row gains from the present life, and gained from those before.
+
+        marks: of each bucket, which say how much of earlier lives it has learned.
+        """
+        below = 65 - len(marks).bit_length()
+        gains = [
+            gain
+            for life in self._lives
+            for name, source in life.names.items()
+            for record, batch in zip(life.records[source], life.batches[source], strict=True)
+            for gain in batch.gains
+            if life is self.now or record.offset < marks[gain[0] >> below].get(name, 0)
+        ]
+        return summed(gains)
