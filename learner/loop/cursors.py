@@ -68,6 +68,10 @@ class Cursors:
         """Note that everything below `stop` is applied or pending in every bucket."""
         np.maximum(self._cursors[source], stop, out=self._cursors[source])
 
+    def begun(self, source: str) -> bool:
+        """Return whether every bucket has acknowledged something of the source."""
+        return bool(self._acknowledged[source].all())
+
     def resume_at(self, source: str) -> int:
         """Return the first offset that some bucket still lacks."""
         return int(self._cursors[source].min())

@@ -85,6 +85,8 @@ class ExampleQueue:
         """`accept_topic`: id of a recreated topic that continues where the old one ended."""
         self._reader, self._cursors, self._fields = reader, cursors, fields
         self._accept_topic = accept_topic
+        self._accept_gaps = accept_topic
+        """The same, until every bucket has learned from it."""
         self._order_wait_ms, self._ahead_limit = order_wait_ms, ahead_limit
         self._steady_ms = steady_ms
         self._partitions: dict[Source, _PartitionQueue] = {}
@@ -154,7 +156,7 @@ class ExampleQueue:
         marks = {answer.bucket: answer.marks for answer in answers}
         for topic in sorted(topics):
             identity = self._reader.topic_id(topic)
-            if identity != self._accept_topic:
+            if identity != self._accept_gaps:
                 check_topic_marks(topic, identity, marks)
 
     def check_topics(self) -> None:
@@ -210,10 +212,19 @@ class ExampleQueue:
         self._reach_end(batch.source)
 
     def commit(self) -> None:
-        """Commit the offsets of the slowest bucket to Kafka, for lag dashboards."""
+        """Commit the offsets of the slowest bucket to Kafka, for lag dashboards.
+
+        Call it after pushes were answered. Once every bucket has learned from an accepted topic,
+        a bucket that lacks examples of an earlier one was restored since, and is refused again.
+        """
         self._reader.commit(
             {s: self._cursors.resume_at(p.name) for s, p in self._partitions.items()}
         )
+        if self._accept_gaps and any(
+            topic_of(partition.name) == self._accept_gaps and self._cursors.begun(partition.name)
+            for partition in self._partitions.values()
+        ):
+            self._accept_gaps = ""
 
     def _take(self, record: Record) -> None:
         partition = self._partitions.get(record.source)

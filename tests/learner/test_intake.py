@@ -290,3 +290,16 @@ def test_a_learner_stores_leader_epochs_with_its_marks() -> None:
     assert [dict(each.marks) for each in model.answers()] == [
         {name: len(batches), f"{name}@epoch": 3}
     ] * model.shape.buckets
+
+
+def test_an_accepted_topic_is_used_up_once_every_bucket_has_learned_from_it() -> None:
+    scenery = Scenery(accept_topic="new")
+    scenery.identity = "new"
+    scenery.begin(RESTORED, RESTORED)
+    scenery.learn()
+    for bucket in range(2):
+        scenery.cursors.acknowledge(bucket, (OffsetSpan("new/0", 0, 1),))
+        scenery.intake.commit()
+    answers = [BucketAnswer(b, 1, b"", b"", m, 0) for b, m in enumerate([GONE_ON, RESTORED])]
+    with pytest.raises(BucketsBehind):
+        scenery.intake.check_marks(answers)

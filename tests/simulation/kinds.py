@@ -246,6 +246,19 @@ def _made_again(plan: Plan, dice: random.Random) -> Plan:
     )
 
 
+def _restored_before(plan: Plan, dice: random.Random) -> Plan:
+    """Buckets that are restored from before the topic that their operator accepted."""
+    return replace(
+        _made_again(plan, dice),
+        buckets=dice.choice((2, 4)),
+        partitions=dice.choice((1, 2)),
+        warm_batches=4,
+        losses=6.0,
+        recreations=3.0,
+        weather=replace(plan.weather, crash=0.0),
+    )
+
+
 class _Kind(NamedTuple):
     share: float
     narrowed: Callable[[Plan, random.Random], Plan] | None
@@ -254,7 +267,8 @@ class _Kind(NamedTuple):
 KINDS = {
     "storm": _Kind(0.09, None),
     "poisoned": _Kind(0.06, _poisoned),
-    "made again": _Kind(0.06, _made_again),
+    "made again": _Kind(0.04, _made_again),
+    "restored before": _Kind(0.02, _restored_before),
     "at war": _Kind(0.11, _at_war),
     "failing over": _Kind(0.14, _failing_over),
     "cut off": _Kind(0.10, _cut_off),

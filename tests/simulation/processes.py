@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from headrace.ingest.errors import OffsetGone
-from headrace.learner.errors import MarkOutsideTopic, TopicMadeAgain
+from headrace.learner.errors import BucketsBehind, MarkOutsideTopic, TopicMadeAgain
 from headrace.learner.loop.batch_guard import BatchGuard
 from headrace.learner.loop.learner import Learner
 from headrace.learner.loop.pacing import LearnerPacing
@@ -132,7 +132,7 @@ class Process:
         except (OffsetGone, MarkOutsideTopic):
             self.world.tally[f"{self.kind}s stopped by a missing offset"] += 1
             self._drop()
-        except TopicMadeAgain:
+        except (TopicMadeAgain, BucketsBehind):
             self.world.tally[f"{self.kind}s stopped by a topic made again"] += 1
             self._drop()
             self._refused_topic()
@@ -218,6 +218,7 @@ class LearnerProcess(Process):
         self._connection: Connection | None = None
         self._accepted = ""
         """Identity of the topic with which the operator starts it."""
+        self._accepting = False
         self.learner: Learner | None = None
 
     @property
@@ -233,6 +234,15 @@ class LearnerProcess(Process):
     def flying(self) -> bool:
         """Whether a push of it is under way."""
         return self.learner is not None and self.learner._pushes.awaited
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the operator's acceptance of a topic made again is not used up."""
+        if self.learner is None or not self._accepting:
+            return bool(self._accepted)
+        intake = self.learner._intake
+        names = [partition.name for partition in intake._partitions.values()]
+        return not any(intake._cursors.begun(name) for name in names)
 
     def settled(self) -> bool:
         """Whether nothing is pending nor under way."""
@@ -267,7 +277,7 @@ class LearnerProcess(Process):
         self.learner = Learner(
             ports, replica, CountingModel(), FIELDS, pace, clocks, guard=BatchGuard()
         )
-        self._accepted = ""
+        self._accepting, self._accepted = bool(self._accepted), ""
 
     def _step(self) -> None:
         assert self.learner is not None
@@ -282,8 +292,7 @@ class LearnerProcess(Process):
         self.world.group.leave(self.name)
 
     def _refused_topic(self) -> None:
-        self._accepted = self.world.topic.now.identity
-        self.world.topic.accepted.add(self._accepted)
+        self._accepted = self.world.topic.accept()
 
     def check(self) -> None:
         """Also that it sees what is folded, flying and pending together."""

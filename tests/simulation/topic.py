@@ -50,6 +50,8 @@ class SimulatedTopic:
         """Partition and offset of batches whose dead letter was delivered."""
         self.accepted = {self.now.identity}
         """Identities of the first life, and of those that the operator said to go on with."""
+        self.acceptances = 0
+        """How often the operator said so."""
 
     @property
     def now(self) -> TopicLife:
@@ -69,6 +71,12 @@ class SimulatedTopic:
     def delete_before(self, source: Source, offset: int) -> None:
         """Let Kafka delete old records of the present life."""
         self.now.firsts[source] = max(self.now.firsts[source], offset)
+
+    def accept(self) -> str:
+        """Let the operator go on with the present life; return its identity."""
+        self.accepted.add(self.now.identity)
+        self.acceptances += 1
+        return self.now.identity
 
     def make_again(self) -> None:
         """Delete the topic and create it again, empty."""

@@ -80,8 +80,12 @@ class WitnessedStore(RedisStore):
         self.ledgers: dict[int, Ledger] = {}
         self._histories: dict[tuple[int, int, bytes], list[dict[int, Row]]] = {}
         self._looked_at: set[bytes] = set()  # nonces of pushes
+        self._behind: dict[tuple[int, str], int] = {}
+        """Restored bucket and source with which it must not go on -> acceptances until then."""
         self.changing: Callable[[int], None] = lambda bucket: None
         """Called before a bucket is changed: what a follower that lags may still have."""
+        self.accepting: Callable[[], bool] = lambda: False
+        """Returns whether a learner was started with --accept-topic, and has not used it up."""
 
     # ---------------------------------------------------------------- what processes call
 
@@ -101,7 +105,7 @@ class WitnessedStore(RedisStore):
                 if before.marks.get(span.source, 0) != span.start:
                     raise Broken(f"{span} was applied to bucket {push.bucket} at {before.marks}")
                 self._check_scores(span)
-                self._check_accepted(span)
+                self._check_accepted(push.bucket, span)
             self.ledgers[push.bucket].add(unpack_entry(push.blob)[1])
             self._know(push.bucket)
         return answers
@@ -205,6 +209,28 @@ class WitnessedStore(RedisStore):
         version = memory.ledger.head if memory else 0
         self.load(bucket, version, memory.state.marks if memory else {}, [rows_of(rows)])
         self._begin(bucket, Ledger(version, rows))
+        self._note_behind(bucket)
+
+    def _note_behind(self, bucket: int) -> None:
+        """Note the sources that must not go on in a restored bucket without the operator."""
+        names = self._topic.now.names
+        marks = [
+            self.state(each).marks
+            for each in range(self.shape().buckets)
+            if each not in self.missing()
+        ]
+        mine = self.state(bucket).marks
+        for name in names:
+            partition = name.rpartition("/")[2]
+            learned = any(each.get(name, 0) for each in marks)
+            lacks = any(
+                mark > mine.get(source, 0)
+                for each in marks
+                for source, mark in each.items()
+                if source not in names and source.rpartition("/")[2] == partition
+            )
+            if learned and lacks and not mine.get(name, 0) and not self.accepting():
+                self._behind[bucket, name] = self._topic.acceptances
 
     def _keys(self, bucket: int) -> list[bytes]:
         return [self.key(bucket, name) for name in names_of_all(_SUB_HASHES)]
@@ -273,18 +299,20 @@ class WitnessedStore(RedisStore):
                 if impression not in self._topic.scored:
                     raise Broken(f"{span} is marked as learned, {impression} has no score")
 
-    def _check_accepted(self, span: OffsetSpan) -> None:
+    def _check_accepted(self, bucket: int, span: OffsetSpan) -> None:
         """Check that examples of a topic made again are learned because its operator said so."""
         identity = span.source.rpartition("/")[0]
         learned = {
             name.rpartition("/")[0]
-            for bucket in range(self.shape().buckets)
-            if (state := self._state_or_none(bucket)) is not None
+            for each in range(self.shape().buckets)
+            if (state := self._state_or_none(each)) is not None
             for name, mark in state.marks.items()
             if mark
         }
         if learned - {identity} and identity not in self._topic.accepted:
             raise Broken(f"{span} was learned after {learned}, and no operator accepted it")
+        if self._behind.get((bucket, span.source)) == self._topic.acceptances:
+            raise Broken(f"{span} was learned in bucket {bucket}, restored from before that topic")
 
     def _check_fold(self, fold: Fold) -> None:
         ledger, trimmed = self.ledgers[fold.bucket], self.state(fold.bucket).trimmed

@@ -68,6 +68,7 @@ class World:
         )
         self.store.create(self.shape)
         self.learners = [LearnerProcess(f"learner {i}", self) for i in range(plan.learners)]
+        self.store.accepting = lambda: any(learner.accepting for learner in self.learners)
         self.keepers = [KeeperProcess(f"keeper {i}", self) for i in range(plan.keepers)]
         self.servers = [ServerProcess(f"server {i}", self) for i in range(plan.servers)]
         self._memories: dict[int, list[Memory]] = {b: [] for b in range(plan.buckets)}
