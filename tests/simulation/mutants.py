@@ -165,7 +165,8 @@ MUTANTS = (
         FUNCTIONS,
         "if found[5] ~= folds then",
         "if false then",
-        152,
+        19,
+        "at war",
     ),
     Mutant(
         "a copy adds entries to rows that have them",
@@ -281,8 +282,8 @@ MUTANTS = (
     ),
     Mutant(
         "a learner begins a topic made again without its operator",
-        "headrace.learner.loop.example_queue:ExampleQueue.begin",
-        "if identity != self._accept_topic:",
+        "headrace.learner.loop.example_queue:ExampleQueue.check_marks",
+        "if identity != self._accept_gaps:",
         "if False:",
         0,
         "made again",
@@ -346,7 +347,7 @@ MUTANTS = (
     Mutant(
         "an accepted topic is accepted for as long as the learner runs",
         "headrace.learner.loop.example_queue:ExampleQueue.commit",
-        'self._accept_topic = ""',
+        'self._accept_gaps = ""',
         "pass",
         1,
         "restored before",
