@@ -251,7 +251,7 @@ MUTANTS = (
     ),
     Mutant(
         "a learner folds its own entry regardless of the entry before it",
-        "headrace.pserver.replica.log_chain:ReadPosition.precedes",
+        "headrace.pserver.replica.log_chain:LogPosition.precedes",
         " and previous == self.nonce",
         "",
         1,
