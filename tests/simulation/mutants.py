@@ -315,7 +315,7 @@ MUTANTS = (
     Mutant(
         "an undo forgets the gains in flight",
         "headrace.learner.loop.pushes:Pushes.undo",
-        "flight.gains if flight else None",
+        "flight.deltas if flight else None",
         "None",
         1,
         "poisoned",

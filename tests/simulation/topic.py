@@ -1,8 +1,8 @@
-"""The topic of examples: its partitions, what its batches come to, and which scores were delivered.
+"""The topic of examples: its partitions, its batches, and the scores and letters about them.
 
 Offsets have gaps: markers of transactions, and records of aborted ones. Kafka deletes old records.
 The topic can be deleted and made again: another life, with another identity and offsets from 0.
-What the store has learned of the life before stays learned, and is all that counts of it.
+Of an earlier life counts only as much as the store has learned of it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SimulatedTopic:
         self.accepted = {self.now.identity}
         """Identities of the first life, and of those that the operator said to go on with."""
         self.acceptances = 0
-        """How often the operator said so."""
+        """The number of times that the operator said so."""
 
     @property
     def now(self) -> TopicLife:
