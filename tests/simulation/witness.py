@@ -311,6 +311,7 @@ class WitnessedStore(RedisStore):
         }
         if learned - {identity} and identity not in self._topic.accepted:
             raise Broken(f"{span} was learned after {learned}, and no operator accepted it")
+        self._topic.accepted.add(identity)  # a late push of an earlier life changes nothing now
         if self._behind.get((bucket, span.source)) == self._topic.acceptances:
             raise Broken(f"{span} was learned in bucket {bucket}, restored from before that topic")
 
