@@ -12,9 +12,10 @@ impression of the same id, and a second click.
 
 A producer with a Kafka client needs no collector. It must choose partitions as all others do, or a
 click does not meet its impression. `ingest.kafka.KafkaWriter` does so (`send(Source("impressions",
-BY_KEY), event, impression_id)`). So does any librdkafka with `partitioner=murmur2_random`,
-`acks=all`, `enable.idempotence=true`, and any Java client with its defaults. Events are JSON. To
-send events in Avro or Protobuf with a schema registry, decode them on the way: with a Kafka Connect
+BY_KEY), event, impression_id)`). The key is the request id instead if clicks have it, too. Any
+librdkafka with `partitioner=murmur2_random`, `acks=all`, `enable.idempotence=true` chooses the same
+partitions, and any Java client with its defaults. Events are JSON. To send events in Avro or
+Protobuf with a schema registry, decode them on the way: with a Kafka Connect
 sink, or a loop over confluent-kafka's `AvroDeserializer` that writes with `KafkaWriter`. The joiner
 does not decode them, because a registry that is down would stop it, and its input must stay
 readable for years without one.

@@ -34,6 +34,16 @@ app = typer.Typer(
 )
 app.add_typer(dead_letters.app, name="dead-letters")
 
+ByRequest = Annotated[
+    bool,
+    typer.Option(
+        "--by-request",
+        envvar="HEADRACE_COLLECT_BY_REQUEST",
+        help="Key events by request_id, so that the candidates of a request are scored "
+        "together. Only if clicks carry the request_id of their impression, too.",
+    ),
+]
+
 
 @app.command()
 def collect(
@@ -69,6 +79,7 @@ def collect(
             help="Deadline for Kafka to persist an event, in seconds. After it the answer is 503.",
         ),
     ] = 15.0,
+    by_request: ByRequest = False,
     drain_ms: Annotated[
         int,
         typer.Option(
@@ -101,6 +112,7 @@ def collect(
         metrics_host=metrics_host,
         deadline_s=deadline_s,
         drain_ms=drain_ms,
+        by_request=by_request,
     )
     with stopped_by_signals() as stop:
         run_collector(settings, kafka_settings(kafka, kafka_client), stop)

@@ -111,7 +111,7 @@ def _synthetic(settings: DemoSettings, writer: KafkaWriter, observer: Observer) 
             (topics.clicks, happened.clicks),
         ):
             for event in events:
-                key = event["impression_id"].encode()
+                key = event["request_id"].encode()
                 writer.send(Source(topic, BY_KEY), orjson.dumps(event), key)
 
     throttle = Throttle(settings.events_s / (1 + CLICKS_SHARE))

@@ -106,7 +106,7 @@ class SyntheticStream:
         self._items_ever = world.items
         self._requests_ever = 0
         self._shown = 0
-        self._due: list[tuple[int, str]] = []
+        self._due: list[tuple[int, str, str]] = []
 
     @property
     def pending(self) -> int:
@@ -172,7 +172,8 @@ class SyntheticStream:
         for index in np.flatnonzero(clicked).tolist():
             shown = impressions[index]
             when_ms = shown["timestamp_ms"] + 1 + int(1000 * delays[index])
-            heapq.heappush(self._due, (when_ms, shown["impression_id"]))
+            identity = shown["impression_id"], shown["request_id"]
+            heapq.heappush(self._due, (when_ms, *identity))
         self._requests_ever += requests
         self._shown += len(impressions)
         return impressions, truth
@@ -180,8 +181,9 @@ class SyntheticStream:
     def _clicks_until(self, now_ms: int) -> list[Event]:
         clicks: list[Event] = []
         while self._due and self._due[0][0] <= now_ms:
-            when_ms, impression_id = heapq.heappop(self._due)
-            clicks.append({"impression_id": impression_id, "timestamp_ms": when_ms})
+            when_ms, impression_id, request_id = heapq.heappop(self._due)
+            identity = {"impression_id": impression_id, "request_id": request_id}
+            clicks.append({**identity, "timestamp_ms": when_ms})
         return clicks
 
 

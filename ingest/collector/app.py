@@ -51,8 +51,13 @@ def make_app(
     metrics: CollectorMetrics,
     readiness: Readiness,
     now_ms: Callable[[], int],
+    *,
+    by_request: bool = False,
 ) -> FastAPI:
-    """Return the application that writes events to `topics`."""
+    """Return the application that writes events to `topics`.
+
+    by_request: whether the request id of an event, if it has one, is its key.
+    """
     app = FastAPI(
         title="headrace collector",
         description="Accepts impressions and clicks, and acknowledges them once Kafka has them.",
@@ -60,7 +65,7 @@ def make_app(
         redoc_url=None,
     )
     for kind, topic in topics.items():
-        collecting = _Collecting(kind, topic, delivery, room, tokens, metrics, now_ms)
+        collecting = _Collecting(kind, topic, delivery, room, tokens, metrics, now_ms, by_request)
         # a plain Starlette route, before FastAPI's: FastAPI would resolve dependencies first
         app.router.routes.insert(0, Route(PATHS[kind], collecting.answer, methods=["POST"]))
     _add_schemas(app)
@@ -96,7 +101,9 @@ class _Collecting:
         tokens: Tokens,
         metrics: CollectorMetrics,
         now_ms: Callable[[], int],
+        by_request: bool,
     ) -> None:
+        self._by_request = by_request
         self._kind, self._topic = kind, topic
         self._delivery, self._room, self._tokens = delivery, room, tokens
         self._metrics, self._now_ms = metrics, now_ms
@@ -144,7 +151,8 @@ class _Collecting:
         if packed:
             body = bodies.unpack_gzip(body, limits)
             taken.more_bytes(len(body))
-        checked = check(bodies.split(body, kind, limits), self._now_ms(), limits)
+        events = bodies.split(body, kind, limits)
+        checked = check(events, self._now_ms(), limits, by_request=self._by_request)
         taken.events(len(checked.messages))
         failures = await self._delivery.send(self._topic, checked.messages)
         refused = [*checked.refused, *map(self._not_written, failures)]

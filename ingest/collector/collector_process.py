@@ -49,6 +49,9 @@ class CollectorSettings(ListenSettings):
     leaders, shorter than the timeouts of clients."""
     linger_ms: int = 2
     """Time that an event waits for others to share a request to Kafka."""
+    by_request: bool = False
+    """Whether the request id of an event, if it has one, is its key. False: the impression id is,
+    because a click without a request id would not meet its impression."""
     topics: EventTopics = field(default_factory=EventTopics)
     limits: CollectorLimits = field(default_factory=CollectorLimits)
 
@@ -92,7 +95,8 @@ def run_collector(
     ):
         metrics.watch(room, delivery)
         targets = {EventKind.IMPRESSION: topics.impressions, EventKind.CLICK: topics.clicks}
-        app = make_app(targets, delivery, room, tokens, metrics, readiness, wall_ms)
+        clients = targets, delivery, room, tokens, metrics, readiness, wall_ms
+        app = make_app(*clients, by_request=settings.by_request)
         listening(listener.getsockname()[1])
         log.info("collecting on http://%s:%d", *listener.getsockname()[:2])
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from headrace.ingest.collector.responses import TOO_LARGE, EventRefusal
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, TIME, Reason, read_event
+from headrace.ingest.events import (
+    AHEAD_MS,
+    EARLIEST_MS,
+    IMPRESSION_ID,
+    REQUEST_ID,
+    TIME,
+    Reason,
+    read_event,
+    request_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +63,13 @@ class ValidationResult(NamedTuple):
     refused: list[EventRefusal]
 
 
-def check(events: Sequence[bytes], now_ms: int, limits: CollectorLimits) -> ValidationResult:
-    """Divide events into valid and refused ones."""
+def check(
+    events: Sequence[bytes], now_ms: int, limits: CollectorLimits, *, by_request: bool = False
+) -> ValidationResult:
+    """Divide events into valid and refused ones.
+
+    by_request: whether the request id of an event, if it has one, is the key.
+    """
     checked = ValidationResult([], [])
     taken, largest = checked.messages, limits.event_bytes
     for index, value in enumerate(events):
@@ -69,7 +83,8 @@ def check(events: Sequence[bytes], now_ms: int, limits: CollectorLimits) -> Vali
             # a tick moves the time of a whole partition: producers must not send one
             checked.refused.append(_refused(index, value, Reason.NO_ID, now_ms))
         else:
-            taken.append(ValidatedEvent(index, identity.encode(), value))  # type: ignore[attr-defined]
+            key = request_key(event.get(REQUEST_ID)) if by_request else None
+            taken.append(ValidatedEvent(index, key or identity.encode(), value))  # type: ignore[attr-defined]
     return checked
 
 

@@ -6,8 +6,9 @@ So before a retry reads which letters are open, Kafka has ended the transaction 
 and fenced it if it is still alive. No event is sent twice, however often or concurrently retries
 are started.
 
-An event goes to the topic of its letter, with its impression id as the key. So it meets its click
-or impression even if the broken event had another key. A repair that the joiner would refuse again
+An event goes to the topic of its letter, with its impression id as the key, or its request id if
+that was the key of the broken event. So it meets its click or impression even if the broken event
+had another key. A repair that the joiner would refuse again
 is not sent. An impression older than the window is too late by then and becomes a new letter,
 unless its repair changed the time.
 """
@@ -24,7 +25,14 @@ from confluent_kafka import KafkaException, Producer
 from headrace.ingest.dead_letters.letter import SettledLetters, pack_settled
 from headrace.ingest.dead_letters.reader import Choice, DeadLetters
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events import IMPRESSION_ID, Reason, is_tick, read_event
+from headrace.ingest.events import (
+    IMPRESSION_ID,
+    REQUEST_ID,
+    Reason,
+    is_tick,
+    read_event,
+    request_key,
+)
 from headrace.ingest.kafka import (
     TRANSACTION_TIMEOUT_MS,
     EventTopics,
@@ -135,8 +143,8 @@ class _RetryRun:
             elif reason is not None:
                 self._refuse(letter, reason.value)
             else:
-                value, key = orjson.dumps(repair), str(repair[IMPRESSION_ID]).encode()
-                self._events.append((letter.topic, value, key))
+                value = orjson.dumps(repair)
+                self._events.append((letter.topic, value, _key_of(letter, repair)))
                 self._sent.append(letter.origin)
                 self._bytes += len(value)
         elif isinstance(repair, DiscardLetter):
@@ -210,3 +218,10 @@ class _Transaction:
         # fenced or unreachable: Kafka ends the transaction at its timeout, or for the next retry
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(self._kafka.connect_timeout_s)
+
+
+def _key_of(letter: Letter, repair: dict[str, object]) -> bytes:
+    key = request_key(repair.get(REQUEST_ID))
+    if key is not None and letter.key == key.decode():
+        return key
+    return str(repair[IMPRESSION_ID]).encode()

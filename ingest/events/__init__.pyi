@@ -9,6 +9,7 @@ from .contract import TIME as TIME
 from .contract import Reason as Reason
 from .contract import is_tick as is_tick
 from .contract import read_event as read_event
+from .contract import request_key as request_key
 from .json_schema import EXAMPLES as EXAMPLES
 from .json_schema import EventKind as EventKind
 from .json_schema import event_schema as event_schema

@@ -25,6 +25,18 @@ AHEAD_MS = 86_400_000
 """Longest time after the append: allows for a replay's last tick and for bad clocks."""
 
 
+def request_key(request_id: object) -> bytes | None:
+    """Return the key of the partition of a request's events; None without a request id.
+
+    Learners score the candidates of a request together, so they should be in one partition. A click
+    must be in the partition of its impression. So the key of both is the request id if both have
+    one, and the impression id otherwise.
+    """
+    if isinstance(request_id, str):
+        return request_id.encode() or None
+    return str(request_id).encode() if type(request_id) is int else None
+
+
 class Reason(StrEnum):
     """Why an event is unusable, in the words of its dead letter.
 

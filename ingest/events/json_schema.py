@@ -62,6 +62,10 @@ class Click(msgspec.Struct, kw_only=True):
 
     impression_id: Identity
     timestamp_ms: Milliseconds
+    request_id: Annotated[
+        Value,
+        Meta(description="That of its impression, if events are keyed by request."),
+    ] = None
     value: Annotated[
         Value, Meta(description="Value of the click: a dwell time, a price; a number.")
     ] = None

@@ -1,6 +1,7 @@
 """Labelled examples: what the joiner writes and learners read.
 
-`batch` has the columns of a batch and its message format. `splitting` divides batches.
+`batch` has the columns of a batch and its message format. `splitting` divides batches,
+`ordering` puts their examples in another order.
 """
 
 import lazy_loader

@@ -6,5 +6,9 @@ from .batch import concatenate as concatenate
 from .batch import examples_of as examples_of
 from .batch import pack as pack
 from .batch import unpack as unpack
+from .ordering import reordered as reordered
 from .splitting import Cut as Cut
+from .splitting import common_ends as common_ends
 from .splitting import cut as cut
+from .splitting import part_of as part_of
+from .splitting import reached_ms as reached_ms

@@ -1,11 +1,16 @@
 """Splits examples into messages of bounded number, size and span of event time.
 
-Learners read the partitions in the order of event time, message by message. A message that spans a
-long time puts them out of order. But a message costs the same with seven examples as with seven
-hundred, and sparse traffic puts only few examples out of order. Hence the least size.
+Learners merge the partitions in the order of event time, and only whole messages. So messages of
+all partitions should end at the same event times: then they merge without a remainder. The joiner
+chooses these times for all its partitions at once (`common_ends`). It prefers round times, so that
+several joiners often choose the same ones. A time is rounder if a larger power of two divides it.
+
+A message that spans a long time puts learners out of order where its end is not a common one. But a
+message costs the same with seven examples as with seven hundred. Hence the least size.
 
 Kafka refuses a message above a size, and a joiner that made one could never go on: the same backlog
-makes the same message again. So the bytes of a message are bounded, for any events.
+makes the same message again. So the bytes of a message are bounded, for any events. A message that
+these bounds end does not end between candidates of one request, which learners score together.
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ from headrace.ingest.examples.batch import Examples
 from headrace.ingest.features import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+    import pyarrow as pa
 
 
 _FIXED_BYTES = 64
@@ -38,24 +44,73 @@ class Cut:
     span_ms: int = 60_000
     """Longest event time: how far learners may be out of order between partitions."""
     least: int = 128
-    """Examples before the time span counts; else sparse traffic sends a message for each."""
+    """Examples of a partition before the time span counts, on average over partitions; else sparse
+    traffic sends a message for each. A message that waits for a rounder time has more."""
+    merged: int = 8192
+    """Examples of all partitions between two common ends, about as many as learners merge at once:
+    of many partitions, each has fewer than `least`."""
     most_bytes: int = 4 << 20
     """Bytes of ids, bags and strings; one example may have more (LARGEST_EXAMPLE_BYTES). A quarter
     of what the topic takes: the columns in between cost little."""
 
 
-def cut(examples: Examples, rule: Cut) -> Iterator[Examples]:
-    """Yield `examples` in consecutive parts."""
-    reached_ms = np.maximum.accumulate(examples.event_ms)
-    begin, count = 0, len(examples)
+def common_ends(reached_ms: Sequence[npt.NDArray[np.int64]], rule: Cut) -> npt.NDArray[np.int64]:
+    """Return the event times at which the messages of several partitions end; ascending.
+
+    reached_ms: for each partition, the greatest event time up to each of its examples.
+    """
+    times, ends = np.sort(np.concatenate(reached_ms), kind="stable"), []
+    room = min(2 * rule.least * len(reached_ms), max(rule.merged, 2 * rule.least))
+    begin = 0
+    while begin < times.shape[0]:
+        beyond = int(np.searchsorted(times, times[begin] + rule.span_ms, side="right"))
+        last = max(beyond, begin + room)
+        if last >= times.shape[0]:
+            break
+        # in the second half of the room, where the highest bit of event time changes
+        first = (begin + last + 1) // 2
+        _, roundness = np.frexp((times[first - 1 : last] ^ times[first : last + 1]).astype(float))
+        begin = first + int(np.argmax(roundness))
+        ends.append(int(times[begin]))
+    return np.array(ends, np.int64)
+
+
+def reached_ms(examples: Examples) -> npt.NDArray[np.int64]:
+    """Return the greatest event time up to each example."""
+    clock: npt.NDArray[np.int64] = np.maximum.accumulate(examples.event_ms)
+    return clock
+
+
+def cut(
+    examples: Examples, rule: Cut, ends_ms: npt.NDArray[np.int64] | None = None
+) -> Iterator[Examples]:
+    """Yield `examples` in consecutive parts.
+
+    ends_ms: `common_ends` with other partitions; None: there are no others.
+    """
+    clock = reached_ms(examples)
+    if ends_ms is None:
+        ends_ms = common_ends([clock], rule)
+    ends = np.searchsorted(clock, ends_ms, side="left").tolist()
     sizes = np.concatenate(([0], np.cumsum(example_bytes(examples))))
-    while begin < count:
-        beyond = int(np.searchsorted(reached_ms, reached_ms[begin] + rule.span_ms, side="right"))
-        end = min(max(beyond, begin + rule.least), begin + rule.most, count)
-        fitting = int(np.searchsorted(sizes, sizes[begin] + rule.most_bytes, side="right")) - 1
-        end = min(end, max(fitting, begin + 1))
-        yield part_of(examples, begin, end)
-        begin = end
+    begin = 0
+    for stop in [*ends, len(examples)]:
+        while begin < stop:
+            fitting = int(np.searchsorted(sizes, sizes[begin] + rule.most_bytes, side="right")) - 1
+            end = min(stop, begin + rule.most, max(fitting, begin + 1))
+            if end < stop:
+                end = _between_requests(examples.request_ids, begin, end)
+            yield part_of(examples, begin, end)
+            begin = end
+
+
+def _between_requests(requests: pa.StringArray, begin: int, end: int) -> int:
+    """Return the last end in the second half up to `end` that divides no request; else `end`."""
+    first = (begin + end + 1) // 2
+    before = requests.slice(first - 1, end - first + 1)
+    same = pc.fill_null(pc.equal(before, requests.slice(first, end - first + 1)), False)
+    ends = np.flatnonzero(~same.to_numpy(zero_copy_only=False))
+    return first + int(ends[-1]) if ends.shape[0] else end
 
 
 def example_bytes(examples: Examples) -> npt.NDArray[np.int64]:
@@ -79,7 +134,7 @@ def part_of(examples: Examples, begin: int, end: int) -> Examples:
     if begin == 0 and end == count:
         return examples
     features = examples.features
-    bags = (features.bag_offsets.shape[0] - 1) // count
+    bags = (features.bag_offsets.shape[0] - 1) // max(count, 1)
     offsets = features.bag_offsets[begin * bags : end * bags + 1]
     return Examples(
         fingerprint=examples.fingerprint,

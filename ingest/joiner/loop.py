@@ -7,7 +7,8 @@ can be killed at any line. The next one reads again what the cores need, without
 continues.
 
 Partitions take turns in the order of event time, within `order_slice_ms`, so that a learner that
-reads the examples of all partitions finds them at about the same event time.
+reads the examples of all partitions finds them at about the same event time. Their messages end at
+the same event times, so that it can merge them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Histogram
 
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, OffsetGone, TransactionAborted
-from headrace.ingest.examples import Cut, checkpoint_of
+from headrace.ingest.examples import Cut, checkpoint_of, common_ends
 from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpoint
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.partition import JoinerPartition
@@ -353,9 +354,11 @@ class Joiner:
             return
         messages: list[Outgoing] = []
         offsets = {}
+        reached = [clock for part in parts.values() if len(clock := part.reached_ms())]
+        ends_ms = common_ends(reached, self._pace.cut) if reached else None
         for number, part in parts.items():
             targets = Source(self._examples, number), Source(self._dead_letters, 0)
-            messages += part.messages(*targets, self._pace.cut)
+            messages += part.messages(*targets, self._pace.cut, ends_ms)
             offsets.update(part.offsets())
         try:
             with self.durations.time():

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from headrace.ingest.dead_letters import pack as pack_dead_letter
 from headrace.ingest.errors import OffsetGone
-from headrace.ingest.examples import Cut, concatenate, cut
+from headrace.ingest.examples import Cut, concatenate, cut, reached_ms
 from headrace.ingest.examples import pack as pack_examples
 from headrace.ingest.joiner.committed_state import SavedCheckpoint
 from headrace.ingest.joiner.core import EventSide, JoinerCounters, PartitionJoiner
@@ -18,6 +20,8 @@ from headrace.ingest.kafka import Committed, Outgoing, ReadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
 
     from headrace.ingest.events import Reason
     from headrace.ingest.examples import Examples
@@ -140,14 +144,28 @@ class JoinerPartition:
 
     # ---------------------------------------------------------------- writing
 
-    def messages(self, examples: Source, dead_letters: Source, rule: Cut) -> Iterator[Outgoing]:
+    def reached_ms(self) -> npt.NDArray[np.int64]:
+        """Return the greatest event time up to each example that is not committed; shape (n,)."""
+        if not self._examples:
+            return np.zeros(0, np.int64)
+        self._examples = [concatenate(self._examples)]
+        return reached_ms(self._examples[0])
+
+    def messages(
+        self,
+        examples: Source,
+        dead_letters: Source,
+        rule: Cut,
+        ends_ms: npt.NDArray[np.int64] | None = None,
+    ) -> Iterator[Outgoing]:
         """Yield the messages to write: batches of examples, then dead letters.
 
+        ends_ms: where batches of all partitions end (`examples.common_ends`); None: not known.
         The last batch carries the checkpoint, so that the position travels with the output: Kafka
         may forget committed offsets, and then the next joiner begins there.
         """
         if self._examples:
-            *before, last = cut(concatenate(self._examples), rule)
+            *before, last = cut(concatenate(self._examples), rule, ends_ms)
             for batch in before:
                 yield Outgoing(examples, pack_examples(batch))
             yield Outgoing(examples, pack_examples(last, self._saved().to_json()))

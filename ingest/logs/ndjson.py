@@ -2,8 +2,9 @@
 
 A log is a directory with `impressions.ndjson` and `clicks.ndjson`, plain or with `.zst`, each in
 order of time. The two are merged by event time, so a week need not fit in memory. Lines are sent
-unchanged: only `impression_id` (the key) and `timestamp_ms` (the order) are read. A line without
-them is sent too, to a random partition, and becomes a dead letter.
+unchanged: only `impression_id` and `request_id` (the key, `ingest.replay.request_keys`) and
+`timestamp_ms` (the order) are read. A line without them is sent too, to a random partition, and
+becomes a dead letter.
 
 Tables of other shapes are logs too: see `table_log`.
 """
@@ -13,13 +14,13 @@ from __future__ import annotations
 import heapq
 import io
 from operator import itemgetter
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
 
 import msgspec
 import zstandard
 
 from headrace.ingest.errors import StreamError
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS
+from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, request_key
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Line(NamedTuple):
     """Event time; never less than that of the line before. 0 before the first valid time."""
     is_click: bool
     key: bytes | None
+    """The impression id; None where the line has none."""
     value: bytes
+    request: bytes | None = None
+    """The request id; None where the line has none."""
 
 
 class EventLog(Protocol):
@@ -67,6 +71,7 @@ class _LineHead(msgspec.Struct):
 
     timestamp_ms: int | float
     impression_id: str | None = None
+    request_id: Any = None
 
 
 class DirectoryLog:
@@ -119,7 +124,7 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
         value = line.rstrip(b"\r\n")
         if not value:
             continue
-        key = None
+        key = request = None
         try:
             head = decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -128,7 +133,8 @@ def lines_of(text: BinaryIO, is_click: bool) -> Iterator[Line]:
             if EARLIEST_MS <= head.timestamp_ms <= latest_ms:
                 time_ms = max(time_ms, int(head.timestamp_ms))
             key = head.impression_id.encode() if head.impression_id else None
-        yield Line(time_ms, is_click, key, value)
+            request = request_key(head.request_id)
+        yield Line(time_ms, is_click, key, value, request)
 
 
 def opened_text(file: BinaryIO, path: Path) -> BinaryIO:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 
-from headrace.ingest.events import AHEAD_MS, EARLIEST_MS, IMPRESSION_ID, REQUEST_ID, TIME
+from headrace.ingest.events import (
+    AHEAD_MS,
+    EARLIEST_MS,
+    IMPRESSION_ID,
+    REQUEST_ID,
+    TIME,
+    request_key,
+)
 from headrace.ingest.features import SpecError
 from headrace.ingest.logs.layout import BagLayout
 from headrace.ingest.logs.ndjson import Line
@@ -68,11 +75,13 @@ class TableLog:
             while waiting and waiting[0][0] < time_ms:
                 yield heapq.heappop(waiting)[2]
             key = impression[IMPRESSION_ID].encode()
-            yield Line(time_ms, False, key, orjson.dumps(impression, default=_as_json))
+            request = request_key(impression.get(REQUEST_ID))
+            value = orjson.dumps(impression, default=_as_json)
+            yield Line(time_ms, False, key, value, request)
             if click is not None:
                 number += 1
                 clicked_ms = max(time_ms, min(click[TIME], latest_ms))
-                line = Line(clicked_ms, True, key, orjson.dumps(click))
+                line = Line(clicked_ms, True, key, orjson.dumps(click), request)
                 heapq.heappush(waiting, (clicked_ms, number, line))
         while waiting:
             yield heapq.heappop(waiting)[2]

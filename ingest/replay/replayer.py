@@ -3,6 +3,8 @@
 `ingest.logs` reads them: directories of NDJSON, and tables with a layout. Several logs are replayed
 one after another.
 
+Events of one request go to one partition (`ingest.replay.request_keys`).
+
 Events keep their original times. Ticks give these times a meaning at any speed: events with only a
 time, sent to every partition at intervals, so that event time advances in idle partitions too.
 After the last event a tick past the label window closes every window.
@@ -24,6 +26,7 @@ from headrace.ingest.events import AHEAD_MS
 from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
 from headrace.ingest.logs import NoEventsError, open_log
 from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
+from headrace.ingest.replay.request_keys import RequestKeys
 from headrace.ingest.runtime import wall_ms
 
 if TYPE_CHECKING:
@@ -138,7 +141,8 @@ def replay(
     else:
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
         writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what, stop)
-    run = _ReplayRun(logs, writer, settings, topics, partitions, stop, lag, progress, before)
+    keys = RequestKeys(window_ms)
+    run = _ReplayRun(logs, writer, keys, settings, topics, partitions, stop, lag, progress, before)
     try:
         if not run.send_logs():
             run.replayed.stopped = True
@@ -161,6 +165,7 @@ class _ReplayRun:
         self,
         logs: Sequence[EventLog],
         writer: EventWriter,
+        keys: RequestKeys,
         settings: ReplaySettings,
         topics: EventTopics,
         partitions: int,
@@ -169,7 +174,7 @@ class _ReplayRun:
         progress: Callable[[ReplayProgress], None] | None,
         before: Before | None,
     ) -> None:
-        self._logs, self._writer = logs, writer
+        self._logs, self._writer, self._keys = logs, writer, keys
         self._settings, self._topics = settings, topics
         self._partitions, self._stop = partitions, stop
         self._lag, self._progress, self._before = lag, progress, before
@@ -297,10 +302,11 @@ class _ReplayRun:
             self._send(line, totals)
 
     def _send(self, line: Line, totals: LogReplayed) -> None:
-        self._note(line, totals)
-        self._writer.send(self._targets[line.is_click], line.value, line.key)
+        key = self._note(line, totals)
+        self._writer.send(self._targets[line.is_click], line.value, key)
 
-    def _note(self, line: Line, totals: LogReplayed) -> None:
+    def _note(self, line: Line, totals: LogReplayed) -> bytes | None:
+        """Count a line; return its key."""
         self.taken += 1
         if line.is_click:
             totals.clicks += 1
@@ -309,6 +315,7 @@ class _ReplayRun:
         if line.time_ms:
             totals.first_ms = totals.first_ms or line.time_ms
             totals.last_ms = self.event_ms = line.time_ms
+        return self._keys.key_of(line)
 
 
 def _of_whole_times(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:

@@ -140,24 +140,28 @@ def _apply(columns, knots, scores):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _learn(columns, gaining, active, knots, remembered, labelled, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, knots, remembered, labelled, asked, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, knots)
-    places = knots.places
-    for i in range(scores.shape[0]):
-        if math.isnan(scores[i]):
-            continue  # the guard must find NaN, and no row may learn it
-        z = log_odds(scores[i])
+    places, begin = knots.places, 0
+    while begin < scores.shape[0]:
+        end = labelled.ends[begin]
         _pool(columns, knots)
-        scores[i] = _answer(knots.rising, z)
-        z = predicted_at(remembered, labelled, i, knots.promised, z)
-        first, share = _position(z)
-        unpooled = (1.0 - share) * value_at(columns, places[first])
-        unpooled += share * value_at(columns, places[first + 1])
-        p = probability_of(z + unpooled)
-        slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
-        weight = np.float64(weight_of(labelled, i))
-        squares = (1.0 - share) * (1.0 - share) + share * share
-        gain = gain_of(knots.alpha, slope, weight, p, squares)
-        counted = counts_of(labelled, i)
-        add_to(columns, gaining, knots, first, gain * (1.0 - share), counted)
-        add_to(columns, gaining, knots, first + 1, gain * share, counted)
+        for i in range(begin, end):
+            if not math.isnan(scores[i]):
+                scores[i] = _answer(knots.rising, log_odds(asked[i]))
+        for i in range(begin, end):
+            if math.isnan(asked[i]):
+                continue  # the guard must find NaN, and no row may learn it
+            z = predicted_at(remembered, labelled, i, knots.promised, log_odds(asked[i]))
+            first, share = _position(z)
+            unpooled = (1.0 - share) * value_at(columns, places[first])
+            unpooled += share * value_at(columns, places[first + 1])
+            p = probability_of(z + unpooled)
+            slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
+            weight = np.float64(weight_of(labelled, i))
+            squares = (1.0 - share) * (1.0 - share) + share * share
+            gain = gain_of(knots.alpha, slope, weight, p, squares)
+            counted = counts_of(labelled, i)
+            add_to(columns, gaining, knots, first, gain * (1.0 - share), counted)
+            add_to(columns, gaining, knots, first + 1, gain * share, counted)
+        begin = end

@@ -111,7 +111,7 @@ class PlattScaling:
         labelled: LabelledColumns,
         scores: npt.NDArray[np.float64],
     ) -> None:
-        """Do as `apply` with each example in turn, and learn from it then.
+        """Do as `apply` with each slate in turn, and learn from it then.
 
         scores: (n,) of all examples, clicks too. A row whose bucket is not active stays.
         """
@@ -119,7 +119,8 @@ class PlattScaling:
         self._memory = with_room(self._memory, shown)
         remembered = self._memory, self._window_ms
         _, learn = self._kernels()
-        learn(view.columns, gaining, active, self._layer(), remembered, labelled, scores)
+        asked = scores.copy()  # the model's own, which `scores` loses slate by slate
+        learn(view.columns, gaining, active, self._layer(), remembered, labelled, asked, scores)
 
     def _layer(self) -> Any:
         """Return constants and working memory, for the two kernels."""
@@ -222,18 +223,23 @@ def add_to(columns, gaining, layer, k, gain, counted):  # type: ignore[no-untype
 
 
 @kernel
-def _learn(columns, gaining, active, scale, remembered, labelled, scores):  # type: ignore[no-untyped-def]
+def _learn(columns, gaining, active, scale, remembered, labelled, asked, scores):  # type: ignore[no-untyped-def]
     find_layer(columns, active, scale)
-    for i in range(scores.shape[0]):
-        if math.isnan(scores[i]):
-            continue  # the guard must find NaN, and no row may learn it
-        z = log_odds(scores[i])
-        p = _calibrated(columns, scale.places, z)
-        scores[i] = p
-        z = predicted_at(remembered, labelled, i, scale.promised, z)
-        slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
-        weight = np.float64(weight_of(labelled, i))
-        gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)
-        counted = counts_of(labelled, i)
-        add_to(columns, gaining, scale, 0, gain * z, counted)
-        add_to(columns, gaining, scale, 1, gain, counted)
+    begin = 0
+    while begin < scores.shape[0]:
+        end = labelled.ends[begin]
+        for i in range(begin, end):
+            if not math.isnan(scores[i]):
+                scores[i] = _calibrated(columns, scale.places, log_odds(asked[i]))
+        for i in range(begin, end):
+            p = scores[i]
+            if math.isnan(p):
+                continue  # the guard must find NaN, and no row may learn it
+            z = predicted_at(remembered, labelled, i, scale.promised, log_odds(asked[i]))
+            slope = gradient_of(labelled.kinds[i], labelled.labels[i], p)
+            weight = np.float64(weight_of(labelled, i))
+            gain = gain_of(scale.alpha, slope, weight, p, 1.0 + z * z)
+            counted = counts_of(labelled, i)
+            add_to(columns, gaining, scale, 0, gain * z, counted)
+            add_to(columns, gaining, scale, 1, gain, counted)
+        begin = end

@@ -7,6 +7,7 @@ from .example_inputs import LabelledColumns as LabelledColumns
 from .example_inputs import begin_at as begin_at
 from .example_inputs import common_input as common_input
 from .example_inputs import counts_of as counts_of
+from .example_inputs import find_again as find_again
 from .example_inputs import find_asked as find_asked
 from .example_inputs import find_block as find_block
 from .example_inputs import find_common as find_common
@@ -15,6 +16,13 @@ from .example_inputs import settle_strangers as settle_strangers
 from .example_inputs import weight_of as weight_of
 from .preparation import InputPreparation as InputPreparation
 from .required_rows import RequiredRows as RequiredRows
+from .slates import LONGEST_SLATE as LONGEST_SLATE
+from .slates import cut_between_slates as cut_between_slates
+from .slates import last_slate as last_slate
+from .slates import longest_slate as longest_slate
+from .slates import part_end as part_end
+from .slates import slate_ends as slate_ends
+from .slates import slate_order as slate_order
 from .statistics import empty_memory as empty_memory
 from .statistics import keep as keep
 from .statistics import recall as recall

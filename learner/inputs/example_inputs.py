@@ -74,10 +74,11 @@ class LabelledColumns(NamedTuple):
     shown_ms: npt.NDArray[np.int64]  # (n,)
     impressions: npt.NDArray[np.uint64]  # (n,) hashes, or (0,) if not needed
     weights: npt.NDArray[np.float32]  # (n,) what each counts as, or (0,) if all are 1
+    ends: npt.NDArray[np.int64]  # (n,) the first example after the slate of each
 
 
 class InputScratch(NamedTuple):
-    """Working memory of one call: the inputs of a block of examples."""
+    """Working memory of one call: the inputs of a block of examples, which has whole slates."""
 
     ids: npt.NDArray[np.uint64]  # (block, inputs) of the rows that are the inputs
     places: npt.NDArray[np.int64]  # (block, inputs) of these rows, -1 if missing
@@ -91,7 +92,9 @@ class InputScratch(NamedTuple):
     roots: npt.NDArray[np.float32]  # (inputs,) sqrt(n)
     common: npt.NDArray[np.float32]  # (4, inputs) z and n, in view and pending, of `find_common`
     levels: npt.NDArray[np.int16]  # (levels,) of the same
-    counts: npt.NDArray[np.int64]  # (block,) inputs of each example
+    counts: npt.NDArray[np.int64]  # (block,) inputs of each example, without statistics
+    totals: npt.NDArray[np.int64]  # (block,) inputs of each example that was found
+    stopped: npt.NDArray[np.int64]  # (1,) row of the example that a kernel stopped at
     everywhere: npt.NDArray[np.bool_]  # (1,) True: all ids are in one bucket, and that counts
 
 
@@ -254,12 +257,31 @@ def find_example(  # type: ignore[no-untyped-def]
         count = list_statistics(program, features.ids[i], scratch, row, fixed)
         missing = find_rows(columns, active, shift, scratch, row, fixed, count)
         if first is not None and _lacks(scratch, row, fixed, count):
+            scratch.stopped[0] = row
             return -1, 0
         if missing:
             add_rows(columns, gate.guarded, scratch, row, fixed, count)
+    scratch.totals[row] = count
     if strangers:
         list_reads(columns, gate, strangers, scratch, row, count)
     return count, strangers
+
+
+@inlined
+def find_again(columns, gate, labelled, i, scratch, row):  # type: ignore[no-untyped-def]
+    """Give each input of example i of a slate the place where it is learned.
+
+    All of the slate are scored by now. An example before this one may have made a row that was
+    missing then.
+    """
+    if not gate.on:
+        return
+    clicked, shown_s = labelled.kinds[i] == _CLICKED, labelled.shown_ms[i] // 1000
+    count = scratch.counts[row]
+    strangers = list_strangers(columns, gate, clicked, shown_s, scratch, row, count)
+    if strangers:
+        list_reads(columns, gate, strangers, scratch, row, count)
+        settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
 
 
 @inlined

@@ -18,6 +18,7 @@ from headrace.ingest.features import hash_strings
 from headrace.ingest.runtime import read_only
 from headrace.learner.inputs.admission import AdmissionCounts, counting, gate_of
 from headrace.learner.inputs.example_inputs import FeatureColumns, InputScratch, LabelledColumns
+from headrace.learner.inputs.slates import slate_ends
 from headrace.learner.inputs.statistics import empty_memory, with_room
 from headrace.learner.spec import COUNT, PROBABILITY
 
@@ -109,6 +110,7 @@ class InputPreparation:
             read_only(examples.shown_ms, np.int64),
             read_only(impressions, np.uint64),
             read_only(np.zeros(0) if examples.weights is None else examples.weights, np.float32),
+            read_only(slate_ends(examples), np.int64),
         )
 
     def forget(self) -> None:
@@ -133,8 +135,9 @@ class InputPreparation:
             kept = self._own.scratch = self._scratch(inputs, block)
         return kept
 
-    def lacking(self, scratch: InputScratch, row: int) -> npt.NDArray[np.uint64]:
+    def lacking(self, scratch: InputScratch) -> npt.NDArray[np.uint64]:
         """Return the ids of the statistics of an example that a kernel stopped before; a copy."""
+        row = int(scratch.stopped[0])
         fixed = scratch.counts[row]
         return scratch.ids[row, fixed : fixed + self.statistics].copy()
 
@@ -153,6 +156,8 @@ class InputPreparation:
             np.empty((4, inputs), np.float32),
             np.empty(self._levels, np.int16),
             np.empty(block, np.int64),
+            np.empty(block, np.int64),
+            np.empty(1, np.int64),
             np.ones(1, np.bool_),
         )
 

@@ -1,9 +1,9 @@
 """A model in this process: learns from events, predicts, measures itself, is saved and loaded.
 
 Events take the service's own path, without its processes: the joiner's decoder and rules make
-labelled examples, the encoder makes ids and numbers, the model scores each example before it learns
-from it. Only functions that need a store are missing: no batch is quarantined, no row expires, and
-one learner holds all rows.
+labelled examples, the encoder makes ids and numbers, the model scores the candidates of a request
+before it learns from them. Only functions that need a store are missing: no batch is quarantined,
+no row expires, and one learner holds all rows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from headrace.ingest.events import TIME
-from headrace.ingest.examples import Examples
+from headrace.ingest.examples import Examples, concatenate, part_of, reordered
 from headrace.ingest.features import Encoder
 from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
 from headrace.ingest.kafka import MessageBlock, Record, Source
 from headrace.ingest.runtime import wall_ms
+from headrace.learner.inputs import last_slate, slate_order
 from headrace.learner.local.event_input import labelled, message_of, rows_of, time_of
 from headrace.learner.local.in_memory_model import InMemoryModel
 from headrace.learner.loop import Scores
@@ -138,17 +139,27 @@ class LocalModel:
             for side in EventSide:
                 self._send(side, [(until_ms, tick)])
                 self._joiner.ended(side)
-        count, refused = 0, []
+        count, refused, waiting = 0, [], Examples.empty(self.spec.fields)
         while True:
             joined = self._joiner.advance(0, _EVENTS_A_TURN)
             refused += [RefusedEvent(each.reason.value, each.record.value) for each in joined.dead]
             count += len(joined.examples)
-            if len(joined.examples):
-                self._learn(joined.examples)
-            if not joined.taken and not len(joined.examples):
+            complete = not joined.taken and not len(joined.examples)
+            waiting = concatenate([waiting, joined.examples])
+            if len(waiting) >= _EVENTS_A_TURN or complete:
+                # the last request may have more candidates in the next turn
+                learned = len(waiting) if complete else last_slate(waiting)
+                self._learn(part_of(waiting, 0, learned))
+                waiting = part_of(waiting, learned, len(waiting))
+            if complete:
                 return LearnSummary(count, tuple(refused))
 
     def _learn(self, examples: Examples) -> None:
+        if not len(examples):
+            return
+        together = slate_order(examples)
+        if together is not None:
+            examples = reordered(examples, together)
         scores = self._model.learn(examples)
         scored = np.flatnonzero(~np.isnan(scores))
         self._scores.append(

@@ -33,6 +33,7 @@ quarantined alone; the rest of its batch is learned. The loss of mini-batches of
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class BatchGuard:
         scores = evidence.scores[evidence.scored]
         if fault is not None or not scores.shape[0]:
             return fault
-        return self._loss_fault(scores, evidence.labels[evidence.scored])
+        return self._loss_fault(scores, evidence.labels[evidence.scored], self._loss)
 
     def judge(
         self,
@@ -167,7 +168,18 @@ class BatchGuard:
         if not made.shape[0] or offset <= self._judged.get(name, -1):
             return None
         self._judged[name] = offset
-        return self._loss_fault(made, labels)
+        return self._loss_fault(made, labels, self._loss)
+
+    def suspects(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:
+        """Return whether the scores of a batch that was merged with others look wrong.
+
+        Nothing is remembered: which batch is at fault shows when each is learned alone.
+        """
+        scored = examples.kinds != Kind.CLICKED
+        made, labels = scores[scored], examples.labels[scored]
+        if not np.isfinite(made).all():
+            return True
+        return made.shape[0] > 0 and self._loss_fault(made, labels, self._loss.copied()) is not None
 
     def exploded(self, largest_gain: float) -> str | None:
         """Return why deltas are too large, given the largest of them, or None."""
@@ -193,13 +205,16 @@ class BatchGuard:
         return True
 
     def _loss_fault(
-        self, scores: npt.NDArray[np.float64], labels: npt.NDArray[np.uint8]
+        self,
+        scores: npt.NDArray[np.float64],
+        labels: npt.NDArray[np.uint8],
+        mean: _RunningMean,
     ) -> str | None:
         """Return what is wrong with the loss of these finite scores, or None; move the mean."""
         with np.errstate(divide="ignore"):  # a certain answer that was wrong: infinite loss
             loss = float(-np.log(np.where(labels > 0, scores, 1.0 - scores)).mean())
         limits, examples = self.limits, scores.shape[0]
-        bound = self._loss.move(loss, examples, limits.loss_ratio)
+        bound = mean.move(loss, examples, limits.loss_ratio)
         if examples >= limits.least_examples and loss > bound:
             return (
                 f"expected a mean loss up to {bound:.4g}, {limits.loss_ratio:g} times the running "
@@ -223,6 +238,10 @@ class _RunningMean:
 
     def __init__(self, limits: GuardLimits) -> None:
         self._limits, self._seen, self._mean = limits, 0, 0.0
+
+    def copied(self) -> _RunningMean:
+        """Return a mean that moves on its own from here."""
+        return copy.copy(self)
 
     def move(self, value: float, examples: int, ratio: float) -> float:
         """Return the bound for a value over so many examples, then move the mean towards it.
@@ -254,9 +273,15 @@ class MiniBatchGuard(BatchGuard):
         """Return True: every mini-batch was inspected before its round."""
         return True
 
+    def suspects(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:  # noqa: ARG002
+        """Return False: every mini-batch was inspected before its round."""
+        return False
+
 
 class NoGuard:
     """Accepts every batch."""
+
+    careful = False
 
     def reason(self, name: str, offset: int, examples: Examples) -> str | None:  # noqa: ARG002
         """Return None: no batch is skipped."""
@@ -270,6 +295,10 @@ class NoGuard:
     ) -> bool:
         """Return True: nothing is undone."""
         return True
+
+    def suspects(self, examples: Examples, scores: npt.NDArray[np.float64]) -> bool:  # noqa: ARG002
+        """Return False: no batch is suspected."""
+        return False
 
     def refuses_push(self, pending: PendingDeltas) -> str | None:  # noqa: ARG002
         """Return None: every gain may be pushed."""

@@ -1,9 +1,12 @@
 """Queues of incoming batches, one a partition, read in the order of event time.
 
 Partitions are filled by the same joiner but read at different speeds. If a model learned an hour of
-one and then an hour of another, time would jump back and forth, which costs accuracy. So the batch
-with the least event time goes first. A partition that may still have an earlier one is waited for,
-within a bound.
+one and then an hour of another, time would jump back and forth, which costs accuracy. So batches
+are taken in windows: those of all partitions with the least event times, which are learned example
+by example in the order of event time (`learner.loop.merging`). A batch is learned as a whole, so a
+window ends where it cuts as few batches as possible. The joiner ends the batches of all partitions
+at the same event times, as far as it can (`ingest.examples.splitting`). A partition that may still
+have an earlier batch is waited for, within a bound.
 
 Marks and cursors are offsets of one topic, but Kafka's client only checks the topic's name. If the
 topic is deleted and recreated, the client may continue at the old offset in the new topic and skip
@@ -17,8 +20,11 @@ examples were read.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,6 +52,9 @@ if TYPE_CHECKING:
     from headrace.pserver import BucketAnswer
 
 
+_FOREVER = 1 << 61
+
+
 class ExampleBatch(NamedTuple):
     """The examples of one message, and the place of that message."""
 
@@ -65,6 +74,8 @@ class _PartitionQueue:
     end: int | None = None
     """First offset not yet in Kafka, while all before it was delivered."""
     empty_since_ms: int = 0
+    arrived_ms: int = 0
+    """When the newest of its batches arrived."""
     paused: bool = False
 
 
@@ -196,9 +207,54 @@ class ExampleQueue:
                 return None
         return None if chosen is None else chosen[1].batches.popleft()
 
-    def put_back(self, batch: ExampleBatch) -> None:
-        """Return the batch that `next` just returned to its queue."""
-        self._partitions[batch.source].batches.appendleft(batch)
+    def next_window(self, most: int) -> list[ExampleBatch]:
+        """Return the batches to merge next, of about `most` examples; empty while one must wait.
+
+        The batches of a partition are in their order. All count in the same buckets.
+        """
+        first = self.next()
+        if first is None or most <= 1 or len(self._partitions) == 1:
+            return [] if first is None else [first]
+        self.put_back([first])
+        found = self._earliest(most)
+        whole = itertools.takewhile(lambda batch: bool(self.active(batch).all()), found)
+        found = list(whole) or found[:1]
+        for batch in found:
+            self._partitions[batch.source].batches.popleft()
+        return found
+
+    def _earliest(self, most: int) -> list[ExampleBatch]:
+        """Return queued batches with the least event times, cut where few of them overlap."""
+        frontier = self._frontier_ms()
+        queues = [
+            [(_begin_ms(batch), number, batch) for batch in partition.batches]
+            for number, partition in enumerate(self._partitions.values())
+        ]
+        found: list[ExampleBatch] = []
+        begins: list[int] = []
+        total = 0
+        for begin_ms, _, batch in heapq.merge(*queues, key=itemgetter(0, 1)):
+            if found and (begin_ms > frontier or total >= most):
+                frontier = min(frontier, begin_ms)
+                break
+            found.append(batch)
+            begins.append(begin_ms)
+            total += len(batch.examples)
+        return found[: _least_overlap(found, [*begins[1:], frontier], most // 2)]
+
+    def _frontier_ms(self) -> int:
+        """Return the event time from which batches that were not delivered may be missing."""
+        now, frontier = self._steady_ms(), _FOREVER
+        for partition in self._partitions.values():
+            waited = now - partition.arrived_ms >= self._order_wait_ms
+            if partition.batches and partition.end is None and not waited:
+                frontier = min(frontier, _end_ms(partition.batches[-1]))
+        return frontier
+
+    def put_back(self, batches: Sequence[ExampleBatch]) -> None:
+        """Return the batches that were just taken to their queues."""
+        for batch in reversed(batches):
+            self._partitions[batch.source].batches.appendleft(batch)
 
     def active(self, batch: ExampleBatch) -> npt.NDArray[np.bool_]:
         """Return the buckets in which the batch counts; shape (buckets,)."""
@@ -238,6 +294,7 @@ class ExampleQueue:
             place = record.source, partition.name, record.offset
             batch = ExampleBatch(*place, examples, record.leader_epoch)
             partition.batches.append(batch)
+            partition.arrived_ms = self._steady_ms()
 
     def _reach_end(self, source: Source) -> None:
         partition = self._partitions[source]
@@ -267,3 +324,31 @@ class ExampleQueue:
         partition.end = None
         partition.empty_since_ms = self._steady_ms()
         self._reader.start({source: offset})
+
+
+def _begin_ms(batch: ExampleBatch) -> int:
+    return int(batch.examples.event_ms[0])
+
+
+def _end_ms(batch: ExampleBatch) -> int:
+    return int(batch.examples.event_ms[-1])
+
+
+def _least_overlap(batches: Sequence[ExampleBatch], following_ms: list[int], least: int) -> int:
+    """Return how many batches to take, of at least `least` examples if there are as many.
+
+    following_ms: for each batch, the event time at which the next one begins. Examples of a taken
+    batch beyond that time are learned before earlier ones; the result makes them fewest.
+    """
+    begins = np.array([_begin_ms(batch) for batch in batches])
+    ends = np.array([_end_ms(batch) for batch in batches]) + 1
+    sizes = np.array([len(batch.examples) for batch in batches])
+    totals = np.cumsum(sizes)
+    lowest = int(np.searchsorted(totals, least)) if totals[-1] > least else 0
+    best, fewest = len(batches), np.inf
+    for count in range(len(batches), lowest, -1):
+        beyond = (ends - max(following_ms[count - 1], 0)) / np.maximum(ends - begins, 1)
+        early = float((sizes * np.clip(beyond, 0.0, 1.0))[:count].sum())
+        if early < fewest:
+            best, fewest = count, early
+    return best

@@ -17,7 +17,6 @@ cache of rows in place of all of them. The simulation passes its own.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,12 +28,13 @@ from headrace.learner.loop.batch_guard import NoGuard
 from headrace.learner.loop.cached_replica import CachedReplica
 from headrace.learner.loop.cursors import Cursors
 from headrace.learner.loop.example_queue import ExampleQueue
-from headrace.learner.loop.outputs import LearnerOutputs
+from headrace.learner.loop.merging import HeldExamples, MergedBatches
+from headrace.learner.loop.outputs import LearnerOutputs, LearnerTotals
 from headrace.learner.loop.pacing import AT_EASE
 from headrace.learner.loop.ports import LearnerClocks
 from headrace.learner.loop.pushes import LearningProgress, Pushes
 from headrace.learner.loop.row_prefetcher import AllRows, RowPrefetcher
-from headrace.learner.models import Quarantined, SoloGroup
+from headrace.learner.models import SoloGroup
 from headrace.pserver import Unreachable
 from headrace.pserver.replica import Copied, Deleted, Folded
 
@@ -52,23 +52,6 @@ if TYPE_CHECKING:
     from headrace.pserver.replica import Change, Replica
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class LearnerTotals:
-    """Running totals of one learner, for its metrics."""
-
-    examples: int = 0
-    clicks: int = 0
-    scored: int = 0
-    score_sum: float = 0.0
-    throttled: bool = False
-    unanswered_examples: int = 0
-    """Learned since a bucket stopped answering."""
-    waiting_for_buckets: bool = False
-    held_batches: int = 0
-    """Quarantined, whole or in part."""
-    held_examples: int = 0
 
 
 class Learner:
@@ -127,6 +110,7 @@ class Learner:
         self._usual_ms = pace.staleness.interval_ms or pace.push_interval_ms
         self._interval_ms = self._usual_ms
         self._unsent = 0  # examples learned since the last push
+        self._alone = 0  # messages that are not merged with others
 
     def _row_source(self, replica: Replica | CachedReplica) -> AllRows | RowPrefetcher:
         if not isinstance(replica, CachedReplica):
@@ -141,9 +125,10 @@ class Learner:
         2. marks   find where an assigned partition begins: at the lowest mark of all buckets
         3. rows    fold what other learners pushed into the view; compare all marks now and then, in
                    case a bucket lost acknowledged writes
-        4. learn   score each example, then learn it: add to the view and to the pending deltas,
-                   where the bucket's cursor allows it; hand the scores to Kafka. With nothing to
-                   learn, take part in the group's round
+        4. learn   merge partitions by event time; score the candidates of each request, then learn
+                   them: add to the view and to the pending deltas, where the bucket's cursor allows
+                   it; hand the scores to Kafka. With nothing to learn, take part in the group's
+                   round
         5. push    if due: wait until Kafka has the scores, check that the topic was not recreated,
                    then send deltas with their offset spans
         6. answer  applied, refused (discard, read again) or unknown (send again); then commit
@@ -252,41 +237,68 @@ class Learner:
         until_ms = self._steady_ms() + self._pace.push_interval_ms
         learned = False
         while not self._full() and not self._check_unanswered():
-            if (batch := self._intake.next()) is None:
+            window = self._intake.next_window(self._window_examples())
+            if not window:
                 break
-            if not self.rows.prepare(batch.examples, self._steady_ms()):
-                self._intake.put_back(batch)
+            reasons = [self._guard.reason(b.name, b.offset, b.examples) for b in window]
+            passed = [b for b, reason in zip(window, reasons, strict=True) if reason is None]
+            merged = MergedBatches(passed) if passed else None
+            if merged and not self.rows.prepare(merged.examples, self._steady_ms()):
+                self._intake.put_back(window)
                 break
             learned = True
-            self._learn(batch)
-            self._unsent += len(batch.examples)
+            if merged is None or self._learn(merged):
+                self._skip(window, reasons)
+            count = sum(len(batch.examples) for batch in window)
+            self._unsent += count
             if self._pushes.unanswered:
-                self.figures.unanswered_examples += len(batch.examples)
+                self.figures.unanswered_examples += count
+            self._alone = max(self._alone - len(window), 0)
             if self._due() or self._steady_ms() >= until_ms:
                 break
         return learned
 
-    def _learn(self, batch: ExampleBatch) -> None:
-        examples = batch.examples
-        reason = self._guard.reason(batch.name, batch.offset, examples)
-        if reason is not None:
-            self._intake.learned(batch)
-            if self._guard.first_report(batch.name, batch.offset):
-                self._report(batch, [Quarantined(0, len(examples), reason)])
-            return
-        active = self._intake.active(batch)
+    def _window_examples(self) -> int:
+        """Return how many examples to merge; 1: a message alone."""
+        if self._alone or self._guard.careful:
+            return 1
+        most = min(self._pace.window_examples, self.rows.window_examples)
+        return min(most, self._pace.staleness.examples or most)
+
+    def _skip(self, window: Sequence[ExampleBatch], reasons: Sequence[str | None]) -> None:
+        """Report the messages that have a reason to be skipped, and move past them."""
+        for batch, reason in zip(window, reasons, strict=True):
+            if reason is not None:
+                self._intake.learned(batch)
+                if self._guard.first_report(batch.name, batch.offset):
+                    held = HeldExamples(batch, np.arange(len(batch.examples)), reason)
+                    self._outputs.report(self.figures, [held])
+
+    def _learn(self, merged: MergedBatches) -> bool:
+        """Learn messages; return whether what was learned stays."""
+        examples = merged.examples
+        active = self._intake.active(merged.batches[0])
         self.view.reserve(self._model.rows_needed(examples))
         try:
             scores = self._model.learn(self.view, self._pending.reserve(), active, examples)
         except NotPulled:
-            self._undo({batch.name})
-            return
-        if not self._guard.accepts(batch, scores, self._pending):
-            self._undo({batch.name})
-            return
-        self._intake.learned(batch)
-        self._report(batch, self._group.quarantined())
-        self._count(batch, self._outputs.send_scores(batch, scores))
+            self._undo(merged.names)
+            return False
+        shares = list(merged.of_messages(scores))
+        if len(shares) > 1 and any(self._guard.suspects(b.examples, own) for b, own in shares):
+            # one of them may have spoiled the scores of the others: learned alone, it shows
+            self._alone = 2 * len(shares)
+            self._undo(merged.names)
+            return False
+        if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
+            self._undo(merged.names)
+            return False
+        for held in self._group.quarantined():
+            self._outputs.report(self.figures, list(merged.held_of_messages(held)))
+        for batch, own in shares:
+            self._intake.learned(batch)
+            self._count(batch, self._outputs.send_scores(batch, own))
+        return True
 
     def _count(self, batch: ExampleBatch, scores: npt.NDArray[np.float64]) -> None:
         """Add a batch, and the scores sent for it, to the totals and to the progress."""
@@ -303,13 +315,6 @@ class Learner:
     def _undo(self, again: set[str]) -> None:
         """Drop what was learned since the last push; read it and these sources again."""
         self._read_again(self._pushes.undo() | again)
-
-    def _report(self, batch: ExampleBatch, held: Sequence[Quarantined]) -> None:
-        """Count quarantined examples of a batch, and write a dead letter about each span."""
-        self.figures.held_batches += 1 if held else 0
-        for span in held:
-            self.figures.held_examples += span.end - span.begin
-            self._outputs.send_letter(batch, span)
 
     def _full(self) -> bool:
         """Return whether what was learned must be pushed before more is learned."""

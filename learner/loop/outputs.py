@@ -1,8 +1,9 @@
-"""Writes what a learner publishes to Kafka: scores of impressions, and letters on quarantine."""
+"""Writes what a learner publishes to Kafka, scores and letters on quarantine; keeps its totals."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,13 +16,32 @@ from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from headrace.ingest.kafka import Writer
     from headrace.learner.loop.example_queue import ExampleBatch
-    from headrace.learner.models import Quarantined
+    from headrace.learner.loop.merging import HeldExamples
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LearnerTotals:
+    """Running totals of one learner, for its metrics."""
+
+    examples: int = 0
+    clicks: int = 0
+    scored: int = 0
+    score_sum: float = 0.0
+    throttled: bool = False
+    unanswered_examples: int = 0
+    """Learned since a bucket stopped answering."""
+    waiting_for_buckets: bool = False
+    held_batches: int = 0
+    """Quarantined, whole or in part."""
+    held_examples: int = 0
 
 
 class LearnerOutputs:
@@ -50,19 +70,26 @@ class LearnerOutputs:
             self._writer.send(target, pack_scores(message))
         return scores[scored]
 
-    def send_letter(self, batch: ExampleBatch, held: Quarantined) -> None:
-        """Send a dead letter about quarantined examples of a batch, and log why."""
+    def report(self, figures: LearnerTotals, held: Sequence[HeldExamples]) -> None:
+        """Count quarantined examples and their messages, and write dead letters about them."""
+        figures.held_batches += len({(each.batch.name, each.batch.offset) for each in held})
+        for each in held:
+            figures.held_examples += each.places.shape[0]
+            self.send_letter(each)
+
+    def send_letter(self, held: HeldExamples) -> None:
+        """Send a dead letter about quarantined examples of a message, and log why."""
+        batch, places = held.batch, held.places
         examples, source = batch.examples, batch.source
         place = source.topic, source.partition, batch.offset
         log.error("%s/%d at offset %d held back: %s", *place, held.reason)
-        impressions = examples.impression_ids.slice(held.begin, held.end - held.begin)
         record = Record(
             source,
             batch.offset,
-            int(examples.append_ms[held.begin : held.end].max()),
-            orjson.dumps(impressions.to_pylist()),
+            int(examples.append_ms[places].max()),
+            orjson.dumps(examples.impression_ids.take(places).to_pylist()),
         )
-        letter = pack_letter(record, quarantine_letter(held.end - held.begin, held.reason))
+        letter = pack_letter(record, quarantine_letter(places.shape[0], held.reason))
         self._writer.send(Source(self._dead_letter_topic, 0), letter)
 
     def flush(self) -> None:

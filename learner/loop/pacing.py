@@ -82,6 +82,8 @@ class LearnerPacing:
     """Examples learned while a bucket does not answer, for example in a failover. Their deltas for
     that bucket wait in memory for its next push. At 10,000 a second the limit is reached after
     26 s, longer than a failover. Then learning waits, and Kafka holds the examples."""
+    window_examples: int = 8192
+    """Examples of several partitions merged by event time at once: more wait longer for a push."""
     order_wait_ms: int = 200
     """Milliseconds for which a partition with nothing to read delays the others."""
     ahead_limit: int = 32

@@ -52,6 +52,10 @@ _AHEAD = 256
 """Examples whose statistics are pulled together with a missing one."""
 
 
+_ROWS_AN_EXAMPLE = 128
+"""Rows of the bound for each example of a window; most examples share rows."""
+
+
 @kernel
 def _use(slots, row_ids, ids, used, batch, missing):  # type: ignore[no-untyped-def]
     """Note that a batch uses these rows; write the ids of missing rows.
@@ -99,6 +103,9 @@ class PrefetchUsage:
 class AllRows:
     """The rows of a learner that holds all of them: nothing to prefetch."""
 
+    window_examples = 1 << 30
+    """Examples whose rows are in memory together."""
+
     def prepare(self, examples: Examples, now_ms: int) -> bool:  # noqa: ARG002
         """Return True: every row is here."""
         return True
@@ -130,6 +137,11 @@ class RowPrefetcher:
     def gaining(self) -> PendingColumns:
         """The columns of what is pending."""
         return self._pending.reserve()
+
+    @property
+    def window_examples(self) -> int:
+        """Examples whose rows may be in memory together: few, because all of them stay."""
+        return max(self._rows.most_rows // _ROWS_AN_EXAMPLE, 1)
 
     @property
     def tail_bytes(self) -> int:

@@ -43,11 +43,11 @@ class FactorizationMachine(SequentialModel):
         self._dimensions = machine.vectors.coordinates
         super().__init__(spec, buckets, machine, learn, predict)
 
-    def _work(self, encoded: Encoded) -> tuple[Any, ...]:
+    def _work(self, encoded: Encoded, block: int) -> tuple[Any, ...]:
         inputs, dimensions = self._inputs.most_inputs(encoded), self._dimensions
         work = FactorizationScratch(
-            np.empty((inputs, dimensions), np.float32),
-            np.empty(dimensions, np.float32),
+            np.empty((block, inputs, dimensions), np.float32),
+            np.empty((block, dimensions), np.float32),
             np.empty(dimensions, np.float32),
         )
         return (work,)

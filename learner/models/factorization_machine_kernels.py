@@ -1,4 +1,4 @@
-"""The kernels of the factorization machine: forward and step, example by example, compiled.
+"""The kernels of the factorization machine: forward and step, slate by slate, compiled.
 
 Rendle, "Factorization Machines", ICDM 2010. The sum of all pairs of inputs costs as much as the
 inputs alone (lemma 3.1); its derivative by a coordinate is eq. (4). The intercept is w0 of eq. (1):
@@ -16,10 +16,12 @@ from headrace.learner.inputs import (
     BLOCK,
     begin_at,
     counts_of,
+    find_again,
     find_asked,
     find_block,
     find_common,
     find_example,
+    part_end,
     settle_strangers,
     weight_of,
 )
@@ -48,28 +50,28 @@ _ZERO = np.float32(0.0)
 
 
 class FactorizationScratch(NamedTuple):
-    """Working memory of one example, beside `Scratch`."""
+    """Working memory of a block of examples, beside `InputScratch`."""
 
-    vectors: Floats  # (inputs, d) that the example is predicted from
-    total: Floats  # (d,) sum of the inputs' vectors, each times its value
+    vectors: Floats  # (block, inputs, d) that an example is predicted from
+    totals: Floats  # (block, d) sum of the inputs' vectors, each times its value
     squares: Floats  # (d,) sum of the squares of the same
 
 
 @inlined
-def _add_input(row, there, begun, machine, shrink, x, work, vector, at):  # type: ignore[no-untyped-def]
+def _add_input(row, there, begun, machine, shrink, x, total, squares, vector, at):  # type: ignore[no-untyped-def]
     """Read coordinates of the vector of an input, and add them to the sums."""
     value = value_at(row, there, machine, begun, shrink, at)
     put(vector, 0, at, value)
     part_of = value * x
-    add(work.total, 0, at, part_of)
-    add(work.squares, 0, at, part_of * part_of)
+    add(total, 0, at, part_of)
+    add(squares, 0, at, part_of * part_of)
 
 
 @inlined_ieee_division
 def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  # type: ignore[no-untyped-def]
     """Return the probability of a click; leave the vectors and their sum in `work`."""
-    ids, x, total, squares = scratch.ids[row], scratch.x[row], work.total, work.squares
-    values, seen, vectors = columns.values, columns.last_seen, work.vectors
+    ids, x, total, squares = scratch.ids[row], scratch.x[row], work.totals[row], work.squares
+    values, seen, vectors = columns.values, columns.last_seen, work.vectors[row]
     dimensions = machine.vectors.coordinates
     whole = dimensions - dimensions % LANES
     linear = pairs = 0.0
@@ -87,18 +89,18 @@ def _forward(columns, machine, gate, reads, now_s, scratch, work, row, count):  
         begun = origin(read_id(columns, gate, place, ids[k]), machine.seed)
         taken, vector = row_of(values, max(place, 0)), row_of(vectors, k)
         for f in range(0, whole, LANES):
-            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, eight(f))
+            _add_input(taken, there, begun, machine, shrink, x[k], total, squares, vector, eight(f))
         for f in range(whole, dimensions):
-            _add_input(taken, there, begun, machine, shrink, x[k], work, vector, f)
+            _add_input(taken, there, begun, machine, shrink, x[k], total, squares, vector, f)
     for f in range(dimensions):
         pairs += total[f] * total[f] - squares[f]
     return probability_of(linear + 0.5 * pairs)
 
 
 @inlined
-def _step_input(taken, more, group, shrink, parts, scaled, x, work, vector, at):  # type: ignore[no-untyped-def]
+def _step_input(taken, more, group, shrink, parts, scaled, x, total, vector, at):  # type: ignore[no-untyped-def]
     """Step coordinates of the vector of an input."""
-    gradient = scaled * (take(work.total, 0, at) - take(vector, 0, at) * x)
+    gradient = scaled * (take(total, 0, at) - take(vector, 0, at) * x)
     step_at(taken, more, group, shrink, parts, at, gradient)
 
 
@@ -107,7 +109,7 @@ def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):
     """Step and count the rows of one example, in the view and in what is pending."""
     values, more_values, seen = columns.values, gaining.values, columns.last_seen
     places, live, x = scratch.places[row], scratch.live[row], scratch.x[row]
-    vectors, dimensions = work.vectors, machine.vectors.coordinates
+    vectors, total, dimensions = work.vectors[row], work.totals[row], machine.vectors.coordinates
     whole = dimensions - dimensions % LANES
     shows, clicks, second = counted
     for k in range(count):
@@ -124,9 +126,9 @@ def _step(columns, gaining, machine, slope, counted, scratch, work, row, count):
             shrink, parts = shrink_of(of, last_seen, second), begin_step(taken, more, of)
             for f in range(0, whole, LANES):
                 at = eight(f)
-                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, at)
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], total, vector, at)
             for f in range(whole, dimensions):
-                _step_input(taken, more, of, shrink, parts, scaled, x[k], work, vector, f)
+                _step_input(taken, more, of, shrink, parts, scaled, x[k], total, vector, f)
         count_row(columns, gaining, place, shows, clicks, second)
 
 
@@ -147,35 +149,44 @@ def learn(  # type: ignore[no-untyped-def]
     scores,
     first,
 ):
-    """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
+    """Score into `scores`, then learn, each slate of a batch in turn. The caller made room.
 
     first: the example to begin with, for a learner that holds only some rows; None for all rows.
-    Return how many of the batch are learned: all, or those before one whose statistic has a row
-    that must be fetched first.
+    Return how many of the batch are learned: all, or those before a slate in which a statistic has
+    a row that must be fetched first.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
     if examples:
         find_common(columns, active, shift, features, scratch)
-    for begin in range(begin_at(first), examples, BLOCK):
-        end = min(begin + BLOCK, examples)
-        find_block(columns, active, shift, gate, features, begin, end, scratch)
-        for i in range(begin, end):
-            row, kind = i - begin, labelled.kinds[i]
+    learned = end = begin_at(first)
+    while learned < examples:
+        if learned == end:
+            begin, end = end, part_end(labelled.ends, end, BLOCK)
+            find_block(columns, active, shift, gate, features, begin, end, scratch)
+        stop, strangers = labelled.ends[learned], 0
+        together = stop - learned > 1
+        for i in range(learned, stop):
+            row, (_, _, second) = i - begin, counts_of(labelled, i)
             count, strangers = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
-                return i
+                return learned
             reads = scratch.reads if strangers else scratch.places[row]
-            counted = counts_of(labelled, i)
-            p = _forward(columns, machine, gate, reads, counted[2], scratch, work, row, count)
-            scores[i] = p
-            if strangers:
+            scores[i] = _forward(columns, machine, gate, reads, second, scratch, work, row, count)
+        for i in range(learned, stop):
+            row = i - begin
+            if together:
+                find_again(columns, gate, labelled, i, scratch, row)
+            elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            slope = gradient_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
+            slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
+            slope, counted = slope * weight_of(labelled, i), counts_of(labelled, i)
+            count = scratch.totals[row]
             _step(columns, gaining, machine, slope, counted, scratch, work, row, count)
-    return examples
+        learned = stop
+    return learned
 
 
 @kernel

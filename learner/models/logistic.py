@@ -37,5 +37,5 @@ class LogisticRegression(SequentialModel):
         ftrl = constants(optimizer.alpha, optimizer.beta, optimizer.l1, optimizer.l2)
         super().__init__(spec, buckets, ftrl, learn, predict)
 
-    def _work(self, _encoded: Encoded) -> tuple[Any, ...]:
+    def _work(self, _encoded: Encoded, _block: int) -> tuple[Any, ...]:
         return ()

@@ -1,4 +1,4 @@
-"""The kernels of logistic regression: forward and step, example by example, compiled."""
+"""The kernels of logistic regression: forward and step, slate by slate, compiled."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from headrace.learner.inputs import (
     begin_at,
     common_input,
     counts_of,
+    find_again,
     find_asked,
     find_block,
     find_common,
     find_example,
+    part_end,
     settle_strangers,
     weight_of,
 )
@@ -39,17 +41,23 @@ def _gather(columns, reads, scratch, begin, end):  # type: ignore[no-untyped-def
 
 
 @inlined_ieee_division
-def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
-    """Return the probability of a click, from z and n; leave weights and sqrt(n).
+def _weigh(ftrl, scratch, count):  # type: ignore[no-untyped-def]
+    """Leave weights and sqrt(n), from z and n.
 
     z and n were gathered before, so the arithmetic is a vectorized loop over neighbours.
     """
-    zs, squares, roots = scratch.zs, scratch.squares, scratch.roots
-    weights, x = scratch.weights, scratch.x[row]
+    zs, squares, roots, weights = scratch.zs, scratch.squares, scratch.roots, scratch.weights
     for k in range(count):
         root_n = math.sqrt(squares[k])
         roots[k] = root_n
         weights[k] = weight(zs[k], root_n, ftrl)
+
+
+@inlined_ieee_division
+def _forward(ftrl, scratch, row, count):  # type: ignore[no-untyped-def]
+    """Return the probability of a click, from z and n; leave weights and sqrt(n)."""
+    _weigh(ftrl, scratch, count)
+    weights, x = scratch.weights, scratch.x[row]
     total = other = 0.0
     for k in range(0, count - 1, 2):  # two sums, so that one need not wait for the other
         total += weights[k] * x[k]
@@ -108,6 +116,15 @@ def _gather_common(scratch, begin, end):  # type: ignore[no-untyped-def]
 
 
 @inlined
+def _gather_inputs(columns, reads, scratch, singles, fixed, count):  # type: ignore[no-untyped-def]
+    """Leave z and n of all inputs; singles, fixed: where those of every example begin and end."""
+    _gather_common(scratch, 0, 1)
+    _gather(columns, reads, scratch, 1, singles)
+    _gather_common(scratch, singles, fixed)
+    _gather(columns, reads, scratch, fixed, count)
+
+
+@inlined
 def _scatter_common(scratch, begin, end):  # type: ignore[no-untyped-def]
     zs, squares, live, common = scratch.zs, scratch.squares, scratch.live[0], scratch.common
     z, n, more_z, more_n = common[0], common[1], common[2], common[3]
@@ -160,11 +177,11 @@ def learn(  # type: ignore[no-untyped-def]
     scores,
     first,
 ):
-    """Score into `scores`, then learn, each example of a batch in turn. The caller made room.
+    """Score into `scores`, then learn, each slate of a batch in turn. The caller made room.
 
     first: the example to begin with, for a learner that holds only some rows; None for all rows.
-    Return how many of the batch are learned: all, or those before one whose statistic has a row
-    that must be fetched first.
+    Return how many of the batch are learned: all, or those before a slate in which a statistic has
+    a row that must be fetched first.
     """
     shift, examples = shift_of(active.shape[0]), features.ids.shape[0]
     if not examples:
@@ -173,37 +190,44 @@ def learn(  # type: ignore[no-untyped-def]
     fixed = singles + features.number_ids.shape[0]
     find_common(columns, active, shift, features, scratch)
     _take_common(columns, gaining, features, scratch)
-    learned = examples
-    for begin in range(begin_at(first), examples, BLOCK):
-        end = min(begin + BLOCK, examples)
-        find_block(columns, active, shift, gate, features, begin, end, scratch)
-        for i in range(begin, end):
-            row, kind = i - begin, labelled.kinds[i]
+    learned = end = begin_at(first)
+    while learned < examples:
+        if learned == end:
+            begin, end = end, part_end(labelled.ends, end, BLOCK)
+            find_block(columns, active, shift, gate, features, begin, end, scratch)
+        stop, strangers, lacks = labelled.ends[learned], 0, False
+        together = stop - learned > 1
+        for i in range(learned, stop):
+            row = i - begin
             count, strangers = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
-                learned = i
+                lacks = True
                 break
             reads = scratch.reads if strangers else scratch.places[row]
-            _gather_common(scratch, 0, 1)
-            _gather(columns, reads, scratch, 1, singles)
-            _gather_common(scratch, singles, fixed)
-            _gather(columns, reads, scratch, fixed, count)
-            p = _forward(ftrl, scratch, row, count)
-            scores[i] = p
-            if strangers:
+            _gather_inputs(columns, reads, scratch, singles, fixed, count)
+            scores[i] = _forward(ftrl, scratch, row, count)
+        if lacks:
+            break
+        for i in range(learned, stop):
+            row = i - begin
+            count = scratch.totals[row]
+            if together:
+                find_again(columns, gate, labelled, i, scratch, row)
+                _gather_inputs(columns, scratch.places[row], scratch, singles, fixed, count)
+                _weigh(ftrl, scratch, count)
+            elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
-            slope = gradient_of(kind, labelled.labels[i], p) * weight_of(labelled, i)
-            _step(ftrl, slope, scratch, row, count)
+            slope = gradient_of(labelled.kinds[i], labelled.labels[i], scores[i])
+            _step(ftrl, slope * weight_of(labelled, i), scratch, row, count)
             counted = counts_of(labelled, i)
             _scatter_common(scratch, 0, 1)
             _scatter(columns, gaining, counted, scratch, row, 1, singles)
             _scatter_common(scratch, singles, fixed)
             _scatter(columns, gaining, counted, scratch, row, fixed, count)
-        if learned < examples:
-            break
+        learned = stop
     _put_common(columns, gaining, features, labelled, begin_at(first), learned, scratch)
     return learned
 

@@ -15,7 +15,7 @@ import numpy as np
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import CachedDispatch, read_only
 from headrace.learner.calibration import IsotonicScaling, PlattScaling
-from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows
+from headrace.learner.inputs import BLOCK, InputPreparation, RequiredRows, longest_slate
 from headrace.learner.models.uncertainty import rates_of, uncertainty
 from headrace.learner.spec import ISOTONIC
 
@@ -141,7 +141,7 @@ class RowModel(ABC):
 
 
 class SequentialModel(RowModel):
-    """A model of two compiled kernels, each of which walks a batch example by example."""
+    """A model of two compiled kernels, which walk a batch slate by slate."""
 
     def __init__(
         self,
@@ -155,8 +155,8 @@ class SequentialModel(RowModel):
         self._constants, self._learn, self._predict = constants, learn, CachedDispatch(predict)
 
     @abstractmethod
-    def _work(self, encoded: Encoded) -> tuple[Any, ...]:
-        """Return the working memory that the kernels take beside the inputs' own."""
+    def _work(self, encoded: Encoded, block: int) -> tuple[Any, ...]:
+        """Return the kernels' own working memory for blocks of so many examples."""
 
     def _answers(
         self, view: RowTable, features: Encoded, event_ms: npt.NDArray[np.int64]
@@ -173,7 +173,7 @@ class SequentialModel(RowModel):
             inputs.features(features),
             read_only(event_ms, np.int64),
             inputs.scratch(features, 1),
-            *self._work(features),
+            *self._work(features, 1),
             scores,
         )
         return scores
@@ -186,12 +186,13 @@ class SequentialModel(RowModel):
         examples: Examples,
         labelled: LabelledColumns,
     ) -> npt.NDArray[np.float64]:
-        """Learn example by example; stop where the rows of statistics must be fetched first."""
+        """Learn slate by slate; stop where the rows of statistics must be fetched first."""
         inputs, scores = self._inputs, np.empty(len(examples))
         features, pulling = examples.features, inputs.pulling
         first = None if pulling is None else 0
+        block = max(BLOCK, longest_slate(labelled.ends))
         while True:
-            scratch = inputs.scratch(features, BLOCK)
+            scratch = inputs.scratch(features, block)
             done = self._learn(
                 view.columns,
                 gaining,
@@ -204,13 +205,13 @@ class SequentialModel(RowModel):
                 inputs.features(features),
                 labelled,
                 scratch,
-                *self._work(features),
+                *self._work(features, block),
                 scores,
                 first,
             )
             if pulling is None or first is None or done == len(examples):
                 return scores
-            lacking = inputs.lacking(scratch, (done - first) % BLOCK)
+            lacking = inputs.lacking(scratch)
             pulling.pull_statistics(lacking, examples, done)
             view.reserve(inputs.rows_needed(examples))
             gaining, first = pulling.gaining, done

@@ -6,10 +6,11 @@ the gradient by each of these values (for a weight, that of the sum it is in). T
 those of rows (learner.kernels.optimizers). torch keeps nothing between two mini-batches, so all
 that a learner has learned is in the parameter server.
 
-A batch is cut into mini-batches of at most `mini_batch` examples. Scores are made before learning
-from the mini-batch. A row's gradient is the sum over the mini-batch, not the mean: a rare row moves
-as far as if its example had come alone. Statistics, counters and admission are nevertheless exact
-example by example (learner.models.deep.kernels).
+A batch is cut into mini-batches of at most `mini_batch` examples, never within a slate
+(learner.inputs.slates). Scores are made before learning from the mini-batch. A row's gradient is
+the sum over the mini-batch, not the mean: a rare row moves as far as if its example had come alone.
+Statistics, counters and admission are nevertheless exact slate by slate
+(learner.models.deep.kernels).
 
 Serving uses the same forward pass over the present rows.
 """
@@ -27,7 +28,7 @@ import torch
 
 from headrace.ingest.examples import Kind
 from headrace.ingest.runtime import read_only
-from headrace.learner.inputs import BLOCK
+from headrace.learner.inputs import BLOCK, cut_between_slates, longest_slate
 from headrace.learner.kernels import parameters_of
 from headrace.learner.models.deep.batch_tensors import BatchParts, BatchTensors
 from headrace.learner.models.deep.gradient_kernels import (
@@ -152,13 +153,16 @@ class DeepModel(RowModel):
     ) -> npt.NDArray[np.float64]:
         """Learn mini-batch by mini-batch."""
         inputs, features = self._inputs, examples.features
-        scratch = inputs.scratch(features, BLOCK)
+        scratch = inputs.scratch(features, max(BLOCK, longest_slate(labelled.ends)))
         whole = _GatheredBatch(
             view, gaining, active, labelled, inputs.features(features), scratch, examples
         )
-        scores, begins = np.empty(len(examples)), range(0, len(examples), self._mini_batch)
-        for begin, counted in zip(begins, _counts(examples, begins), strict=True):
-            end = min(begin + self._mini_batch, len(examples))
+        scores, begins = (
+            np.empty(len(examples)),
+            cut_between_slates(labelled.ends, self._mini_batch),
+        )
+        ends = [*begins[1:], len(examples)]
+        for begin, end, counted in zip(begins, ends, _counts(examples, begins), strict=False):
             if inputs.pulling is not None:
                 whole = whole._replace(gaining=inputs.pulling.gaining)
             scores[begin:end] = self._learn_some(whole, begin, end, counted)
@@ -226,7 +230,7 @@ class DeepModel(RowModel):
             )
             if pulling is None or first is None or done == end:
                 return whole, turns
-            lacking = inputs.lacking(whole.scratch, (done - first) % BLOCK)
+            lacking = inputs.lacking(whole.scratch)
             named = turns.places[: turns.count[0]]
             ids = view.ids[named]
             turns.turn_of[named] = -1  # places change when rows are evicted, and the pull may fail

@@ -1,7 +1,7 @@
 """Gathers the rows of a mini-batch for the network of a deep model, and counts its examples.
 
 The network (learner.models.deep.deep_model) sees dense arrays alone. Three things have to be exact
-example by example: statistics of rows, which depend on the counters that the example before raised;
+slate by slate: statistics of rows, which depend on the counters that the slate before raised;
 admission; and the counters themselves. Weights and vectors are read as they were before the
 mini-batch, and every row is stepped once, by the sum of its gradients
 (learner.models.deep.gradient_kernels).
@@ -21,10 +21,12 @@ from headrace.ingest.runtime import inlined, kernel
 from headrace.learner.inputs import (
     BLOCK,
     counts_of,
+    find_again,
     find_asked,
     find_block,
     find_common,
     find_example,
+    part_end,
     settle_strangers,
 )
 from headrace.learner.intrinsics import LANES, eight, put, take
@@ -219,8 +221,8 @@ def gather(  # type: ignore[no-untyped-def]
     """Write the network's inputs for examples [begin, end), and count these in their rows.
 
     The caller made room. `first`, if not None: the example to begin with, because those before it
-    are gathered already. Then it stops before an example for which the row of a statistic is
-    missing; the ids are in the scratch. Returns the example it stopped before, or the end.
+    are gathered already. Then it stops before a slate in which the row of a statistic is missing;
+    the ids are in the scratch. Returns the example it stopped before, or the end.
     """
     each, shift = span.fixed + program.numbers.shape[0], shift_of(active.shape[0])
     examples = span.end - span.begin
@@ -228,31 +230,42 @@ def gather(  # type: ignore[no-untyped-def]
     item_position = examples * each + _items_between(features, span.begin, start)
     if examples:
         find_common(columns, active, shift, features, scratch)
-    for begin in range(start, span.end, BLOCK):
-        end = min(begin + BLOCK, span.end)
-        find_block(columns, active, shift, gate, features, begin, end, scratch)
-        for row in range(end - begin):
-            _fetch_turns(turns.turn_of, scratch, row)
-        for i in range(begin, end):
-            row = i - begin
+    done = end = start
+    while done < span.end:
+        if done == end:
+            begin, end = end, part_end(labelled.ends, end, BLOCK)
+            find_block(columns, active, shift, gate, features, begin, end, scratch)
+            for row in range(end - begin):
+                _fetch_turns(turns.turn_of, scratch, row)
+        stop, strangers, at = labelled.ends[done], 0, item_position
+        together = stop - done > 1
+        for i in range(done, stop):
+            row, (_, _, second) = i - begin, counts_of(labelled, i)
             items = scratch.counts[row] - span.fixed
             count, strangers = find_example(
                 *(columns, active, shift, program, memory, window_ms, gate),
                 *(features, labelled, i, scratch, row, first),
             )
             if first is not None and count < 0:
-                return i
+                return done
             reads = scratch.reads if strangers else scratch.places[row]
-            counted = counts_of(labelled, i)
-            where = (i - span.begin, span.fixed, items, each, item_position, examples)
+            where = (i - span.begin, span.fixed, items, each, at, examples)
             _read_inputs(
-                *(columns, gaining, parameters, gate, reads, counted[2], scratch, turns),
+                *(columns, gaining, parameters, gate, reads, second, scratch, turns),
                 *(gathered, row, count, where),
             )
-            if strangers:
+            at += items
+        for i in range(done, stop):
+            row, counted = i - begin, counts_of(labelled, i)
+            items, count = scratch.counts[row] - span.fixed, scratch.totals[row]
+            where = (i - span.begin, span.fixed, items, each, item_position, examples)
+            if together:
+                find_again(columns, gate, labelled, i, scratch, row)
+            elif strangers:
                 settle_strangers(columns, gate, labelled, i, strangers, scratch, row)
             _count_inputs(columns, gaining, counted, scratch, turns, gathered, row, count, where)
             item_position += items
+        done = stop
     return span.end
 
 

@@ -13,7 +13,7 @@ from headrace.ingest.collector.collector_metrics import CollectorMetrics
 from headrace.ingest.features.weights import ExampleWeights
 from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import JoinerTotals
-from headrace.learner.loop.learner import LearnerTotals
+from headrace.learner.loop.outputs import LearnerTotals
 from headrace.learner.loop.pushes import PushTotals
 from headrace.learner.loop.row_prefetcher import PrefetchUsage
 from headrace.learner.metrics import LearnerCollector

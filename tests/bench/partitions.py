@@ -1,0 +1,271 @@
+"""Accuracy by the number of partitions and of learners, with the product's own joiner and learner.
+
+    python -m tests.bench.partitions [--quick] [--json] [--data DIR] [--model FILE ...]
+                                     [--key request|impression]
+
+A log goes through `Joiner` and `Learner` over Kafka and a parameter server in memory, with 1, 2, 8
+and 32 partitions, and with one learner and two. For each: AUC, AUC within a request and log loss of
+the scores made before learning.
+
+Events are keyed by their request, as a replay does it; `--key impression` keys them by impression.
+The log is a backlog: everything is in Kafka before the joiner starts, and joined before learners
+start, which is when partitions are farthest apart. Time is simulated. A learner's clock advances by
+the examples that it learned, at 100,000 a second, so it pushes and folds as often as at full speed,
+and a figure is the same on every machine. Learners take turns: the one whose clock is behind.
+
+`--quick` takes a generated log. Without it, the sample week (HEADRACE_WEEK or --data) is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tenacity import Retrying
+
+from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
+from headrace.ingest.examples.batch import unpack
+from headrace.ingest.joiner.loop import Joiner, JoinerPacing
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.protocols import Record, Source
+from headrace.ingest.kafka.topics import EventTopics, examples_topic
+from headrace.ingest.logs.ndjson import DirectoryLog
+from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.ports import LearnerClocks
+from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.models.factory import open_model
+from headrace.learner.spec.model_spec import load_spec
+from headrace.learner.validation.outcomes import join_outcomes
+from tests.bench.week import WEEK, leave_without
+from tests.learner.in_memory import InMemoryModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace.learner.loop.learner import Learner
+    from headrace.learner.spec.model_spec import ModelSpec
+
+_MODELS = Path(__file__).parents[2] / "deploy" / "models"
+PARTITIONS, LEARNERS = (1, 2, 8, 32), (1, 2)
+FIGURES = ("auc", "request_auc", "log_loss")
+_TICK_EVERY = 2_000
+"""Lines between two ticks, as in a replay at full speed."""
+_EXAMPLES_A_MS = 100
+_QUICK_SECONDS, _QUICK_REQUESTS_S = 600, 10
+
+
+class KeyedEvent:
+    """One line of a log, with its partition key."""
+
+    __slots__ = ("is_click", "key", "time_ms", "value")
+
+    def __init__(self, time_ms: int, is_click: bool, key: bytes, value: bytes) -> None:
+        self.time_ms, self.is_click, self.key, self.value = time_ms, is_click, key, value
+
+
+def read_log(directory: Path, key: str) -> list[KeyedEvent]:
+    """Return the events of a log, keyed by `impression` or by `request`."""
+    events, requests = [], {}
+    for line in DirectoryLog(directory).lines():
+        identity = line.key or b""
+        if key == "request":
+            if not line.is_click:
+                request = json.loads(line.value).get("request_id")
+                requests[identity] = request.encode() if request else identity
+            identity = requests.get(identity, identity)
+        events.append(KeyedEvent(line.time_ms, line.is_click, identity, line.value))
+    return events
+
+
+def dealt(
+    events: Sequence[KeyedEvent], partitions: int, window_ms: int
+) -> dict[Source, list[Record]]:
+    """Return the records of both topics by partition, with ticks in all of them."""
+    topics = EventTopics()
+    sources = {
+        (topic, number): Source(topic, number)
+        for topic in (topics.impressions, topics.clicks)
+        for number in range(partitions)
+    }
+    records: dict[Source, list[Record]] = {source: [] for source in sources.values()}
+
+    def append(source: Source, time_ms: int, value: bytes) -> None:
+        held = records[source]
+        held.append(Record(source, len(held), time_ms, value))
+
+    def tick(time_ms: int) -> None:
+        for source in sources.values():
+            append(source, time_ms, json.dumps({"timestamp_ms": time_ms}).encode())
+
+    for place, event in enumerate(events):
+        topic = topics.clicks if event.is_click else topics.impressions
+        append(sources[topic, zlib.crc32(event.key) % partitions], event.time_ms, event.value)
+        if place % _TICK_EVERY == _TICK_EVERY - 1:
+            tick(event.time_ms)
+    tick(events[-1].time_ms + window_ms + 1)
+    return records
+
+
+def join_log(
+    spec: ModelSpec, records: dict[Source, list[Record]], events: int
+) -> dict[Source, list[Record]]:
+    """Return the messages of examples that one joiner writes, by partition."""
+    transactions, now = ListTransactions(), [0]
+    joiner = Joiner(
+        reader=ListReader(records, largest_poll=1 << 30),
+        transactions=transactions,
+        model=spec.name,
+        fields=spec.fields,
+        topics=EventTopics(),
+        pace=JoinerPacing(),
+        now_ms=lambda: now[0],
+        rest=lambda _: None,
+        restoring=Retrying(),
+        give_up_s=60.0,
+    )
+    idle = 0
+    while idle < 10:
+        now[0] += 50
+        idle = 0 if joiner.step(0.0) else idle + 1
+    joiner.finish()
+    assert joiner.figures.counted.impressions + joiner.figures.counted.clicks == events
+    assert not joiner.figures.counted.late_clicks, joiner.figures.counted
+    made: dict[Source, list[Record]] = {}
+    for message in transactions.written:
+        if message.target.topic == examples_topic(spec.name):
+            held = made.setdefault(message.target, [])
+            held.append(Record(message.target, len(held), 1, message.value))
+    return made
+
+
+class _WorkingModel:
+    """A model whose work advances its learner's clock."""
+
+    def __init__(self, model: Any, clock: list[float]) -> None:
+        self._model, self._clock = model, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def learn(self, view: Any, gaining: Any, active: Any, examples: Any) -> Any:
+        self._clock[0] += len(examples) / _EXAMPLES_A_MS
+        return self._model.learn(view, gaining, active, examples)
+
+
+class Learners(InMemoryModel):
+    """Several learners of one topic, in simulated time."""
+
+    def __init__(self, spec: ModelSpec, made: dict[Source, list[Record]], learners: int) -> None:
+        super().__init__(spec, 16)
+        self._ends = {source.partition: len(held) for source, held in made.items()}
+        self._clocks = [[0.0] for _ in range(learners)]
+        self._learners = [
+            self._one(number, [made[source] for source in sorted(made)][number::learners])
+            for number in range(min(learners, len(made)))
+        ]
+
+    def _one(self, number: int, parts: Sequence[list[Record]]) -> Learner:
+        clock = self._clocks[number]
+        return self.learner(
+            [record for records in parts for record in records],
+            LearnerPacing(log_bytes_limit=1 << 50),
+            model=_WorkingModel(open_model(self.spec, self.shape.buckets), clock),  # type: ignore[arg-type]
+            clocks=LearnerClocks(lambda: int(clock[0]), lambda _: None, self.nonce),
+            largest_poll=1 << 20,
+        )
+
+    def run(self) -> None:
+        """Step until every bucket has learned every message."""
+        turn = 0
+        while turn % 100 or not self.learned(self._ends):
+            turn += 1
+            number = min(range(len(self._learners)), key=lambda n: self._clocks[n][0])
+            self._learners[number].step(0.0)
+            self._clocks[number][0] += 1.0
+
+    def figures(self, made: Iterable[list[Record]]) -> dict[str, float]:
+        """Return the accuracy of the scores."""
+        examples = [unpack(r.value, self.spec.fields) for records in made for r in records]
+        scores = [unpack_scores(sent.value) for sent in self.written.sent]
+        found = asdict(join_outcomes(examples, scores).progressive())
+        return {name: round(found[name], 5) for name in FIGURES}
+
+
+def measure(
+    spec: ModelSpec,
+    events: Sequence[KeyedEvent],
+    partitions: Sequence[int],
+    tell: Console,
+) -> list[dict[str, Any]]:
+    """Return the figures by number of partitions and learners."""
+    found = []
+    for count in partitions:
+        records = dealt(events, count, spec.fields.label.window_ms)
+        made = join_log(spec, records, len(events))
+        for learners in LEARNERS:
+            if learners > count:
+                continue
+            world = Learners(spec, made, learners)
+            world.run()
+            figures = world.figures(made.values())
+            found.append({"partitions": count, "learners": learners} | figures)
+            tell.print(f"{spec.name}: {found[-1]}")
+    return found
+
+
+def spread(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the largest difference of each figure."""
+    return {name: round(float(np.ptp([each[name] for each in found])), 5) for name in FIGURES}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.partitions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a generated log, within a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--data", type=Path, default=WEEK, help="directory of the log")
+    parser.add_argument("--model", type=Path, action="append", help="spec; may be repeated")
+    parser.add_argument("--key", choices=("request", "impression"), default="request")
+    parser.add_argument("--partitions", type=int, action="append", help="may be repeated")
+    chosen = parser.parse_args(arguments)
+    tell = Console(stderr=True, width=140)
+    with tempfile.TemporaryDirectory(prefix="headrace-partitions-") as directory:
+        data, models = chosen.data, chosen.model or [_MODELS / "news.toml"]
+        if chosen.quick:
+            data, models = Path(directory), chosen.model or [_MODELS / "demo.toml"]
+            stream = SyntheticStream(SyntheticSite(), 7, 1_700_000_000_000)
+            write_log(data, stream, _QUICK_SECONDS, _QUICK_REQUESTS_S)
+        else:
+            leave_without(data)
+        events = read_log(data, chosen.key)
+    counts = chosen.partitions or PARTITIONS
+    result = {}
+    for path in models:
+        found = measure(load_spec(path), events, counts, tell)
+        result[path.stem] = {"runs": found, "spread": spread(found)}
+    if chosen.json:
+        print(json.dumps(result))
+        return
+    for name, each in result.items():
+        table = Table("partitions", "learners", "AUC", "within request", "log loss", title=name)
+        for run in each["runs"]:
+            figures = [f"{run[figure]:.5f}" for figure in FIGURES]
+            table.add_row(str(run["partitions"]), str(run["learners"]), *figures)
+        Console().print(table)
+        Console().print(f"largest difference: {each['spread']}")
+
+
+if __name__ == "__main__":
+    main()
