@@ -68,7 +68,9 @@ class Turns(InMemoryModel):
         records = [records_of(batches[k::partitions], k) for k in range(partitions)]
         self._ends = {k: len(found) for k, found in enumerate(records)}
         self.learners = [
-            self._learner(records[number::learners], LearnerPacing(staleness=staleness))
+            self._learner(
+                records[number::learners], LearnerPacing(staleness=staleness, window_examples=1)
+            )
             for number in range(learners)
         ]
         self._keeper = self.keeper(FoldPolicy(keep_ms=500, keep_bytes=100_000, lease_ms=10_000))
