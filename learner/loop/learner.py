@@ -293,8 +293,9 @@ class Learner:
         if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
             self._undo(merged.names)
             return False
-        for held in self._group.quarantined():
-            self._outputs.report(self.figures, list(merged.held_of_messages(held)))
+        held = self._group.quarantined()
+        spans = [each for span in held for each in merged.held_of_messages(span)]
+        self._outputs.report(self.figures, spans)
         for batch, own in shares:
             self._intake.learned(batch)
             self._count(batch, self._outputs.send_scores(batch, own))
