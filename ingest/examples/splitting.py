@@ -35,6 +35,10 @@ _FIXED_BYTES = 64
 """Of one example: kind, label, times, weight and the offsets of its strings."""
 
 
+_REQUEST_EXAMPLES = 512
+"""A longer request is divided: a message must end somewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The limits of one message of examples."""
@@ -92,6 +96,7 @@ def cut(
     if ends_ms is None:
         ends_ms = common_ends([clock], rule)
     ends = np.searchsorted(clock, ends_ms, side="left").tolist()
+    ends = [_past_request(examples.request_ids, end) for end in ends]
     sizes = np.concatenate(([0], np.cumsum(example_bytes(examples))))
     begin = 0
     for stop in [*ends, len(examples)]:
@@ -102,6 +107,14 @@ def cut(
                 end = _between_requests(examples.request_ids, begin, end)
             yield part_of(examples, begin, end)
             begin = end
+
+
+def _past_request(requests: pa.StringArray, end: int) -> int:
+    """Return the first end from `end` on that divides no request, of those nearby."""
+    for near in range(end, min(end + _REQUEST_EXAMPLES, len(requests))):
+        if not near or not requests[near].is_valid or requests[near] != requests[near - 1]:
+            return near
+    return end
 
 
 def _between_requests(requests: pa.StringArray, begin: int, end: int) -> int:

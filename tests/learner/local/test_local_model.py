@@ -16,10 +16,12 @@ from tenacity import Retrying
 
 import headrace
 from headrace.deploy.models import path_of
-from headrace.ingest.examples import unpack
+from headrace.ingest.examples import concatenate, unpack
 from headrace.ingest.joiner import Joiner, JoinerPacing
 from headrace.ingest.kafka import EventTopics, ListReader, ListTransactions, Source, examples_topic
 from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.learner.loop.example_queue import ExampleBatch
+from headrace.learner.loop.merging import MergedBatches
 from headrace.learner.models import open_model
 from headrace.pserver import Shape
 from headrace.pserver.snapshots import NoSnapshot
@@ -105,11 +107,12 @@ def _joined_and_learned(
     spec: headrace.ModelSpec, impressions: list[dict[str, Any]], clicks: list[dict[str, Any]]
 ) -> tuple[int, list[float]]:
     """Return the rows and the scores of impressions that a joiner and a model make."""
-    batches = _joined(spec, impressions, clicks)
+    batches = [concatenate(_joined(spec, impressions, clicks))]
     model, view = open_model(spec, 16), view_of(spec.width)
     pending = PendingDeltas(view, Shape(spec.name, 16, spec.width, spec.fingerprint, spec.text))
     scores: list[float] = []
-    for batch in batches:
+    for offset, written in enumerate(batches):
+        batch = MergedBatches([ExampleBatch(Source("examples", 0), "0", offset, written)]).examples
         view.reserve(model.rows_needed(batch))
         made = model.learn(view, pending.reserve(), np.ones(16, np.bool_), batch)
         scores += made[~np.isnan(made)].tolist()
