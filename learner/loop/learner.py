@@ -286,16 +286,15 @@ class Learner:
             return False
         shares = list(merged.of_messages(scores))
         if len(shares) > 1 and any(self._guard.suspects(b.examples, own) for b, own in shares):
-            # one of them may have spoiled the scores of the others: learned alone, it shows
-            self._alone = 2 * len(shares)
+            # one may have spoiled the scores of the others: learned alone, after all that is read
+            # again before it, it shows
+            self._alone = self._unsent + 2 * len(shares)
             self._undo(merged.names)
             return False
         if not all(self._guard.accepts(batch, own, self._pending) for batch, own in shares):
             self._undo(merged.names)
             return False
-        held = self._group.quarantined()
-        spans = [each for span in held for each in merged.held_of_messages(span)]
-        self._outputs.report(self.figures, spans)
+        self._outputs.report(self.figures, merged.held_of_messages(self._group.quarantined()))
         for batch, own in shares:
             self._intake.learned(batch)
             self._count(batch, self._outputs.send_scores(batch, own))

@@ -66,16 +66,18 @@ class MergedBatches:
         for batch, length, end in zip(self.batches, self._lengths, ends.tolist(), strict=True):
             yield batch, scores[end - length : end]
 
-    def held_of_messages(self, held: Quarantined) -> Iterator[HeldExamples]:
-        """Yield the part of quarantined examples that each message has."""
-        places = np.arange(len(self.examples)) if self._order is None else self._order
-        places = places[held.begin : held.end]
-        end = 0
-        for batch, length in zip(self.batches, self._lengths, strict=True):
-            begin, end = end, end + length
-            own = np.sort(places[(places >= begin) & (places < end)]) - begin
-            if own.shape[0]:
-                yield HeldExamples(batch, own, held.reason)
+    def held_of_messages(self, held: Sequence[Quarantined]) -> list[HeldExamples]:
+        """Return the part of quarantined examples that each message has."""
+        order = np.arange(len(self.examples)) if self._order is None else self._order
+        found = []
+        for span in held:
+            places, end = order[span.begin : span.end], 0
+            for batch, length in zip(self.batches, self._lengths, strict=True):
+                begin, end = end, end + length
+                own = np.sort(places[(places >= begin) & (places < end)]) - begin
+                if own.shape[0]:
+                    found.append(HeldExamples(batch, own, span.reason))
+        return found
 
 
 class HeldExamples(NamedTuple):
