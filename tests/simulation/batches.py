@@ -157,14 +157,13 @@ class CountingModel:
         below = 65 - active.shape[0].bit_length()
         columns = view.columns
         scores = np.full(len(examples), np.nan)
-        name = examples.impression_ids[0].as_py()
-        score = np.inf if name.startswith("infinite") else 0.5
-        extra = np.inf if name.startswith("huge") else 0.0
+        names = examples.impression_ids.to_pylist()
         for i, (kind, event_ms) in enumerate(
             zip(examples.kinds.tolist(), examples.event_ms.tolist(), strict=True)
         ):
             if kind == Kind.SHOWN:
-                scores[i] = score
+                scores[i] = np.inf if names[i].startswith("infinite") else 0.5
+            extra = np.inf if names[i].startswith("huge") else 0.0
             for row_id in examples.features.ids[i]:
                 if not active[int(row_id) >> below]:
                     continue
