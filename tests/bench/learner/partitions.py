@@ -44,7 +44,7 @@ from headrace.learner.loop.scores import unpack as unpack_scores
 from headrace.learner.models.factory import open_model
 from headrace.learner.spec.model_spec import load_spec
 from headrace.learner.validation.outcomes import join_outcomes
-from tests.bench.week import WEEK, leave_without
+from tests.bench.ebnerd.week import WEEK, leave_without
 from tests.learner.in_memory import InMemoryModel
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Learners(InMemoryModel):
         return self.learner(
             [record for records in parts for record in records],
             LearnerPacing(log_bytes_limit=1 << 50),
-            model=_WorkingModel(open_model(self.spec, self.shape.buckets), clock),  # type: ignore[arg-type]
+            model=_WorkingModel(open_model(self.spec, self.shape.buckets), clock),
             clocks=LearnerClocks(lambda: int(clock[0]), lambda _: None, self.nonce),
             largest_poll=1 << 20,
         )
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             leave_without(data)
         events = read_log(data, chosen.key)
     counts = chosen.partitions or PARTITIONS
-    result = {}
+    result: dict[str, Any] = {}
     for path in models:
         found = measure(load_spec(path), events, counts, tell)
         result[path.stem] = {"runs": found, "spread": spread(found)}
