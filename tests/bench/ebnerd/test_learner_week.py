@@ -1,5 +1,6 @@
 """The stream that rivals get on the sample week is the one that headrace learns there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,8 @@ def _events(count: int, seed: int) -> Events:
 @pytest.mark.parametrize("seed", range(2))
 def test_ids_numbered_through_teach_what_the_encoded_ones_do(seed: int) -> None:
     spec, events = week_spec(), _events(400, seed)
+    # the rivals know no requests, so each impression is one of its own
+    events = replace(events, request_ids=events.impression_ids)
     outcome = learn(spec, events, Encoder(spec.fields).encode(events.impressions))
     learned, _, rows = learn_core(week_stream(spec, events), spec.text)
     assert learned.scores is not None
