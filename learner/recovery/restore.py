@@ -149,9 +149,9 @@ def restore_model(
         shape = replace(
             manifest.shape, model=spec.name, fingerprint=spec.fingerprint, spec=spec.text
         )
+    check_buckets(manifest.buckets, settings.buckets or shape.buckets)
     if settings.buckets is not None:
         shape = replace(shape, buckets=settings.buckets)
-    check_buckets(manifest.buckets, shape.buckets)
     if not settings.trusting:
         problems = verify(shelf, manifest, stop=stop, tell=tell_verified)
         if problems:

@@ -208,8 +208,8 @@ def test_lag_is_the_distance_from_the_marks_to_the_end_of_the_topic(
     _, found = inspected(headrace, *to, "--kafka", kafka)
     assert [each["lag"] for each in found["buckets"]] == [0] * BUCKETS
     _, findings = diagnosed(headrace, *to, "--kafka", kafka)
-    [ahead] = [each for each in findings if each["subject"] == "kafka"]
-    assert (ahead["where"], ahead["severity"]) == ("bucket 2", "broken")
+    [ahead] = [each for each in findings if each["where"] == "bucket 2"]
+    assert (ahead["subject"], ahead["severity"]) == ("kafka", "broken")
 
 
 def test_inspect_shows_a_missing_bucket_beside_the_others(

@@ -52,7 +52,6 @@ def test_a_warm_started_model_continues_after_the_examples_of_the_snapshot(
     assert "differ in [fields], [label] or [examples]" in said
     status, said = restore("--warm", "--kafka", kafka)
     assert status == 0, said
-    assert "partitions 0, 1 of its examples have nothing after" in said
     assert f"read the examples of {large.spec.name} after those it has learned" in said
     assert "without rows: tag_count" in said
 

@@ -119,7 +119,7 @@ def test_a_second_joiner_with_the_same_instance_fences_the_first(
     stop = threading.Event()
 
     def run() -> None:
-        settings = JoinerSettings(topics=joined.topics)
+        settings = JoinerSettings(instance="joiner", topics=joined.topics)
         try:
             run_joiner(settings, joined.settings, joined.name, joined.fields, stop)
         except Fenced as error:

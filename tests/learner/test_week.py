@@ -74,7 +74,8 @@ def test_a_week_of_traffic_with_statistics_and_a_window_of_ten_minutes(events: E
 @pytest.mark.parametrize(
     ("name", "admission", "rows_left", "loss_added"),
     [
-        ("news_ids", 'kind = "count"\nsightings = 3\nfilter_mb = 16', 0.25, 0.0),
+        # candidates of one request step the rare row together
+        ("news_ids", 'kind = "count"\nsightings = 3\nfilter_mb = 16', 0.25, 0.0015),
         ("news_ids", 'kind = "probability"\nprobability = 0.1', 0.25, 0.0005),
         ("news", 'kind = "count"\nsightings = 2\nfilter_mb = 16', 0.36, 0.0025),
     ],
