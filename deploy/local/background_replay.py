@@ -16,7 +16,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
 from headrace.ingest.joiner import StateReader
-from headrace.ingest.replay import ReplayProgress, ReplayResult, ReplaySettings, replay
+from headrace.ingest.logs import open_log
+from headrace.ingest.replay import ReplayHooks, ReplayProgress, ReplayResult, ReplaySettings, replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ class BackgroundReplay(threading.Thread):
         before: Before | None = None,
         sort: bool = False,
     ) -> None:
-        """The options after `speed` are those of `headrace.ingest.replay.replay`."""
+        """`layout` and `sort` open the logs; `before` is that of `ReplayHooks`."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._spec, self._paths = kafka, spec, paths
         self._layout, self._before, self._sort = layout, before, sort
@@ -75,15 +76,11 @@ class BackgroundReplay(threading.Thread):
             self.began_s = time.monotonic()
             self.replayed = replay(
                 self._kafka,
-                self._paths,
+                [open_log(path, self._layout, sort=self._sort) for path in self._paths],
                 self._spec.fields.label.window_ms,
                 self._stop_it,
-                layout=self._layout,
                 settings=self._settings,
-                lag=lambda: state.read().lag,
-                progress=self._note,
-                before=self._before,
-                sort=self._sort,
+                hooks=ReplayHooks(lambda: state.read().lag, self._note, self._before),
             )
         except BaseException as error:  # noqa: BLE001  (raised by `watch_replay`)
             self.failure = error

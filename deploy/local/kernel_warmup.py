@@ -9,14 +9,11 @@ learner in this process, with lists for Kafka and memory for the parameter serve
 from __future__ import annotations
 
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 import orjson
-from tenacity import Retrying
 
-from headrace.ingest.joiner import Joiner
-from headrace.ingest.joiner import JoinerPacing as JoinerPace
+from headrace.ingest.joiner import Joiner, JoinerPacing
 from headrace.ingest.kafka import (
     EventTopics,
     ListReader,
@@ -24,6 +21,7 @@ from headrace.ingest.kafka import (
     ListWriter,
     Source,
     examples_topic,
+    memory_ports,
     scores_topic,
 )
 from headrace.ingest.runtime import steady_ms
@@ -70,18 +68,8 @@ def _join(spec: ModelSpec) -> list[Outgoing]:
     ):
         reader.append(source, orjson.dumps(event), SHOWN_MS)
     transactions = ListTransactions()
-    joiner = Joiner(
-        reader=reader,
-        transactions=transactions,
-        model=spec.name,
-        fields=spec.fields,
-        topics=topics,
-        pace=JoinerPace(),
-        now_ms=steady_ms,
-        rest=time.sleep,
-        restoring=Retrying(reraise=True),
-        give_up_s=0.0,
-    )
+    ports = memory_ports(reader, transactions, steady_ms)
+    joiner = Joiner(ports, spec.name, spec.fields, topics, JoinerPacing())
     for _ in range(8):
         joiner.step(0.0)
     joiner.finish()

@@ -19,17 +19,13 @@ from headrace.ingest.joiner.joiner_metrics import JoinerCollector
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
 from headrace.ingest.kafka import (
     EventTopics,
-    KafkaReader,
-    KafkaTransactions,
-    Watchdog,
     check_co_partitioned,
     check_topic_settings,
     examples_topic,
     joiner_group,
-    retry_until,
     topics_for,
 )
-from headrace.ingest.runtime import running_process, steady_ms, unique_name
+from headrace.ingest.runtime import open_ports, running_process
 
 if TYPE_CHECKING:
     import threading
@@ -92,51 +88,30 @@ def run_joiner(
     topics, group = settings.topics, joiner_group(model)
     check_co_partitioned(kafka, [topics.impressions, topics.clicks, examples_topic(model)])
     check_co_partitioned(kafka, [topics.dead_letters])
-    instance = settings.instance or None
     used = {*dataclasses.astuple(topics), examples_topic(model)}
     specs = topics_for(model, events=topics)
     check_topic_settings(kafka, [spec for spec in specs if spec.name in used])
-    reader = KafkaReader(kafka, group, [topics.impressions, topics.clicks], instance=instance)
-    try:
-        writer = f"{group}.{instance or unique_name()}"
-        transactions = KafkaTransactions(kafka, writer, reader, Watchdog(stop))
-    except BaseException:
-        reader.close()
-        raise
-    joiner = Joiner(
-        reader=reader,
-        transactions=transactions,
-        model=model,
-        fields=fields,
-        topics=topics,
-        pace=settings.pace,
-        now_ms=steady_ms,
-        rest=stop.wait,
-        restoring=retry_until(stop, kafka.lost_timeout_s),
-        give_up_s=kafka.lost_timeout_s,
-        join_again=settings.join_again,
-    )
-    collector = JoinerCollector(model, joiner, reader)
-    frame = running_process(
-        "joiner",
-        kafka,
-        REGISTRY,
-        (settings.metrics_host, settings.metrics_port),
-        collectors=[collector],
-        objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
-    )
-    try:
-        with frame as health:
-            health.ready_when(lambda: reader.settled)
-            health.watch(joiner.progress, collector.behind)
-            while not stop.is_set():
-                joiner.step(_STEP_S)
-                health.stepped()
-            joiner.finish()
-    except KafkaUnreachable:
-        if not stop.is_set():
-            raise
-        log.warning("stopped while Kafka was unreachable: the next joiner reads these events again")
-    finally:
-        transactions.close()
-        reader.close()
+    inputs = [topics.impressions, topics.clicks]
+    with open_ports(kafka, group, inputs, settings.instance, stop) as ports:
+        joiner = Joiner(ports, model, fields, topics, settings.pace, join_again=settings.join_again)
+        collector = JoinerCollector(model, joiner, ports.reader)
+        frame = running_process(
+            "joiner",
+            kafka,
+            REGISTRY,
+            (settings.metrics_host, settings.metrics_port),
+            collectors=[collector],
+            objects_between_collections=_OBJECTS_BETWEEN_COLLECTIONS,
+        )
+        try:
+            with frame as health:
+                health.ready_when(lambda: ports.reader.settled)
+                health.watch(joiner.progress, collector.behind)
+                while not stop.is_set():
+                    joiner.step(_STEP_S)
+                    health.stepped()
+                joiner.finish()
+        except KafkaUnreachable:
+            if not stop.is_set():
+                raise
+            log.warning("stopped while Kafka was unreachable: its events will be read again")

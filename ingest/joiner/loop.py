@@ -25,7 +25,6 @@ from headrace.ingest.joiner.committed_state import SavedCheckpoint, load_checkpo
 from headrace.ingest.joiner.core import FOREVER, ChunkReader, EventSide, JoinerCounters
 from headrace.ingest.joiner.partition import JoinerPartition
 from headrace.ingest.kafka import (
-    AbortBackoff,
     AtEnd,
     EventTopics,
     MessageBlock,
@@ -36,9 +35,7 @@ from headrace.ingest.kafka import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from tenacity import Retrying
+    from collections.abc import Iterable
 
     from headrace.ingest.events import Reason
     from headrace.ingest.features import FieldSet
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
         Committed,
         Outgoing,
         ReadPosition,
-        Transactions,
+        TransactionalPorts,
     )
 
 log = logging.getLogger(__name__)
@@ -77,8 +74,6 @@ class JoinerPacing:
     """Wall time that a partition whose records are on their way holds up the others."""
     ahead_limit: int = 50_000
     """Events of one source in memory; beyond it the source is paused."""
-    longest_abort_wait_s: float = 5.0
-    """Longest wait between attempts while transactions keep failing."""
     cut: Cut = field(default_factory=Cut)
 
 
@@ -98,25 +93,19 @@ class Joiner:
 
     def __init__(
         self,
-        *,
-        reader: BlockReader,
-        transactions: Transactions,
+        ports: TransactionalPorts[BlockReader],
         model: str,
         fields: FieldSet,
         topics: EventTopics,
         pace: JoinerPacing,
-        now_ms: Callable[[], int],
-        rest: Callable[[float], object],
-        restoring: Retrying,
-        give_up_s: float,
+        *,
         join_again: bool = False,
     ) -> None:
         """`join_again`: begin at the first event where examples exist without a position."""
         self._join_again = join_again
-        self._reader, self._transactions = reader, transactions
+        self._reader, self._transactions = ports.reader, ports.transactions
         self.fields, self._pace = fields, pace
-        self._now_ms, self._restoring = now_ms, restoring
-        self._aborts = AbortBackoff(give_up_s, now_ms, rest, pace.longest_abort_wait_s)
+        self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
         self._topics = {
             EventSide.IMPRESSIONS: topics.impressions,
             EventSide.CLICKS: topics.clicks,

@@ -10,6 +10,7 @@ from .error_translation import translated as translated
 from .fakes import ListReader as ListReader
 from .fakes import ListTransactions as ListTransactions
 from .fakes import ListWriter as ListWriter
+from .fakes import memory_ports as memory_ports
 from .offset_store import KafkaOffsets as KafkaOffsets
 from .producer import BY_KEY as BY_KEY
 from .producer import KafkaWriter as KafkaWriter
@@ -47,6 +48,7 @@ from .topics import partition_counts as partition_counts
 from .topics import replays_spec as replays_spec
 from .topics import scores_topic as scores_topic
 from .topics import topics_for as topics_for
+from .transactional_ports import TransactionalPorts as TransactionalPorts
 from .transactions import Committed as Committed
 from .transactions import KafkaTransactions as KafkaTransactions
 from .transactions import Outgoing as Outgoing

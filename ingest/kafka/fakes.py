@@ -19,13 +19,15 @@ from headrace.ingest.kafka.protocols import (
     Record,
     Source,
 )
+from headrace.ingest.kafka.retry import AbortBackoff, retry_for
+from headrace.ingest.kafka.transactional_ports import TransactionalPorts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from headrace.ingest.errors import StreamError
     from headrace.ingest.kafka.protocols import ReadPosition
-    from headrace.ingest.kafka.transactions import Committed, Outgoing
+    from headrace.ingest.kafka.transactions import Committed, Outgoing, Transactions
 
 
 class SentMessage(NamedTuple):
@@ -215,3 +217,15 @@ class ListTransactions:
     def close(self) -> None:
         """Record the call."""
         self.closed = True
+
+
+def memory_ports(
+    reader: ListReader,
+    transactions: Transactions,
+    now_ms: Callable[[], int] = lambda: 0,
+    rest: Callable[[float], object] = lambda _: None,
+    give_up_s: float = 60.0,
+) -> TransactionalPorts[ListReader]:
+    """Return the edge of a loop in memory. A clock that never advances never gives up."""
+    aborts = AbortBackoff(give_up_s, now_ms, rest)
+    return TransactionalPorts(reader, transactions, now_ms, aborts, retry_for(0.0))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-_FIRST_ABORT_WAIT_S = 0.05
+_FIRST_ABORT_WAIT_S, _LONGEST_ABORT_WAIT_S = 0.05, 5.0
 
 
 class AbortBackoff:
@@ -33,11 +33,10 @@ class AbortBackoff:
         give_up_s: float,
         now_ms: Callable[[], int],
         rest: Callable[[float], object],
-        longest_wait_s: float,
     ) -> None:
         """rest: waits for this many seconds, or less if the process is stopped."""
         self._give_up_s, self._now_ms = give_up_s, now_ms
-        self._rest_for, self._longest_wait_s = rest, longest_wait_s
+        self._rest_for = rest
         self._in_a_row = 0
         self._since_ms: int | None = None
 
@@ -57,7 +56,7 @@ class AbortBackoff:
         """Wait before the next attempt: not after the first abort, then twice as long each time."""
         if self._in_a_row:
             wait_s = _FIRST_ABORT_WAIT_S * 2.0 ** min(self._in_a_row, 10)
-            self._rest_for(min(wait_s, self._longest_wait_s))
+            self._rest_for(min(wait_s, _LONGEST_ABORT_WAIT_S))
         self._in_a_row += 1
 
 

@@ -24,7 +24,6 @@ import msgspec
 
 from headrace.ingest.events import AHEAD_MS
 from headrace.ingest.kafka import BY_KEY, EventTopics, Source, check_co_partitioned
-from headrace.ingest.logs import NoEventsError, open_log
 from headrace.ingest.replay.outputs import PlainEventWriter, ResumableEventWriter
 from headrace.ingest.replay.request_keys import RequestKeys
 from headrace.ingest.runtime import wall_ms
@@ -35,13 +34,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.ingest.kafka import KafkaSettings
-    from headrace.ingest.logs import EventLog, Line, LogLayout
+    from headrace.ingest.logs import EventLog, Line
     from headrace.ingest.replay.outputs import EventWriter
 
 Before: TypeAlias = "Callable[[Sequence[Line], float], None]"
 
-
-__all__ = ["NoEventsError", "ReplayProgress", "ReplayResult", "ReplaySettings", "replay"]
 
 _LINES_A_CHECK = 2_000
 """Between two checks of progress, lag, ticks and the stop: some 10 ms at full speed."""
@@ -108,31 +105,44 @@ class ReplayProgress(NamedTuple):
     bytes_total: int
 
 
+def _no_lag() -> int:
+    return 0
+
+
+def _unreported(_: ReplayProgress) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayHooks:
+    """Functions that a replay calls between its events."""
+
+    lag: Callable[[], int] = _no_lag
+    """Returns how many events wait to be joined. A replay at full speed keeps it within the limit
+    of its settings."""
+    progress: Callable[[ReplayProgress], None] = _unreported
+    before: Before | None = None
+    """Gets the lines about to be sent, all lines of one time together, and how many seconds late
+    they are."""
+
+
 def replay(
     kafka: KafkaSettings,
-    paths: Sequence[Path],
+    logs: Sequence[EventLog],
     window_ms: int,
     stop: threading.Event,
     *,
-    layout: LogLayout | None = None,
     settings: ReplaySettings | None = None,
     topics: EventTopics | None = None,
-    lag: Callable[[], int] | None = None,
-    progress: Callable[[ReplayProgress], None] | None = None,
-    before: Before | None = None,
-    sort: bool = False,
+    hooks: ReplayHooks | None = None,
 ) -> ReplayResult:
     """Send the events of each log, one after another, then ticks past `window_ms`.
 
-    paths: directories, or files if there is a `layout`. lag: returns how many events wait to be
-    joined; a replay at full speed keeps it within the limit. before: called with the lines about to
-    be sent, all lines of one time together, and how many seconds late they are. sort: each log by
-    event time. Returns early when `stop` is set.
-    Raises NoEventsError, SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a
-    replay with a name also BadCheckpoint, if the name belongs to other files, and
-    TransactionAborted, after which a restart continues.
+    logs: see `headrace.ingest.logs.open_log`. Returns early when `stop` is set.
+    Raises SpecError, MissingTopic, TopicMismatch, KafkaUnreachable, WriteRefused; a replay with a
+    name also BadCheckpoint, if the name belongs to other files, and TransactionAborted, after which
+    a restart continues.
     """
-    logs = [open_log(path, layout, sort=sort) for path in paths]
     settings, topics = settings or ReplaySettings(), topics or EventTopics()
     partitions = check_co_partitioned(kafka, [topics.impressions, topics.clicks])
     writer: EventWriter
@@ -142,7 +152,8 @@ def replay(
         what = [f"{log.path.name}:{log.bytes_total}" for log in logs]
         writer = ResumableEventWriter(kafka, settings.resume_as, topics.impressions, what, stop)
     keys = RequestKeys(window_ms)
-    run = _ReplayRun(logs, writer, keys, settings, topics, partitions, stop, lag, progress, before)
+    hooks = hooks or ReplayHooks()
+    run = _ReplayRun(logs, writer, keys, settings, topics, partitions, stop, hooks)
     try:
         if not run.send_logs():
             run.replayed.stopped = True
@@ -170,14 +181,12 @@ class _ReplayRun:
         topics: EventTopics,
         partitions: int,
         stop: threading.Event,
-        lag: Callable[[], int] | None,
-        progress: Callable[[ReplayProgress], None] | None,
-        before: Before | None,
+        hooks: ReplayHooks,
     ) -> None:
         self._logs, self._writer, self._keys = logs, writer, keys
         self._settings, self._topics = settings, topics
         self._partitions, self._stop = partitions, stop
-        self._lag, self._progress, self._before = lag, progress, before
+        self._lag, self._progress, self._before = hooks.lag, hooks.progress, hooks.before
         self._targets = Source(topics.impressions, BY_KEY), Source(topics.clicks, BY_KEY)
         self._ticked_s = self._committed_s = time.monotonic()
         self.event_ms = 0
@@ -232,10 +241,9 @@ class _ReplayRun:
 
     def report(self) -> None:
         """Report the progress."""
-        if self._progress is not None:
-            read = sum(log.bytes_read() for log in self._logs)
-            total = sum(log.bytes_total for log in self._logs)
-            self._progress(ReplayProgress(self.replayed.events, self.event_ms, read, total))
+        read = sum(log.bytes_read() for log in self._logs)
+        total = sum(log.bytes_total for log in self._logs)
+        self._progress(ReplayProgress(self.replayed.events, self.event_ms, read, total))
 
     def _commit(self) -> None:
         self._writer.commit(self.taken)
@@ -255,8 +263,6 @@ class _ReplayRun:
 
     def _let_follow(self) -> None:
         """Wait while more events than the limit wait to be joined."""
-        if self._lag is None:
-            return
         while self._lag() > self._settings.lag_limit and not self._stop.wait(0.02):
             self.report()
 

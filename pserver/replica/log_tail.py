@@ -120,9 +120,10 @@ def _newest(arena, ids, newest):  # type: ignore[no-untyped-def]
 
 
 @counted_kernel
-def _bring(arena, path, versions, ids, shows, clicks, first_seen, last_seen, values):  # type: ignore[no-untyped-def]
+def _bring(arena, path, versions, rows):  # type: ignore[no-untyped-def]
     """Bring each row to the arena's version; `path` has room for the longest walk."""
     items = arena.items
+    ids, shows, clicks, first_seen, last_seen, values = rows
     for i in range(ids.shape[0]):
         index = arena.slots[_slot_of(arena, ids[i])]
         steps = 0
@@ -216,7 +217,7 @@ class LogTail:
         path = np.empty(longest, np.int64)
         # `path` has no room for dead items, and they are not needed
         floors = self.floors[self._shape.bucket_of(rows.ids)]
-        _bring(self._arena, path, np.maximum(versions, floors), *rows)
+        _bring(self._arena, path, np.maximum(versions, floors), rows)
 
     def _reserve(self, more: int) -> None:
         if int(self._arena.count[0]) + more > self._arena.items.shape[0]:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,13 @@ from prometheus_client import REGISTRY
 from headrace.ingest.kafka import (
     AS_THE_BROKER_SAYS,
     LARGEST_MESSAGE_BYTES,
-    KafkaReader,
-    KafkaTransactions,
     TopicSpec,
-    Watchdog,
     ensure_topics,
     examples_topic,
     partition_counts,
     scores_topic,
 )
-from headrace.ingest.runtime import ProcessHealth, running_process, unique_name, wall_ms
+from headrace.ingest.runtime import ProcessHealth, open_ports, running_process, wall_ms
 from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.evaluation_metrics import EvaluationCollector
 from headrace.serving.evaluation.evaluator import EvaluationRules
@@ -62,8 +58,8 @@ class EvaluationSettings:
     instance: str = ""
     """Stable over restarts: the process then gets its partitions back at once."""
     metrics_port: int = 0
-    metrics_host: str = "127.0.0.1"
     """0: no metrics are served."""
+    metrics_host: str = "127.0.0.1"
     sample: float = 1.0
     """Share of requests to evaluate. It must be the same in all processes of a model. It may be
     changed; metrics report the smallest share of their window."""
@@ -221,35 +217,17 @@ class _FeederThread(threading.Thread):
     def _feed(self) -> None:
         group, instance = f"{group_of(self._spec.name)}.feeder", self._settings.instance
         names = [self._topics.examples, self._topics.scores, self._topics.predictions]
-        reader = KafkaReader(self._kafka, group, names, instance or None)
-        try:
-            transactions = KafkaTransactions(
-                self._kafka,
-                f"{group}.{instance or unique_name()}",
-                reader,
-                Watchdog(self._ending.stop),
+        stop = self._ending.stop
+        with open_ports(self._kafka, group, names, instance, stop, wall_ms) as ports:
+            spec, settings = self._spec, self._settings
+            feeder = Feeder(
+                ports, self._topics, spec.name, spec.fields, settings.sample, settings.pace
             )
-            try:
-                feeder = Feeder(
-                    reader=reader,
-                    transactions=transactions,
-                    topics=self._topics,
-                    model=self._spec.name,
-                    fields=self._spec.fields,
-                    sample=self._settings.sample,
-                    pace=self._settings.pace,
-                    now_ms=wall_ms,
-                    rest=time.sleep,
-                )
-                self.figures = feeder.figures
-                while not self._ending.near:
-                    feeder.step(0.05)
-                    self.health.stepped()
-                feeder.finish()
-            finally:
-                transactions.close()
-        finally:
-            reader.close()
+            self.figures = feeder.figures
+            while not self._ending.near:
+                feeder.step(0.05)
+                self.health.stepped()
+            feeder.finish()
 
 
 async def _run_app(

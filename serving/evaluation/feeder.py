@@ -37,10 +37,10 @@ from headrace.serving.errors import EvaluationError
 from headrace.serving.evaluation.messages import RowsBuilder, ServedPrediction, pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from headrace.ingest.features import FieldSet
-    from headrace.ingest.kafka import Reader, Transactions
+    from headrace.ingest.kafka import BlockReader, TransactionalPorts
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,6 @@ class FeedPace:
     """Rows of a message: a few hundred kilobytes."""
     heartbeat_ms: int = 1_000
     """Longest time between messages. Their wall time advances sources at their end."""
-    give_up_s: float = 60.0
-    """Time without a successful write after which the feeder fails."""
 
 
 @dataclass(slots=True)
@@ -89,27 +87,24 @@ class Feeder:
 
     def __init__(
         self,
-        *,
-        reader: Reader,
-        transactions: Transactions,
+        ports: TransactionalPorts[BlockReader],
         topics: FeedTopics,
         model: str,
         fields: FieldSet,
         sample: float,
         pace: FeedPace,
-        now_ms: Callable[[], int],
-        rest: Callable[[float], None],
     ) -> None:
-        self._reader, self._transactions = reader, transactions
+        """ports: their clock is wall time. sample: the share of requests to evaluate."""
+        self._reader, self._transactions = ports.reader, ports.transactions
+        self._now_ms, self._aborts = ports.now_ms, ports.aborts
         self._topics, self._model, self._fields = topics, model, fields
-        self._sample, self._pace, self._now_ms, self._rest = sample, pace, now_ms, rest
+        self._sample, self._pace = sample, pace
         self._ours: set[Source] = set()
         self._unplaced: set[Source] = set()
         self._standings: dict[Source, tuple[int | None, bool]] = {}
         self._positions: dict[Source, int] = {}
         self._gathering = RowsBuilder(fields.slice_by, sample)
-        self._since_ms = now_ms()
-        self._failing_since_ms: int | None = None
+        self._since_ms = self._now_ms()
         self.figures = FeedFigures()
 
     def step(self, timeout_s: float) -> None:
@@ -241,18 +236,15 @@ class Feeder:
             self._failed(error)
             return
         self._positions = {}
-        self._since_ms, self._failing_since_ms = now_ms, None
+        self._since_ms = now_ms
+        self._aborts.reset()
 
     def _failed(self, error: TransactionAborted | KafkaUnreachable) -> None:
         """Return to the last commit. Raises `error` after `give_up_s` without success."""
         self.figures.aborts += 1
-        now_ms = self._now_ms()
-        if self._failing_since_ms is None:
-            self._failing_since_ms = now_ms
-        if now_ms - self._failing_since_ms > self._pace.give_up_s * 1000:
-            raise error
+        self._aborts.record(error)
         log.warning("cannot write rows, returning to the last commit: %s", error)
-        self._rest(0.1)
+        self._aborts.sleep()
         self._go_back()
 
     def _go_back(self) -> None:

@@ -29,7 +29,6 @@ from headrace.ingest.dead_letters import pack
 from headrace.ingest.events import TIME, Reason, is_tick, read_event
 from headrace.ingest.kafka import (
     BY_KEY,
-    AbortBackoff,
     Committed,
     Outgoing,
     PartitionAssigned,
@@ -44,10 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
-    from tenacity import Retrying
 
     from headrace.ingest.features import Encoded, Encoder
-    from headrace.ingest.kafka import Reader, Transactions
+    from headrace.ingest.kafka import BlockReader, TransactionalPorts
     from headrace.serving.models import ServedModel
 
     Event = dict[str, object]
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOT_FINITE = "expected a finite score, got NaN or infinity"
-_LONGEST_ABORT_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +110,20 @@ class StreamScorer:
 
     def __init__(
         self,
-        *,
-        reader: Reader,
-        transactions: Transactions,
+        ports: TransactionalPorts[BlockReader],
         served: ServedModel,
         topics: ScoringTopics,
-        now_ms: Callable[[], int],
-        steady_ms: Callable[[], int],
-        rest: Callable[[float], object],
-        restoring: Retrying,
-        give_up_s: float,
         scored_before: Callable[[], bool],
     ) -> None:
-        """scored_before: whether scores exist that may be those of uncommitted impressions."""
+        """ports: their clock is wall time. scored_before: whether scores exist that may be those
+        of uncommitted impressions.
+        """
         self._scored_before = scored_before
         self._uncommitted: dict[Source, int] = {}
         """Start of each source without a committed offset."""
-        self._reader, self._transactions = reader, transactions
+        self._reader, self._transactions = ports.reader, ports.transactions
         self._served, self._topics = served, topics
-        self._now_ms, self._restoring = now_ms, restoring
-        self._aborts = AbortBackoff(give_up_s, steady_ms, rest, _LONGEST_ABORT_WAIT_S)
+        self._now_ms, self._restoring, self._aborts = ports.now_ms, ports.restoring, ports.aborts
         self._topic_ids: dict[Source, str] = {}
         """Topic id by source, for the sources that were started."""
         self.figures = ScoringTotals()

@@ -11,17 +11,13 @@ from headrace.ingest import KafkaUnreachable, MissingTopic
 from headrace.ingest.http import new_registry
 from headrace.ingest.kafka import (
     EventTopics,
-    KafkaReader,
-    KafkaTransactions,
     TopicSpec,
-    Watchdog,
     check_topic_settings,
     ensure_topics,
     partition_counts,
     read_all,
-    retry_until,
 )
-from headrace.ingest.runtime import running_process, steady_ms, unique_name, wall_ms
+from headrace.ingest.runtime import open_ports, running_process, wall_ms
 from headrace.serving.models import open_models
 from headrace.serving.replicas import Following
 from headrace.serving.requests import RequestLimits
@@ -152,37 +148,22 @@ def _score(
     scoring: list[StreamScorer],
     health: ProcessHealth,
 ) -> None:
-    group, instance = scorer_group(served.spec.name), settings.instance or None
-    reader = KafkaReader(kafka, group, [topics.impressions], instance=instance)
-    try:
-        writer = f"{group}.{instance or unique_name()}"
-        transactions = KafkaTransactions(kafka, writer, reader, Watchdog(stop))
-    except BaseException:
-        reader.close()
-        raise
-    loop = StreamScorer(
-        reader=reader,
-        transactions=transactions,
-        served=served,
-        topics=topics,
-        now_ms=wall_ms,
-        steady_ms=steady_ms,
-        rest=stop.wait,
-        restoring=retry_until(stop, kafka.lost_timeout_s),
-        give_up_s=kafka.lost_timeout_s,
-        scored_before=lambda: not settings.score_again and _has_records(kafka, topics.scores),
-    )
-    scoring.append(loop)
-    log.info("scoring %s into %s", topics.impressions, topics.scores)
-    health.ready_when(lambda: reader.settled)
-    try:
-        while not stop.is_set():
-            loop.step(_STEP_S)
-            health.stepped()
-    except KafkaUnreachable:
-        if not stop.is_set():
-            raise
-        log.warning("stopped while Kafka is unreachable: uncommitted impressions are read again")
-    finally:
-        transactions.close()
-        reader.close()
+    group, inputs = scorer_group(served.spec.name), [topics.impressions]
+    with open_ports(kafka, group, inputs, settings.instance, stop, wall_ms) as ports:
+        loop = StreamScorer(
+            ports,
+            served,
+            topics,
+            lambda: not settings.score_again and _has_records(kafka, topics.scores),
+        )
+        scoring.append(loop)
+        log.info("scoring %s into %s", topics.impressions, topics.scores)
+        health.ready_when(lambda: ports.reader.settled)
+        try:
+            while not stop.is_set():
+                loop.step(_STEP_S)
+                health.stepped()
+        except KafkaUnreachable:
+            if not stop.is_set():
+                raise
+            log.warning("stopped while Kafka was unreachable: its events will be read again")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.ingest.examples.splitting import Cut
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions
-from headrace.ingest.kafka.retry import retry_for
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.topics import examples_topic
 from tests.ingest.events_of import TOPICS, examples_in, fields_of
 
@@ -40,16 +39,11 @@ class JoinerRun:
         self.reader = ListReader(records, largest_poll=largest_poll)
         self.transactions = transactions
         self.joiner = Joiner(
-            reader=self.reader,
-            transactions=transactions,
-            model=MODEL,
-            fields=fields_of(policy),
-            topics=TOPICS,
-            pace=pace,
-            now_ms=lambda: self.clock_ms,
-            rest=self.rests.append,
-            restoring=retry_for(0.0),
-            give_up_s=60.0,
+            memory_ports(self.reader, transactions, lambda: self.clock_ms, self.rests.append),
+            MODEL,
+            fields_of(policy),
+            TOPICS,
+            pace,
             join_again=join_again,
         )
 

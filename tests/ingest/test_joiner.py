@@ -22,6 +22,7 @@ from headrace.ingest.joiner.joiner_process import JoinerSettings, run_joiner
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, joiner_group
+from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.replay.replayer import replay
 from tests.ingest.events_of import Happened, fields_of, happen
 from tests.ingest.joined import DEADLINE_S, WEEK, Joined
@@ -199,7 +200,9 @@ def test_a_joiner_process_joins_the_sample_week_completely(joined: Joined) -> No
     )
     joining.start()
     try:
-        replayed = replay(joined.settings, [WEEK], 1_800_000, stop, topics=joined.topics)
+        replayed = replay(
+            joined.settings, [DirectoryLog(WEEK)], 1_800_000, stop, topics=joined.topics
+        )
         state = joined.state
         deadline_s = time.monotonic() + DEADLINE_S
         while state.read().lag:

@@ -16,8 +16,9 @@ from headrace.ingest.events.contract import read_event
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
+from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.logs.ndjson import NoEventsError
-from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
+from headrace.ingest.replay.replayer import ReplayHooks, ReplayProgress, ReplaySettings, replay
 from tests.ingest.event_directories import START_MS, clicked, shown, write_directory
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ def test_a_replay_sends_every_line_once_in_order_and_ends_with_ticks(
     reached: list[ReplayProgress] = []
     replayed = replay(
         settings,
-        [first, second],
+        [DirectoryLog(first), DirectoryLog(second)],
         WINDOW_MS,
         threading.Event(),
         topics=topics,
-        progress=reached.append,
+        hooks=ReplayHooks(progress=reached.append),
     )
     assert replayed.events == 3_011
     assert not replayed.stopped
@@ -89,7 +90,9 @@ def test_a_replay_sends_a_line_that_is_not_an_event_unchanged(
 ) -> None:
     odd = [b"not json", b'{"impression_id": 5}', b'{"timestamp_ms": "late"}', b"\xff\xfe"]
     directory = write_directory(tmp_path / "1", [*odd, shown(1)], [clicked(1), b"["])
-    replayed = replay(settings, [directory], WINDOW_MS, threading.Event(), topics=topics)
+    replayed = replay(
+        settings, [DirectoryLog(directory)], WINDOW_MS, threading.Event(), topics=topics
+    )
     assert replayed.events == 7
     assert replayed.logs[0].first_ms == START_MS + 10
     values = [record.value for record in read_all(settings, topics.impressions)]
@@ -104,7 +107,7 @@ def test_a_paced_replay_keeps_the_pace_and_ticks_in_quiet_times(
     begun_s = time.monotonic()
     replay(
         settings,
-        [directory],
+        [DirectoryLog(directory)],
         WINDOW_MS,
         threading.Event(),
         topics=topics,
@@ -134,7 +137,15 @@ def test_a_replay_waits_while_the_pipeline_lags(
         return asked[-1]
 
     limit = ReplaySettings(lag_limit=10)
-    replay(settings, [directory], 0, threading.Event(), topics=topics, settings=limit, lag=lag)
+    replay(
+        settings,
+        [DirectoryLog(directory)],
+        0,
+        threading.Event(),
+        topics=topics,
+        settings=limit,
+        hooks=ReplayHooks(lag=lag),
+    )
     assert asked == [50, 50, 5, 0]
 
 
@@ -146,12 +157,12 @@ def test_a_stopped_replay_ends_at_once_and_without_the_last_tick(
     slow = ReplaySettings(speed=1.0, tick_interval_s=0.02)
     replayed = replay(
         settings,
-        [directory],
+        [DirectoryLog(directory)],
         WINDOW_MS,
         stop,
         topics=topics,
         settings=slow,
-        progress=lambda _: stop.set(),
+        hooks=ReplayHooks(progress=lambda _: stop.set()),
     )
     assert (replayed.stopped, replayed.events) == (True, 1)
 
@@ -160,7 +171,7 @@ def test_a_replay_of_a_directory_without_events_is_refused(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     with pytest.raises(NoEventsError, match=r"expected impressions\.ndjson"):
-        replay(settings, [tmp_path], WINDOW_MS, threading.Event(), topics=topics)
+        replay(settings, [DirectoryLog(tmp_path)], WINDOW_MS, threading.Event(), topics=topics)
 
 
 @pytest.mark.parametrize("speed", [None, 20.0])
@@ -185,12 +196,12 @@ def test_a_replay_shows_lines_before_sending_with_lines_of_one_time_together(
 
     replayed = replay(
         settings,
-        [log],
+        [DirectoryLog(log)],
         WINDOW_MS,
         threading.Event(),
         settings=ReplaySettings(speed=speed),
         topics=topics,
-        before=before,
+        hooks=ReplayHooks(before=before),
     )
     assert replayed.events == 1_001
     times = [time_ms for group in seen for time_ms in group]
@@ -205,7 +216,7 @@ def test_an_empty_log_sends_no_tick(
     settings: KafkaSettings, topics: EventTopics, tmp_path: Path
 ) -> None:
     empty = write_directory(tmp_path / "empty", [], [])
-    replay(settings, [empty], WINDOW_MS, threading.Event(), topics=topics)
+    replay(settings, [DirectoryLog(empty)], WINDOW_MS, threading.Event(), topics=topics)
     for topic in (topics.impressions, topics.clicks):
         assert list(read_all(settings, topic)) == []
 
@@ -222,11 +233,11 @@ def test_ticks_are_never_dead_letters_whatever_the_times_of_a_log(
     reached: list[ReplayProgress] = []
     replay(
         settings,
-        [write_directory(tmp_path / "log", lines, [])],
+        [DirectoryLog(write_directory(tmp_path / "log", lines, []))],
         WINDOW_MS,
         threading.Event(),
         topics=topics,
-        progress=reached.append,
+        hooks=ReplayHooks(progress=reached.append),
     )
     assert reached[-1].event_ms == START_MS
     for record in read_all(settings, topics.impressions):

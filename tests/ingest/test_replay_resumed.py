@@ -17,7 +17,8 @@ from headrace.ingest.errors import BadCheckpoint
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import EventTopics, ensure_topics, topics_for
-from headrace.ingest.replay.replayer import ReplayProgress, ReplaySettings, replay
+from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.replay.replayer import ReplayHooks, ReplayProgress, ReplaySettings, replay
 from tests.ingest.event_directories import clicked, shown, write_directory
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ _PROGRAM = """
 import sys, threading
 from pathlib import Path
 from headrace.ingest.kafka import EventTopics, KafkaSettings
-from headrace.ingest.replay import ReplaySettings, replay
+from headrace.ingest.logs import DirectoryLog
+from headrace.ingest.replay import ReplayHooks, ReplaySettings, replay
 bootstrap, name, data, *topics = sys.argv[1:]
-replay(KafkaSettings(bootstrap), [Path(data)], 1000, threading.Event(),
-       topics=EventTopics(*topics), progress=lambda now: print(now.events, flush=True),
+replay(KafkaSettings(bootstrap), [DirectoryLog(Path(data))], 1000, threading.Event(),
+       topics=EventTopics(*topics),
+       hooks=ReplayHooks(progress=lambda now: print(now.events, flush=True)),
        settings=ReplaySettings(resume_as=name, speed=120.0, tick_interval_s=0.05,
                                commit_interval_s=0.05))
 """
@@ -90,19 +93,19 @@ def test_a_replay_killed_at_any_moment_resumes_without_duplicates(
     reached: list[ReplayProgress] = []
     replayed = replay(
         settings,
-        [directory],
+        [DirectoryLog(directory)],
         1000,
         threading.Event(),
         topics=topics,
         settings=ReplaySettings(resume_as=name),
-        progress=reached.append,
+        hooks=ReplayHooks(progress=reached.append),
     )
     assert 8_000 <= replayed.resumed < IMPRESSIONS
     assert replayed.events == IMPRESSIONS + len(CLICKS)
     assert once(settings, topics)
     again = replay(
         settings,
-        [directory],
+        [DirectoryLog(directory)],
         1000,
         threading.Event(),
         topics=topics,
@@ -125,13 +128,21 @@ def test_a_replay_whose_offsets_kafka_forgot_resumes_without_duplicates(
             stop.set()
 
     stopped = replay(
-        settings, [directory], 1000, stop, topics=topics, settings=named, progress=stop_halfway
+        settings,
+        [DirectoryLog(directory)],
+        1000,
+        stop,
+        topics=topics,
+        settings=named,
+        hooks=ReplayHooks(progress=stop_halfway),
     )
     assert stopped.stopped
     group = f"headrace.replay.{named.resume_as}"
     admin = AdminClient(settings.connection())
     admin.delete_consumer_groups([group])[group].result()
-    again = replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    again = replay(
+        settings, [DirectoryLog(directory)], 1000, threading.Event(), topics=topics, settings=named
+    )
     assert again.resumed == stopped.events
     assert once(settings, topics)
 
@@ -146,15 +157,17 @@ def test_a_stopped_replay_resumes_without_duplicates(
     stop = threading.Event()
     first = replay(
         settings,
-        [directory],
+        [DirectoryLog(directory)],
         1000,
         stop,
         topics=topics,
         settings=named,
-        progress=lambda now: stop.set() if now.events > 5_000 else None,
+        hooks=ReplayHooks(progress=lambda now: stop.set() if now.events > 5_000 else None),
     )
     assert first.stopped
-    second = replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    second = replay(
+        settings, [DirectoryLog(directory)], 1000, threading.Event(), topics=topics, settings=named
+    )
     assert second.resumed == first.events
     assert once(settings, topics)
 
@@ -167,7 +180,11 @@ def test_a_resumed_replay_refuses_other_files(
     fresh_name: Callable[[str], str],
 ) -> None:
     named = ReplaySettings(resume_as=fresh_name("replay"))
-    replay(settings, [directory], 1000, threading.Event(), topics=topics, settings=named)
+    replay(
+        settings, [DirectoryLog(directory)], 1000, threading.Event(), topics=topics, settings=named
+    )
     other = write_directory(tmp_path / "other", [shown(1)], [])
     with pytest.raises(BadCheckpoint, match="other files"):
-        replay(settings, [other], 1000, threading.Event(), topics=topics, settings=named)
+        replay(
+            settings, [DirectoryLog(other)], 1000, threading.Event(), topics=topics, settings=named
+        )

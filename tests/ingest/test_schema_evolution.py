@@ -17,9 +17,8 @@ from headrace.ingest.features.fields import FieldSet, parse_fields
 from headrace.ingest.features.hashing import ABSENT, field_id
 from headrace.ingest.features.spec_text import SpecText
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.topics import EventTopics, examples_topic, joiner_group
 
 if TYPE_CHECKING:
@@ -93,18 +92,8 @@ class Broker:
         """Run a joiner of this model to the end; return all examples it ever made."""
         transactions = self.committed.setdefault(model, ListTransactions())
         reader = ListReader(self.records)
-        joiner = Joiner(
-            reader=reader,
-            transactions=transactions,
-            model=model,
-            fields=fields,
-            topics=TOPICS,
-            pace=JoinerPacing(lazy_commit_ms=0),
-            now_ms=lambda: 0,
-            rest=lambda _: None,
-            restoring=retry_for(0.0),
-            give_up_s=60.0,
-        )
+        ports = memory_ports(reader, transactions)
+        joiner = Joiner(ports, model, fields, TOPICS, JoinerPacing(lazy_commit_ms=0))
         for _ in range(100):
             joiner.step(0.0)
         batches = [

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.ingest.examples.batch import Kind
 from headrace.ingest.features.fields import Policy
+from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.replay.replayer import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
 from tests.ingest.joined import WEEK, Joined
@@ -170,7 +171,7 @@ def test_twenty_kills_during_the_sample_week_change_no_example(
     stop = threading.Event()
     sending = threading.Thread(
         target=replay,
-        args=[joined.settings, [WEEK], 1_800_000, stop],
+        args=[joined.settings, [DirectoryLog(WEEK)], 1_800_000, stop],
         kwargs={"topics": joined.topics, "settings": ReplaySettings(speed=5_000)},
     )
     sending.start()

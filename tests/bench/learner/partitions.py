@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from tenacity import Retrying
 
 from headrace.deploy.demo.synthetic import SyntheticSite, SyntheticStream, write_log
 from headrace.ingest.examples.batch import unpack
 from headrace.ingest.joiner.loop import Joiner, JoinerPacing
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.ingest.kafka.topics import EventTopics, examples_topic
 from headrace.ingest.logs.ndjson import DirectoryLog
@@ -119,18 +118,9 @@ def join_log(
 ) -> dict[Source, list[Record]]:
     """Return the messages of examples that one joiner writes, by partition."""
     transactions, now = ListTransactions(), [0]
-    joiner = Joiner(
-        reader=ListReader(records, largest_poll=1 << 30),
-        transactions=transactions,
-        model=spec.name,
-        fields=spec.fields,
-        topics=EventTopics(),
-        pace=JoinerPacing(),
-        now_ms=lambda: now[0],
-        rest=lambda _: None,
-        restoring=Retrying(),
-        give_up_s=60.0,
-    )
+    reader = ListReader(records, largest_poll=1 << 30)
+    ports = memory_ports(reader, transactions, lambda: now[0])
+    joiner = Joiner(ports, spec.name, spec.fields, EventTopics(), JoinerPacing())
     idle = 0
     while idle < 10:
         now[0] += 50

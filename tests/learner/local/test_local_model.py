@@ -12,13 +12,19 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from tenacity import Retrying
 
 import headrace
 from headrace.deploy.models import path_of
 from headrace.ingest.examples import concatenate, unpack
 from headrace.ingest.joiner import Joiner, JoinerPacing
-from headrace.ingest.kafka import EventTopics, ListReader, ListTransactions, Source, examples_topic
+from headrace.ingest.kafka import (
+    EventTopics,
+    ListReader,
+    ListTransactions,
+    Source,
+    examples_topic,
+    memory_ports,
+)
 from headrace.learner.kernels import PendingDeltas, view_of
 from headrace.learner.loop.example_queue import ExampleBatch
 from headrace.learner.loop.merging import MergedBatches
@@ -129,18 +135,8 @@ def _joined(
         for event in [*sorted(sent, key=lambda event: event["timestamp_ms"]), end]:
             reader.append(source, orjson.dumps(event), event["timestamp_ms"])
     transactions = ListTransactions()
-    joiner = Joiner(
-        reader=reader,
-        transactions=transactions,
-        model=spec.name,
-        fields=spec.fields,
-        topics=topics,
-        pace=JoinerPacing(),
-        now_ms=lambda: 0,
-        rest=lambda _: None,
-        restoring=Retrying(reraise=True),
-        give_up_s=0.0,
-    )
+    ports = memory_ports(reader, transactions)
+    joiner = Joiner(ports, spec.name, spec.fields, topics, JoinerPacing())
     for _ in range(20):
         joiner.step(0.0)
     joiner.finish()

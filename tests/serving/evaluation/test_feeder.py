@@ -12,7 +12,7 @@ from headrace.ingest.examples.batch import Examples
 from headrace.ingest.examples.batch import pack as pack_examples
 from headrace.ingest.features.fields import parse_fields
 from headrace.ingest.features.spec_text import SpecText
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Record, Source
 from headrace.learner.loop.scores import Scores
 from headrace.learner.loop.scores import pack as pack_scores
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.serving.evaluation.streams import Batch
 
 TOPICS = FeedTopics("examples", "scores", "predictions", "rows")
-PACE = FeedPace(gather_ms=200, most_rows=100, heartbeat_ms=1_000, give_up_s=60.0)
+PACE = FeedPace(gather_ms=200, most_rows=100, heartbeat_ms=1_000)
 ROWS = Source("rows", 0)
 
 
@@ -61,17 +61,8 @@ class EvaluatedModel:
 
     def another(self) -> Feeder:
         """Return a new feeder, as after a crash."""
-        return Feeder(
-            reader=self.reader,
-            transactions=self.transactions,
-            topics=TOPICS,
-            model="news",
-            fields=self.fields,
-            sample=1.0,
-            pace=PACE,
-            now_ms=lambda: self.now_ms,
-            rest=lambda _: None,
-        )
+        ports = memory_ports(self.reader, self.transactions, lambda: self.now_ms)
+        return Feeder(ports, TOPICS, "news", self.fields, 1.0, PACE)
 
     def steps(self, count: int, step_ms: int = 100) -> None:
         """Run some steps."""

@@ -10,9 +10,8 @@ import pytest
 
 from headrace.ingest.dead_letters.letter import Letter, unpack
 from headrace.ingest.errors import BadCheckpoint, KafkaUnreachable, TransactionAborted
-from headrace.ingest.kafka.fakes import ListReader, ListTransactions
+from headrace.ingest.kafka.fakes import ListReader, ListTransactions, memory_ports
 from headrace.ingest.kafka.protocols import Record, Source
-from headrace.ingest.kafka.retry import retry_for
 from headrace.ingest.kafka.transactions import Committed
 from headrace.serving.requests.candidates import EventCandidates
 from headrace.serving.scoring.loop import ScoringTopics, StreamScorer
@@ -48,17 +47,12 @@ class World:
 
     def begin(self) -> StreamScorer:
         """A process that replaces another."""
+        ports = memory_ports(self.reader, self.transactions, self.serving.clock, self.rested.append)
         return StreamScorer(
-            reader=self.reader,
-            transactions=self.transactions,
-            served=self.serving.served,
-            topics=TOPICS,
-            now_ms=self.serving.clock,
-            steady_ms=self.serving.clock,
-            rest=self.rested.append,
-            restoring=retry_for(60.0),
-            give_up_s=60.0,
-            scored_before=lambda: not self.again and bool(self.written("scored")),
+            ports,
+            self.serving.served,
+            TOPICS,
+            lambda: not self.again and bool(self.written("scored")),
         )
 
     def add(self, *values: bytes) -> None:
