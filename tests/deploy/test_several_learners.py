@@ -16,6 +16,7 @@ import pytest
 
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.reports.observer import copy_rows
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.pserver.errors import Unreachable
 from tests.deploy.command import HEADRACE
 from tests.deploy.learned_model import LearnedModel, counts_of
@@ -66,7 +67,7 @@ class Crew:
             def learned() -> int:
                 answers = store.marks(range(BUCKETS))
                 known = [each for each in answers if not isinstance(each, Unreachable)]
-                return sum(sum(each.marks.values()) for each in known)
+                return sum(sum(offsets_in(each.marks).values()) for each in known)
 
             goal = learned() + batches * BUCKETS
             assert wait_until(lambda: learned() >= goal, DEADLINE_S, self._alive), self._said()

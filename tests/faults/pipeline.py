@@ -16,6 +16,7 @@ from headrace.deploy.local.services.waiting import wait_until
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.loop.pacing import LearnerPacing
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.pserver.errors import Unreachable
 from headrace.pserver.keeper.bucket_lease import FoldPolicy
@@ -148,10 +149,15 @@ class Pipeline:
 
     def until_learned(self, batches: int) -> None:
         """Return when every bucket has learned so many batches more than now."""
-        goal = {b: sum(answer.marks.values()) + batches for b, answer in self.heads().items()}
+        goal = {
+            b: sum(offsets_in(answer.marks).values()) + batches
+            for b, answer in self.heads().items()
+        }
 
         def learned() -> bool:
-            return all(sum(a.marks.values()) >= goal[b] for b, a in self.heads().items())
+            return all(
+                sum(offsets_in(a.marks).values()) >= goal[b] for b, a in self.heads().items()
+            )
 
         self.until(learned, f"{batches} more batches learned")
 

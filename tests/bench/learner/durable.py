@@ -40,6 +40,7 @@ from headrace.ingest.kafka.topics import ensure_topics, examples_topic, scores_t
 from headrace.learner import process
 from headrace.learner.loop.pacing import LearnerPacing
 from headrace.learner.loop.scores import unpack as unpack_scores
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.process import LearnerSettings, run_learner
 from headrace.learner.spec.model_spec import parse_spec
 from headrace.pserver.errors import Unreachable
@@ -205,8 +206,11 @@ def _look(store: RedisStore, ends: list[int], examples: int) -> Look:
     answers = store.marks(range(BUCKETS))
     at_s = time.time()
     known = [each for each in answers if not isinstance(each, Unreachable)]
-    done = all(sorted(each.marks.values()) == ends for each in known) and len(known) == BUCKETS
-    applied = sum(sum(each.marks.values()) for each in known) / max(1, len(known))
+    done = (
+        all(sorted(offsets_in(each.marks).values()) == ends for each in known)
+        and len(known) == BUCKETS
+    )
+    applied = sum(sum(offsets_in(each.marks).values()) for each in known) / max(1, len(known))
     log_bytes = sum(each.log_bytes for each in known)
     return Look(at_s, min(applied * BATCH, examples), log_bytes, done)
 

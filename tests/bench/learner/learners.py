@@ -43,6 +43,7 @@ from headrace.ingest.kafka.protocols import Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import ensure_topics, examples_topic, topics_for
 from headrace.learner.loop.pacing import parse_push_interval
+from headrace.learner.loop.topic_marks import offsets_in
 from headrace.learner.spec.model_spec import ModelSpec, load_spec
 from headrace.learner.validation.progressive import auc, log_loss
 from headrace.pserver.errors import Unreachable
@@ -201,7 +202,9 @@ class Road:
 
     def _least(self) -> int:
         answers = self._store.marks(range(BUCKETS))
-        return min(0 if isinstance(a, Unreachable) else sum(a.marks.values()) for a in answers)
+        return min(
+            0 if isinstance(a, Unreachable) else sum(offsets_in(a.marks).values()) for a in answers
+        )
 
     def _wait(self, condition: Any) -> None:
         alive = wait_until(
