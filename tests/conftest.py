@@ -6,7 +6,6 @@ the run ends, even by SIGKILL.
 """
 
 import itertools
-import os
 import secrets
 import shutil
 import tempfile
@@ -18,9 +17,9 @@ from hypothesis import settings
 
 from headrace.deploy.local.services.child_process import ChildProcess
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 from tests.effort import QUICK, QUICK_EXAMPLES
+from tests.running_server import jars, running_server
 
 ROOT = Path(__file__).parents[1]
 SERVERS = {
@@ -85,15 +84,9 @@ def stack_directory() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def kafka_node(stack_directory: Path) -> Iterator[KafkaNode]:
     """A Kafka broker. A test that kills it must restart it."""
-    named = os.environ.get("HEADRACE_KAFKA_JARS")
-    jars = kafka_jars(Path(named) if named else None)
-    node = KafkaNode(stack_directory / "kafka", jars, remove=stack_directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    node = KafkaNode(stack_directory / "kafka", jars(), remove=stack_directory)
+    with running_server(node):
         yield node
-    finally:
-        node.stop()
 
 
 @pytest.fixture(scope="session")
@@ -106,12 +99,8 @@ def kafka(kafka_node: KafkaNode) -> str:
 def valkey_cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
     """A Valkey Cluster of two primaries. A test that kills a node must restart it."""
     cluster = ValkeyCluster(stack_directory / "cluster", primaries=2, remove=stack_directory)
-    try:
-        cluster.launch()
-        cluster.wait_ready()
+    with running_server(cluster):
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture(scope="session")
@@ -124,12 +113,8 @@ def valkey(valkey_cluster: ValkeyCluster) -> str:
 def valkey_node(stack_directory: Path) -> Iterator[str]:
     """The URL of a single Valkey server, not a cluster."""
     node = ValkeyNode(stack_directory / "standalone", remove=stack_directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    with running_server(node):
         yield node.url
-    finally:
-        node.stop()
 
 
 @pytest.fixture(scope="session")

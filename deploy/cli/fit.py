@@ -114,7 +114,7 @@ def fit(
     if done is None:
         typer.echo("stopped: run the same command again to go on", err=True)
         raise typer.Exit(EXIT_STOPPED)
-    _say(done, to, getattr(source, "refused", 0))
+    _say(done, to, source.refused)
 
 
 def _check(spec: "ModelSpec", epochs: int, holdout: float, archive: str | None) -> None:

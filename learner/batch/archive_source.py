@@ -34,6 +34,11 @@ class ArchiveSource:
         return " ".join((self._archive.topic, *hours))
 
     @property
+    def refused(self) -> int:
+        """Return 0: the joiner refused malformed events before they were archived."""
+        return 0
+
+    @property
     def marks(self) -> Mapping[str, int]:
         """Topic id/partition -> the first offset that is not in the archive."""
         return self._archive.marks

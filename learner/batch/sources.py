@@ -1,7 +1,7 @@
-"""The interface of what a fit learns: blocks of examples in a fixed order, with positions.
+"""The sources of a fit: blocks of examples in a fixed order, with positions.
 
-A source gives the same blocks at every reading, so a fit that was killed goes on after the last
-position that it saved, and learns no example twice and none not at all.
+A source yields the same blocks each time it is read. A fit that was killed therefore continues
+after the last position that it saved, and learns every example exactly once per epoch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class UnreadableData(LearnerError):
-    """The data of a fit is missing, or is not what its layout or spec says."""
+    """The data of a fit is missing, or does not match its layout or spec."""
 
 
 class FilePosition(NamedTuple):
-    """A place between two blocks."""
+    """A position between two blocks."""
 
     file: int = 0
-    """Number of the file, from 0, in the order of the source."""
+    """Number of the file, from 0."""
     block: int = 0
-    """Blocks of that file before the place."""
+    """Blocks of that file before the position."""
 
 
 class ExampleBlock(NamedTuple):
@@ -34,7 +34,7 @@ class ExampleBlock(NamedTuple):
 
     examples: Examples
     after: FilePosition
-    """The place behind this block."""
+    """The position behind this block."""
     read: float
     """Share of the source before `after`, 0 to 1."""
 
@@ -47,17 +47,21 @@ class BatchSource(Protocol):
         """Text that changes when a file is added, removed or has another size."""
 
     @property
+    def refused(self) -> int:
+        """Rows left out so far, because they are malformed or have no readable time."""
+
+    @property
     def marks(self) -> Mapping[str, int]:
         """Topic id/partition -> the first offset not in the source; empty if it has no offsets.
 
-        A snapshot carries it, so that a learner goes on from there.
+        The snapshot stores them, so that a learner continues from there.
         """
 
     def count(self) -> None:
-        """Count the rows of all files, so that `read` is a share of rows and exact.
+        """Count the rows of all files, which makes `ExampleBlock.read` an exact share of rows.
 
-        Without it, `read` is a share of bytes, and readers are some megabytes ahead of rows.
+        Without a count, it is a share of bytes, some megabytes ahead because files are buffered.
         """
 
     def blocks(self, after: FilePosition) -> Iterator[ExampleBlock]:
-        """Yield the blocks behind a place. Raises UnreadableData."""
+        """Yield the blocks behind a position. Raises UnreadableData."""

@@ -1,7 +1,13 @@
-"""A model without Kafka, Redis or a server: for notebooks, scripts and tests.
+"""Models in one process: for notebooks, scripts and scikit-learn, without Kafka, Redis or a server.
 
-`event_input` turns iterables and DataFrames into messages as a producer would send them;
-`local_model` sends them through the joiner's rules, the encoder and the model of the service.
+There are two ways to a model. `local_model` learns events: `event_input` turns iterables and
+DataFrames into the messages that a producer would send, which then pass the joiner's rules, the
+encoder and the model of the service. `classifier` learns tables whose rows have labels, as
+scikit-learn's estimators do: `derived_spec` writes a model spec for the columns, and
+`table_examples` encodes whole columns at once. Both ways give the same rows for the same data.
+
+Read `in_memory_model` first. Both ways hold one: the rows, the learning, the predictions and the
+snapshots.
 """
 
 import lazy_loader

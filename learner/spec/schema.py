@@ -109,7 +109,7 @@ def _describe(definition: Schema, section: type[Struct]) -> None:
             del value["default"]
 
 
-def attribute_docstrings(section: type[Struct]) -> dict[str, str]:
+def attribute_docstrings(section: type) -> dict[str, str]:
     """Return the docstring below each attribute, which Python does not keep."""
     found = {}
     for kind in section.__mro__[::-1]:

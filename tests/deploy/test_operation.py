@@ -26,6 +26,7 @@ from headrace.pserver.rows.deltas import RowDeltas
 from headrace.pserver.store import OffsetSpan, Push, Shape
 from tests.deploy.in_process import Commands, headrace
 from tests.pserver.entries import Pusher, blob_of, deltas_of
+from tests.running_server import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,12 +44,8 @@ ROWS = 9  # of each bucket, once its pusher has pushed often enough
 def cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
     """Of this module's own: its settings are spoilt and its nodes killed."""
     cluster = ValkeyCluster(stack_directory / "operation", primaries=2, remove=stack_directory)
-    try:
-        cluster.launch()
-        cluster.wait_ready()
+    with running_server(cluster):
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

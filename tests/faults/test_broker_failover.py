@@ -11,14 +11,12 @@ import os
 import signal
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.waiting import wait_until
 from headrace.deploy.local.supervisor import SupervisedPart, Supervisor
 from headrace.deploy.termination import UNREACHABLE
@@ -27,9 +25,11 @@ from headrace.ingest.kafka.topics import EventTopics, ensure_topics, examples_to
 from headrace.learner.spec.model_spec import parse_spec
 from tests.faults.event_stream import EventStream, JoinedExamples
 from tests.faults.kafka_cluster import BROKERS, KafkaCluster
+from tests.running_server import jars, running_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headrace.deploy.local.supervisor import Restart
 
@@ -65,15 +65,9 @@ transform = "id"
 @pytest.fixture(scope="module")
 def kafka_cluster(stack_directory: Path) -> Iterator[KafkaCluster]:
     """Three brokers."""
-    named = os.environ.get("HEADRACE_KAFKA_JARS")
-    jars = kafka_jars(Path(named) if named else None)
-    cluster = KafkaCluster(stack_directory / "brokers", jars, remove=stack_directory)
-    try:
-        cluster.launch()
-        cluster.wait_ready()
+    cluster = KafkaCluster(stack_directory / "brokers", jars(), remove=stack_directory)
+    with running_server(cluster):
         yield cluster
-    finally:
-        cluster.stop()
 
 
 class JoinerScene:
@@ -103,8 +97,9 @@ class JoinerScene:
 
     def stop_in_transaction(self, coordinator: int) -> None:
         """Stop a broker with SIGSTOP while a transaction of the joiner is open.
-        If the joiner was in a transaction that needs it, then records
-               stay uncommitted; otherwise the broker goes on, and the next attempt may do.
+
+        Such a transaction leaves records uncommitted. Without uncommitted records the broker
+        continues, and the next attempt may find some.
         """
         node = self.cluster.nodes[coordinator]
         deadline_s = time.monotonic() + START_S

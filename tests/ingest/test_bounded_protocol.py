@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -17,6 +16,7 @@ from uvicorn.server import ServerState
 from headrace.ingest.http.bounded_protocol import BoundedProtocol, ConnectionLimits
 from headrace.ingest.http.server import SingleWriteProtocol
 from tests.effort import examples
+from tests.memory_connection import MemoryConnection, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,55 +46,18 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": text})
 
 
-class Client(asyncio.Transport):
-    """A connection to the protocol, in memory."""
+class Client(MemoryConnection):
+    """A client of the bounded protocol."""
 
     def __init__(self, state: ServerState | None = None, app: Any = echo) -> None:
-        super().__init__({"sockname": ("127.0.0.1", 1), "peername": ("127.0.0.1", 2)})
         config = uvicorn.Config(app, ws="none", log_config=None, proxy_headers=False)
         config.load()
-        self.received, self.closed, self.paused = b"", False, False
-        self.state = state or ServerState()
-        self.protocol = Bounded(config, self.state, {}, asyncio.get_running_loop())
-        self.protocol.connection_made(self)
-
-    def write(self, data: Any) -> None:
-        self.received += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    async def send(self, *pieces: bytes) -> None:
-        """Send the pieces, each once the server reads, until it closes."""
-        for piece in pieces:
-            await until(lambda: self.closed or not self.paused)
-            if not self.closed:
-                self.protocol.data_received(piece)
-            await asyncio.sleep(0)
+        super().__init__(Bounded, config, state)
 
     async def answers(self, count: int) -> list[bytes]:
         """Return the answers once there are `count`, or the connection is closed."""
-        await until(lambda: self.closed or self.received.count(b"HTTP/1.1 ") >= count)
-        await asyncio.sleep(0)
-        self.protocol.connection_lost(None)
-        await until(lambda: not self.state.tasks)
-        return [b"HTTP/1.1 " + answer for answer in self.received.split(b"HTTP/1.1 ")[1:]]
-
-
-async def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not true():
-        assert time.monotonic() < deadline, "did not come true in time"
-        await asyncio.sleep(0)
+        received = await self.received_once(lambda: self.received.count(b"HTTP/1.1 ") >= count)
+        return [b"HTTP/1.1 " + answer for answer in received.split(b"HTTP/1.1 ")[1:]]
 
 
 def conversation(*pieces: bytes, count: int = 1) -> list[bytes]:

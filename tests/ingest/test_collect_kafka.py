@@ -24,7 +24,6 @@ from confluent_kafka import KafkaError
 
 from headrace.deploy.cli import dead_letters
 from headrace.deploy.errors import BadOption
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.deploy.local.services.ports import free_port
 from headrace.ingest.client import CollectorClient, UndeliverableEvent
 from headrace.ingest.collector import collector_process as process_module
@@ -49,6 +48,7 @@ from headrace.ingest.runtime.status import unpack
 from tests.deploy.command import Running, running
 from tests.ingest.eight_connections import GENEROUS_S, TOKEN, Sent, sending
 from tests.ingest.kafka_with_passwords import KafkaWithPasswords
+from tests.running_server import jars, running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,16 +60,10 @@ SETTINGS = CollectorSettings(port=0, tokens=[TOKEN])
 @pytest.fixture(scope="module")
 def own_kafka(stack_directory: Path) -> Iterator[KafkaWithPasswords]:
     """Run a Kafka that no other test uses, with the event topics; these tests stop and start it."""
-    named = os.environ.get("HEADRACE_KAFKA_JARS")
-    jars = kafka_jars(None if named is None else stack_directory.__class__(named))
-    node = KafkaWithPasswords(stack_directory / "collected", jars, remove=stack_directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    node = KafkaWithPasswords(stack_directory / "collected", jars(), remove=stack_directory)
+    with running_server(node):
         ensure_topics(KafkaSettings(node.bootstrap), topics_for("model", 4))
         yield node
-    finally:
-        node.stop()
 
 
 @contextlib.contextmanager

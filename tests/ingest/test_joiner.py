@@ -25,26 +25,12 @@ from headrace.ingest.kafka.topics import EventTopics, TopicSpec, ensure_topics, 
 from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.replay.replayer import replay
 from tests.ingest.events_of import Happened, fields_of, happen
-from tests.ingest.joined import DEADLINE_S, WEEK, Joined
+from tests.ingest.joined import DEADLINE_S, WEEK, WEEK_SPEC, Joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PARTITIONS = 2
-WEEK_SPEC = """
-[fields.article]
-number = 1
-transform = "id"
-source = "article_id"
-[fields.user_article]
-number = 2
-transform = "cross"
-of = ["user", "article"]
-[fields.user]
-number = 3
-transform = "id"
-source = "user_id"
-"""
 
 
 @pytest.fixture
@@ -192,7 +178,7 @@ def test_a_joiner_with_a_wrong_address_stops_within_seconds() -> None:
 
 @pytest.mark.skipif(not WEEK.is_dir(), reason=f"the sample week is not at {WEEK}")
 def test_a_joiner_process_joins_the_sample_week_completely(joined: Joined) -> None:
-    joined.spec = WEEK_SPEC
+    joined.spec = WEEK_SPEC.format(policy="immediate")
     stop = threading.Event()
     settings = JoinerSettings(topics=joined.topics)
     joining = threading.Thread(

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.deploy.local.services.kafka import KafkaNode
-from headrace.deploy.local.services.kafka_jars import kafka_jars
 from headrace.ingest.kafka.bounded_reader import high_watermarks, read_until
 from headrace.ingest.kafka.log_truncation import truncated
 from headrace.ingest.kafka.producer import KafkaWriter
 from headrace.ingest.kafka.protocols import ReadPosition, Source
 from headrace.ingest.kafka.settings import KafkaSettings
 from headrace.ingest.kafka.topics import TopicSpec, ensure_topics
+from tests.running_server import jars, running_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SOURCE, OTHER = Source("events", 0), Source("events", 1)
 
@@ -26,14 +26,8 @@ SOURCE, OTHER = Source("events", 0), Source("events", 1)
 @pytest.fixture
 def own_kafka(tmp_path: Path) -> Iterator[KafkaNode]:
     """A broker of this test alone."""
-    named = os.environ.get("HEADRACE_KAFKA_JARS")
-    node = KafkaNode(tmp_path, kafka_jars(Path(named) if named else None))
-    try:
-        node.launch()
-        node.wait_ready()
+    with running_server(KafkaNode(tmp_path, jars())) as node:
         yield node
-    finally:
-        node.stop()
 
 
 def _write(settings: KafkaSettings, source: Source, count: int) -> None:

@@ -15,34 +15,13 @@ from headrace.ingest.features.fields import Policy
 from headrace.ingest.logs import DirectoryLog
 from headrace.ingest.replay.replayer import ReplaySettings, replay
 from tests.ingest.events_of import happen, spec_of
-from tests.ingest.joined import WEEK, Joined
+from tests.ingest.joined import WEEK, WEEK_SPEC, Joined
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
 PARTITIONS = 4
-WEEK_SPEC = """
-[label]
-policy = "{policy}"
-window_s = 1800
-[fields.article]
-number = 1
-transform = "id"
-source = "article_id"
-[fields.user]
-number = 2
-transform = "id"
-source = "user_id"
-[fields.user_article]
-number = 3
-transform = "cross"
-of = ["user", "article"]
-[fields.age]
-number = 4
-transform = "log_bucket"
-source = "article_age_h"
-"""
 
 
 class Joiners:

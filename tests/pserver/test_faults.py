@@ -23,6 +23,7 @@ from headrace.pserver.replica.replica import Replica, Stale
 from headrace.pserver.store import BucketAnswer, Fold, OffsetSpan, PollResult, Push, Shape, Trim
 from tests.pserver.entries import SOURCE, WIDTH, Pusher
 from tests.pserver.truth import rows_of, truth
+from tests.running_server import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,12 +38,8 @@ DEADLINE_S = 30
 def own_cluster(stack_directory: Path) -> Iterator[ValkeyCluster]:
     """A cluster of this module's own, because the tests break it in many ways."""
     own_cluster = ValkeyCluster(stack_directory / "faults", primaries=2, remove=stack_directory)
-    try:
-        own_cluster.launch()
-        own_cluster.wait_ready()
+    with running_server(own_cluster):
         yield own_cluster
-    finally:
-        own_cluster.stop()
 
 
 @pytest.fixture

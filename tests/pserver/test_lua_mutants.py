@@ -17,6 +17,7 @@ from headrace.deploy.local.services.valkey import ValkeyNode
 from headrace.pserver import redis_backend
 from tests.pserver.redis_laws import RedisLaws
 from tests.pserver.store_worlds import EmbeddedWorld, RedisWorld
+from tests.running_server import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,12 +131,8 @@ MUTANTS = [
 def own_server(stack_directory: Path) -> Iterator[ValkeyNode]:
     """A server of this module's own, because its library is broken."""
     node = ValkeyNode(stack_directory / "mutants", remove=stack_directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    with running_server(node):
         yield node
-    finally:
-        node.stop()
 
 
 EACH_MUTANT = pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from headrace.pserver.redis_backend.redis_store import RedisStore, StoreSettings
 from headrace.pserver.redis_backend.server_requirements import LIBRARY_VERSION
 from headrace.pserver.store import BucketAnswer, LookResult, Shape
 from tests.pserver.entries import WIDTH, Pusher
+from tests.running_server import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,12 +35,8 @@ redis.register_function{function_name='headrace_version', callback=function() re
 def own_server(stack_directory: Path) -> Iterator[ValkeyNode]:
     """A server of this module's own, because its functions and settings change."""
     node = ValkeyNode(stack_directory / "requirements", remove=stack_directory)
-    try:
-        node.launch()
-        node.wait_ready()
+    with running_server(node):
         yield node
-    finally:
-        node.stop()
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from headrace.serving.replicas.follower import Follower, Following
 from headrace.serving.replicas.replica_metrics import FreshnessMetrics, ReplicaCollector
 from headrace.serving.requests.limits import RequestLimits
 from headrace.serving.requests.request_decoder import RequestDecoder
+from tests.article_fields import ARTICLE_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,26 +40,12 @@ if TYPE_CHECKING:
     from headrace.learner.spec.model_spec import ModelSpec
     from headrace.pserver.store import BucketAnswer, PollResult, Store
 
-SPEC = """
+SPEC = f"""
 [model]
 name = "news"
 architecture = "logistic_regression"
 
-[fields.article]
-number = 1
-transform = "id"
-source = "article_id"
-
-[fields.user]
-number = 2
-transform = "id"
-source = "user_id"
-
-[fields.user_article]
-number = 3
-transform = "cross"
-of = ["user", "article"]
-
+{ARTICLE_FIELDS}
 [fields.slate]
 number = 4
 transform = "log_bucket"

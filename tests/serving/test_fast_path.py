@@ -19,7 +19,8 @@ from headrace.ingest.http.server import SingleWriteProtocol
 from headrace.serving.api.fast_path import FastPathProtocol, _status_line
 from headrace.serving.api.fast_path_probe import choose_protocol
 from tests.effort import examples
-from tests.serving.connections import Connection, posted, serving, until
+from tests.memory_connection import until
+from tests.serving.connections import Connection, posted, serving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +69,7 @@ SERVING = [serving(), serving(aside_bytes=1)]
 def answers(kind: type[SingleWriteProtocol], server: Serving, pieces: Sequence[bytes]) -> bytes:
     async def ask() -> bytes:
         connection = Connection(kind, server)
-        await connection.send(pieces)
+        await connection.send(*pieces)
         return await connection.answered()
 
     return asyncio.run(ask())
@@ -125,7 +126,7 @@ def test_only_requests_in_one_piece_bypass_asgi() -> None:
             await app(*how)
 
         connection.protocol.app = counting
-        await connection.send(pieces)
+        await connection.send(*pieces)
         return await connection.answered(), calls
 
     whole, past = asyncio.run(ask([ONE]))
@@ -146,9 +147,9 @@ def test_a_request_whose_client_disconnects_gives_up_its_place(
         for _ in range(turns):
             await asyncio.sleep(0)
         connection.protocol.connection_lost(None)
-        said = connection.told
+        said = connection.received
         await until(lambda: not connection.state.tasks and under_way(server) == 0)
-        assert connection.told == said
+        assert connection.received == said
 
     asyncio.run(leave())
 
@@ -180,7 +181,7 @@ def test_a_shutdown_finishes_the_request_of_a_connection() -> None:
     async def ask() -> tuple[bytes, bytes, bool]:
         connection = Connection(FastPathProtocol, SERVING[0])
         connection.protocol.data_received(ONE)
-        before = connection.told
+        before = connection.received
         connection.protocol.shutdown()
         return before, await connection.answered(), connection.closed
 
@@ -198,7 +199,7 @@ def test_a_client_that_does_not_read_gets_its_next_answer_when_it_reads_again() 
         connection.protocol.data_received(ONE)
         for _ in range(20):
             await asyncio.sleep(0)
-        before = connection.told
+        before = connection.received
         connection.protocol.resume_writing()
         return before, await connection.answered()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ from headrace.ingest.collector.fake_producer import FakeProducer
 from headrace.ingest.http.bearer_tokens import Tokens
 from headrace.ingest.http.server import Readiness
 from headrace.ingest.kafka import KafkaSettings
-from tests.docs.reference.attributes import attribute_docstrings
+from headrace.learner.spec.schema import attribute_docstrings
 from tests.ingest.collecting import TOPICS
 from tests.serving.served_models import Serving, memory_store, news
 
@@ -110,14 +109,14 @@ def _schemas(schemas: dict[str, Any]) -> str:
     for name, schema in sorted(schemas.items()):
         if name in ("HTTPValidationError", "ValidationError") or not schema.get("properties"):
             continue
-        told = _attribute_docstrings(name)
+        meanings = _meanings(name)
         required = schema.get("required", [])
         parts.append(f"\n#### {name}\n\n")
         if schema.get("description"):
             parts.append(f"{schema['description'].strip()}\n\n")
         parts.append("| property | type | required | |\n|---|---|---|---|\n")
         for key, value in schema["properties"].items():
-            text = " ".join((value.get("description") or told.get(key, "")).split())
+            text = " ".join((value.get("description") or meanings.get(key, "")).split())
             needed = "yes" if key in required else ""
             parts.append(f"| `{key}` | {_type(value)} | {needed} | {text} |\n")
     return "".join(parts)
@@ -137,15 +136,11 @@ def _type(schema: dict[str, Any]) -> str:
     return ", ".join(named) if isinstance(named, list) else str(named)
 
 
-def _attribute_docstrings(name: str) -> dict[str, str]:
-    """The docstrings below the attributes of the struct that a schema is made from."""
+def _meanings(name: str) -> dict[str, str]:
+    """The meanings of the attributes of the struct that a schema is made from."""
     for kind in _structs(msgspec.Struct):
         if name == kind.__name__ and kind.__module__.startswith("headrace."):
-            told: dict[str, str] = {}
-            for each in reversed(kind.__mro__):
-                if getattr(sys.modules[each.__module__], each.__name__, None) is each:
-                    told |= dict(attribute_docstrings(each))
-            return told
+            return attribute_docstrings(kind)
     return {}
 
 

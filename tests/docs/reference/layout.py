@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace.ingest.logs.layout import BagLayout, ClickLayout, EventLayout, FileLayout
-from tests.docs.reference.attributes import attribute_docstrings
+from headrace.learner.spec.schema import attribute_docstrings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def _rows(section: type[msgspec.Struct]) -> Iterator[str]:
-    meanings = dict(attribute_docstrings(section))
+    meanings = attribute_docstrings(section)
     for each in msgspec.structs.fields(section):
         given = each.default if each.default_factory is msgspec.NODEFAULT else []
         default = "required" if given is msgspec.NODEFAULT else f"`{json.dumps(given)}`"

@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.docs.reference.attributes import attribute_docstrings
+from headrace.learner.spec.schema import attribute_docstrings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ def _described(name: str, thing: Any, marks: str) -> Iterator[str]:
     if text and not text.startswith(f"{name}("):
         yield f"\n{text}\n"
     if inspect.isclass(thing):
-        attributes = dict(attribute_docstrings(thing))
+        attributes = attribute_docstrings(thing)
         if attributes:
             yield "\n| attribute | |\n|---|---|\n"
             yield from (f"| `{each}` | {_cell(said)} |\n" for each, said in attributes.items())

@@ -24,6 +24,7 @@ from headrace.learner.batch import (
     UnreadableData,
 )
 from headrace.learner.batch.prefetch import read_ahead
+from tests.learner.shop import shop_rows, shop_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,33 +33,6 @@ if TYPE_CHECKING:
     from headrace.ingest.logs import LogLayout
     from headrace.learner.batch import FitSummary
 
-SPEC = """
-[model]
-name = "shop"
-
-[label]
-policy = "window"
-
-[fields.user]
-number = 1
-transform = "id"
-
-[fields.item]
-number = 2
-transform = "id"
-
-[fields.price]
-number = 3
-transform = "number"
-
-[fields.tags]
-number = 4
-transform = "bag"
-
-[fields.hour]
-number = 5
-transform = "hour"
-"""
 LAYOUT = """
 [file]
 numbers = ["price"]
@@ -77,20 +51,9 @@ ROWS = 50_000
 
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
-    """Rows a second apart."""
-    dice = np.random.default_rng(1)
-    user, item = dice.integers(0, 20, ROWS), dice.integers(0, 10, ROWS)
-    clicked = dice.random(ROWS) < np.where(user % 10 == item, 0.8, 0.1)
-    return pa.table(
-        {
-            "user": pa.array([f"u{each}" for each in user]),
-            "item": pa.array(item),
-            "price": pa.array(np.round(dice.random(ROWS), 2)),
-            "tags": pa.array([f"t{a}|t{b}" for a, b in dice.integers(0, 9, (ROWS, 2))]),
-            "time": pa.array(1_700_000_000_000 + 1000 * np.arange(ROWS)),
-            "clicked": pa.array(clicked.astype(int)),
-        }
-    )
+    """Rows a second apart, as a file has them."""
+    rows = shop_rows(ROWS).rename_columns(["user", "item", "price", "tags", "time", "clicked"])
+    return rows.set_column(3, "tags", pa.compute.binary_join(rows["tags"], "|"))
 
 
 def layout() -> LogLayout:
@@ -118,7 +81,7 @@ def fit(
     stop: threading.Event | None = None,
     tell: Callable[[object], object] = lambda _: None,
 ) -> FitSummary | None:
-    spec = headrace.parse_spec(SPEC, "shop.toml")
+    spec = shop_spec()
     source = TableSource([url], layout(), spec)
     trainer = BatchTrainer(spec, source, FitFolder(str(to), spec.name), settings)
     return trainer.run(stop or threading.Event(), tell)
@@ -132,10 +95,8 @@ def test_a_fit_makes_the_rows_that_the_joiner_and_a_model_make(
     assert done is not None
     assert done.examples == ROWS
     found = headrace.LocalModel.load(tmp_path / "models", done.snapshot)
-    wanted = headrace.LocalModel(headrace.parse_spec(SPEC, "shop.toml"))
-    events = rows.rename_columns(["user", "item", "price", "tags", "timestamp_ms", "clicked"])
-    split = pa.compute.split_pattern(events["tags"], "|")
-    events = events.set_column(3, "tags", split)
+    wanted = headrace.LocalModel(shop_spec())
+    events = shop_rows(ROWS)
     wanted.learn(events, label="clicked")
     wanted.flush()
     asked = events.slice(0, 100)
@@ -199,10 +160,10 @@ def test_epochs_stop_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> N
 
 
 def test_rows_without_a_time_are_left_out_and_counted(rows: pa.Table, tmp_path: Path) -> None:
-    lacking = rows.slice(0, 10).to_pylist()
-    lacking[3]["time"] = None
-    pyarrow.parquet.write_table(pa.Table.from_pylist(lacking), tmp_path / "a.parquet")
-    spec = headrace.parse_spec(SPEC, "shop.toml")
+    timed = rows.slice(0, 10).to_pylist()
+    timed[3]["time"] = None
+    pyarrow.parquet.write_table(pa.Table.from_pylist(timed), tmp_path / "a.parquet")
+    spec = shop_spec()
     source = TableSource([str(tmp_path / "a.parquet")], layout(), spec)
     blocks = list(source.blocks(FilePosition()))
     assert sum(len(block.examples) for block in blocks) == 9
@@ -221,7 +182,7 @@ def test_a_fit_of_other_data_does_not_go_on_with_an_unfinished_one(
 
 
 def test_a_pattern_without_files_and_a_layout_without_clicks_are_refused(tmp_path: Path) -> None:
-    spec = headrace.parse_spec(SPEC, "shop.toml")
+    spec = shop_spec()
     with pytest.raises(UnreadableData, match="--data: expected files at"):
         TableSource([str(tmp_path / "*.parquet")], layout(), spec)
     shown = parse_layout('[event]\ntimestamp = "time"\n', "layout.toml")

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headrace
 from headrace.sklearn import HeadraceClassifier
+from tests.learner.shop import CROSS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,44 +29,15 @@ NOT_EXPECTED = {
         "rows are learned one after another: one step of weight 2 is not two steps"
     )
 }
-SPEC = """
-[model]
-name = "shop"
-
-[label]
-policy = "window"
-window_s = 60
-
-[fields.user]
-number = 1
-transform = "id"
-
-[fields.item]
-number = 2
-transform = "id"
-
-[fields.price]
-number = 3
-transform = "number"
-
-[fields.tags]
-number = 4
-transform = "bag"
-
-[fields.hour]
-number = 5
-transform = "hour"
-
-[fields.user_item]
-number = 6
-transform = "cross"
-of = ["user", "item"]
-
+SPEC = shop_spec(
+    CROSS
+    + """
 [statistics.rate]
 number = 7
 statistic = "rate"
 of = "item"
 """
+)
 
 
 @parametrize_with_checks(
@@ -78,26 +50,16 @@ def test_scikit_learns_checks_of_a_classifier_pass(
 
 
 def table(count: int = 2000, seed: int = 1) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Rows a second apart, clicked more often where a user likes an item."""
-    dice = np.random.default_rng(seed)
-    user, item = dice.integers(0, 20, count), dice.integers(0, 10, count)
-    columns = {
-        "user": pa.array([f"u{each}" for each in user]),
-        "item": pa.array(item),
-        "price": pa.array(dice.random(count)),
-        "tags": pa.array([[f"t{k}" for k in dice.integers(0, 9, 2)] for _ in range(count)]),
-        "timestamp_ms": pa.array(1_700_000_000_000 + 1000 * np.arange(count)),
-    }
-    clicked = dice.random(count) < np.where(user % 10 == item, 0.8, 0.1)
-    return pa.table(columns), clicked.astype(np.int64)
+    """Return the features of rows, and their labels."""
+    rows = shop_rows(count, seed)
+    return rows.drop_columns("clicked"), rows["clicked"].to_numpy()
 
 
 def test_a_classifier_learns_what_a_local_model_learns_from_the_same_rows() -> None:
-    spec = headrace.parse_spec(SPEC, "shop.toml")
     rows, clicked = table()
-    classifier = HeadraceClassifier(spec).fit(rows, clicked)
-    local = headrace.LocalModel(spec)
-    local.learn(rows.append_column("clicked", pa.array(clicked)), label="clicked")
+    classifier = HeadraceClassifier(SPEC).fit(rows, clicked)
+    local = headrace.LocalModel(SPEC)
+    local.learn(shop_rows(2000), label="clicked")
     local.flush()
     asked = rows.slice(0, 100)
     np.testing.assert_array_equal(classifier.predict_proba(asked)[:, 1], local.predict(asked))

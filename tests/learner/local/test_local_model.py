@@ -31,39 +31,14 @@ from headrace.learner.loop.merging import MergedBatches
 from headrace.learner.models import open_model
 from headrace.pserver import Shape
 from headrace.pserver.snapshots import NoSnapshot
+from tests.learner.shop import BEGIN_MS, CROSS, shop_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.ingest.examples import Examples
 
-BEGIN_MS = 1_700_000_000_000
-SPEC = """
-[model]
-name = "shop"
-architecture = "logistic_regression"
-
-[label]
-policy = "{policy}"
-window_s = 60
-
-[fields.user]
-number = 1
-transform = "id"
-
-[fields.item]
-number = 2
-transform = "id"
-
-[fields.price]
-number = 3
-transform = "number"
-
-[fields.user_item]
-number = 4
-transform = "cross"
-of = ["user", "item"]
-
+OPTIMIZER = """
 [optimizer]
 name = "ftrl"
 alpha = 0.1
@@ -71,7 +46,7 @@ alpha = 0.1
 
 
 def spec_of(policy: str) -> headrace.ModelSpec:
-    return headrace.parse_spec(SPEC.format(policy=policy), "shop.toml")
+    return shop_spec(CROSS + OPTIMIZER, policy)
 
 
 def events(count: int, seed: int = 7) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
