@@ -1,4 +1,4 @@
-"""Draws the plan of a seed: a kind of world, and in it how often each fault happens.
+"""Draws the plan of a seed: a kind of world, and how often each fault happens in it.
 
 A kind narrows the plan of a storm to one race between faults. Rarer races get more seeds.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def draw_plan(seed: int, about: str | None = None) -> Plan:
-    """Draw the plan of a seed; `about`: of a kind of world that is named, see KINDS."""
+    """Draw the plan of a seed. about: the kind of world, see KINDS; None draws it too."""
     dice = random.Random(seed)
     plan = Plan.storm(seed, dice)
     [drawn] = dice.choices(list(KINDS), [kind.share for kind in KINDS.values()])
@@ -137,29 +137,49 @@ def _handing_over(plan: Plan, dice: random.Random) -> Plan:
     )
 
 
-def _copying(plan: Plan, dice: random.Random) -> Plan:
-    """Copies under which rows are folded further, and failovers that take just that back.
+def _followed(plan: Plan, **changes: Any) -> Plan:
+    """Two servers that copy one bucket, beside a keeper that folds it often."""
+    common: dict[str, Any] = {
+        "partitions": 2,
+        "learners": 2,
+        "keepers": 1,
+        "servers": 2,
+        "lease_ms": 5000,
+        "keeper_steps": 40.0,
+        "restarts": 10.0,
+    }
+    return _small(plan, **(common | changes))
 
-    The log is kept for so long that it is not trimmed under the copy.
+
+def _without_readers(plan: Plan, **changes: Any) -> Plan:
+    """Three learners that take partitions from each other; no keeper, no server."""
+    common: dict[str, Any] = {
+        "partitions": 3,
+        "learners": 3,
+        "keepers": 0,
+        "servers": 0,
+        "batches": 30,
+        "rebalances": 12.0,
+    }
+    return _small(plan, **(common | changes))
+
+
+def _copying(plan: Plan, dice: random.Random) -> Plan:
+    """Copies during which a keeper folds the rows further, and failovers that undo those folds.
+
+    The log is kept for so long that it is not trimmed during a copy.
     """
-    return _small(
+    return _followed(
         plan,
-        partitions=2,
-        learners=2,
-        keepers=1,
-        servers=2,
         warm_batches=6,
         batches=40,
         deeds=150,
         values=3,
         keep_ms=5000,
         keep_bytes=1500,
-        lease_ms=5000,
-        keeper_steps=40.0,
         rebalances=6.0,
         reverts=1.0,
         farther=0.1,
-        restarts=10.0,
         deepest=1,
         weather=Weather(stall_copying=0.6),
     )
@@ -167,22 +187,15 @@ def _copying(plan: Plan, dice: random.Random) -> Plan:
 
 def _unfolding(plan: Plan, dice: random.Random) -> Plan:
     """Copies and folds that pause while failovers undo folds."""
-    return _small(
+    return _followed(
         plan,
-        partitions=2,
-        learners=2,
-        keepers=1,
-        servers=2,
         warm_batches=2,
         batches=10,
         deeds=60,
         keep_ms=0,
         keep_bytes=0,
-        lease_ms=5000,
         learner_steps=40.0,
-        keeper_steps=40.0,
         reverts=10.0,
-        restarts=10.0,
         stall_deeds=16,
         weather=Weather(stall=0.1, stall_copying=0.5),
     )
@@ -190,33 +203,17 @@ def _unfolding(plan: Plan, dice: random.Random) -> Plan:
 
 def _overtaken(plan: Plan, dice: random.Random) -> Plan:
     """Learners whose pushes arrive behind others that a failover made anew."""
-    return _small(
+    return _without_readers(
         plan,
-        partitions=3,
-        learners=3,
-        keepers=0,
-        servers=0,
-        batches=30,
         deeds=120,
-        rebalances=12.0,
         reverts=20.0,
         weather=Weather(slow_answer=0.7),
     )
 
 
 def _unanswered(plan: Plan, dice: random.Random) -> Plan:
-    """Learners that seldom hear what became of a push, while others push too."""
-    return _small(
-        plan,
-        partitions=3,
-        learners=3,
-        keepers=0,
-        servers=0,
-        batches=30,
-        deeds=90,
-        rebalances=12.0,
-        weather=Weather(lost_reply=0.2, slow_answer=0.7),
-    )
+    """Learners that often lose the reply to a push, while others push too."""
+    return _without_readers(plan, deeds=90, weather=Weather(lost_reply=0.2, slow_answer=0.7))
 
 
 def _poisoned(plan: Plan, dice: random.Random) -> Plan:

@@ -62,8 +62,54 @@ BehindSnapshot = Annotated[
         metavar="HOST:PORT",
         help="With --warm: Kafka bootstrap servers. If set, learning starts after the examples "
         "that the snapshot has learned, which the new joiner must have reached. Default: at the "
-        "first "
-        "example.",
+        "first example.",
+    ),
+]
+CopySpec = Annotated[
+    Path | None,
+    typer.Option(
+        "--as",
+        metavar="FILE",
+        help="Restore under the name in this spec, which must equal --model in all else.",
+    ),
+]
+RestoredBuckets = Annotated[
+    int | None,
+    typer.Option(
+        "--buckets",
+        min=1,
+        help="Number of buckets: a power of two, a multiple of the snapshot's. Default: that "
+        "of the model in the store, or of the snapshot.",
+    ),
+]
+NoVerify = Annotated[
+    bool,
+    typer.Option("--no-verify", help="Skip the check of all files and digests before the restore."),
+]
+Empty = Annotated[
+    bool,
+    typer.Option(
+        "--empty",
+        help="Create the missing buckets without rows. Learners read all examples again, if "
+        "Kafka still has them.",
+    ),
+]
+AsOf = Annotated[
+    str,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
+        "an offset), or milliseconds since 1970.",
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="NAME",
+        help="Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
+        "from before TIME, or the beginning.",
     ),
 ]
 
@@ -79,40 +125,13 @@ def restore(
     place: OptionalPlace = None,
     redis: RedisUrl = REDIS,
     name: Named = None,
-    copy: Annotated[
-        Path | None,
-        typer.Option(
-            "--as",
-            metavar="FILE",
-            help="Restore under the name in this spec, which must equal --model in all else.",
-        ),
-    ] = None,
+    copy: CopySpec = None,
     warm: Warm = False,
     kafka: BehindSnapshot = None,
     kafka_client: KafkaClient = None,
-    buckets: Annotated[
-        int | None,
-        typer.Option(
-            "--buckets",
-            min=1,
-            help="Number of buckets: a power of two, a multiple of the snapshot's. Default: that "
-            "of the model in the store, or of the snapshot.",
-        ),
-    ] = None,
-    no_verify: Annotated[
-        bool,
-        typer.Option(
-            "--no-verify", help="Skip the check of all files and digests before the restore."
-        ),
-    ] = False,
-    empty: Annotated[
-        bool,
-        typer.Option(
-            "--empty",
-            help="Create the missing buckets without rows. Learners read all examples again, if "
-            "Kafka still has them.",
-        ),
-    ] = False,
+    buckets: RestoredBuckets = None,
+    no_verify: NoVerify = False,
+    empty: Empty = False,
 ) -> None:
     """Restore the buckets that are missing in the store. Learners then catch up from Kafka.
 
@@ -262,26 +281,10 @@ def _starting_point(name: str, marks: dict[str, int] | None, warm: "KeptRows | N
 def rebuild(
     place: Place,
     model: ModelFile,
-    as_of: Annotated[
-        str,
-        typer.Option(
-            "--as-of",
-            metavar="TIME",
-            help="Learn the examples appended to the topic before this time: ISO 8601 (UTC without "
-            "an offset), or milliseconds since 1970.",
-        ),
-    ],
+    as_of: AsOf,
     kafka: KafkaAddress = KAFKA,
     kafka_client: KafkaClient = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="NAME",
-            help="Snapshot to start with, or `beginning` for no rows. Default: the newest snapshot "
-            "from before TIME, or the beginning.",
-        ),
-    ] = None,
+    start: Start = None,
     examples_of: ExamplesOf = "",
     buckets: Buckets = 64,
 ) -> None:
