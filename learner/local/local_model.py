@@ -9,6 +9,8 @@ no row expires, and one learner holds all rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +20,7 @@ from headrace.ingest.examples import Examples, concatenate, part_of, reordered
 from headrace.ingest.features import Encoder
 from headrace.ingest.joiner.core import ChunkReader, EventSide, PartitionJoiner
 from headrace.ingest.kafka import MessageBlock, Record, Source
+from headrace.ingest.logs import guess_layout, load_layout, open_log
 from headrace.ingest.runtime import wall_ms
 from headrace.learner.inputs import last_slate, slate_order
 from headrace.learner.local.event_input import labelled, message_of, rows_of, time_of
@@ -28,10 +31,10 @@ from headrace.learner.validation import join_outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import numpy.typing as npt
 
+    from headrace.ingest.logs import LogLayout
     from headrace.learner.local.event_input import Event, Events
     from headrace.learner.validation import Outcomes, ProgressiveValidation
 
@@ -74,6 +77,8 @@ class LocalModel:
         self._offsets = dict.fromkeys(EventSide, 0)
         self._latest_ms = 0
         self._rows_seen = 0
+        self._waiting = Examples.empty(spec.fields)
+        """Joined examples of a request that the next lines of a log may continue."""
         self._examples: list[Examples] = []
         self._scores: list[Scores] = []
 
@@ -107,6 +112,31 @@ class LocalModel:
             self._offer(side, events)
         return self._advance(self._latest_ms)
 
+    def learn_log(
+        self, path: Path | str, layout: Path | str = "auto", *, sort: bool = False
+    ) -> LearnSummary:
+        """Learn a log on disk, a few thousand events at a time.
+
+        `path`: a directory with `impressions.ndjson` and `clicks.ndjson`, or a CSV, Parquet or
+        NDJSON file. `layout`: for a file, the name or path of the layout of its columns, or "auto"
+        for a guess from its first rows. `sort`: by event time. The model is the one that `learn`
+        makes of all the log's events in one call. Raises NoEventsError, SpecError.
+        """
+        path = Path(path)
+        lines = open_log(path, _layout_of(path, layout), sort=sort).lines()
+        count, refused = 0, list[RefusedEvent]()
+        while part := list(islice(lines, _EVENTS_A_TURN)):
+            for side, is_click in ((EventSide.IMPRESSIONS, False), (EventSide.CLICKS, True)):
+                of_side = [(each.time_ms, each.value) for each in part if each.is_click is is_click]
+                if of_side:
+                    self._send(side, of_side)
+            self._latest_ms = max(self._latest_ms, part[-1].time_ms)
+            learned = self._advance(self._latest_ms, more_follow=True)
+            count += learned.examples
+            refused += learned.refused
+        rest = self._advance(self._latest_ms)
+        return LearnSummary(count + rest.examples, (*refused, *rest.refused))
+
     def flush(self) -> LearnSummary:
         """Close the windows of all impressions so far and learn what that makes.
 
@@ -132,14 +162,17 @@ class LocalModel:
         self._offsets[side] = first + len(records)
         self._joiner.offer(self._reader.read(side, MessageBlock.of(records)))
 
-    def _advance(self, until_ms: int) -> LearnSummary:
-        """Take all events up to a time, and learn the examples that they make."""
+    def _advance(self, until_ms: int, *, more_follow: bool = False) -> LearnSummary:
+        """Take all events up to a time, and learn the examples that they make.
+
+        more_follow: leave the last request for the next call, which may have more candidates of it.
+        """
         if until_ms > 0:
             tick = message_of({TIME: until_ms}, until_ms)
             for side in EventSide:
                 self._send(side, [(until_ms, tick)])
                 self._joiner.ended(side)
-        count, refused, waiting = 0, [], Examples.empty(self.spec.fields)
+        count, refused, waiting = 0, [], self._waiting
         while True:
             joined = self._joiner.advance(0, _EVENTS_A_TURN)
             refused += [RefusedEvent(each.reason.value, each.record.value) for each in joined.dead]
@@ -148,10 +181,12 @@ class LocalModel:
             waiting = concatenate([waiting, joined.examples])
             if len(waiting) >= _EVENTS_A_TURN or complete:
                 # the last request may have more candidates in the next turn
-                learned = len(waiting) if complete else last_slate(waiting)
+                whole = complete and not more_follow
+                learned = len(waiting) if whole else last_slate(waiting)
                 self._learn(part_of(waiting, 0, learned))
                 waiting = part_of(waiting, learned, len(waiting))
             if complete:
+                self._waiting = waiting
                 return LearnSummary(count, tuple(refused))
 
     def _learn(self, examples: Examples) -> None:
@@ -232,6 +267,13 @@ class LocalModel:
         model = cls(saved.spec)
         model._model = saved
         return model
+
+
+def _layout_of(path: Path, layout: Path | str) -> LogLayout | None:
+    """Return the layout of a file; None for a directory."""
+    if layout != "auto":
+        return load_layout(str(layout))
+    return guess_layout(path).layout if path.is_file() else None
 
 
 def _with_time(event: Event) -> Event:

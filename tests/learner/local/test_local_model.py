@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import headrace
@@ -31,7 +32,7 @@ from headrace.learner.loop.merging import MergedBatches
 from headrace.learner.models import open_model
 from headrace.pserver import Shape
 from headrace.pserver.snapshots import NoSnapshot
-from tests.learner.shop import BEGIN_MS, CROSS, shop_spec
+from tests.learner.shop import BEGIN_MS, CROSS, shop_rows, shop_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +148,36 @@ def test_a_local_model_learns_what_users_like_and_measures_itself() -> None:
         [{"item": 1, "price": 0.5}, {"item": 2, "price": 0.5}], {"user": "u1"}
     )
     assert liked > 1.5 * other
+
+
+@pytest.mark.parametrize("policy", ["immediate", "window"])
+def test_a_log_on_disk_makes_the_model_of_its_events(policy: str, tmp_path: Path) -> None:
+    impressions, clicks = events(6_000)
+    clicks.sort(key=lambda event: event["timestamp_ms"])
+    for name, sent in (("impressions", impressions), ("clicks", clicks)):
+        lines = b"".join(orjson.dumps(event) + b"\n" for event in sent)
+        (tmp_path / f"{name}.ndjson").write_bytes(lines)
+    wanted = headrace.LocalModel(spec_of(policy))
+    given = wanted.learn(impressions, clicks)
+    found = headrace.LocalModel(spec_of(policy))
+    assert found.learn_log(tmp_path) == given
+    assert found.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
+    wanted.flush()
+    found.flush()
+    assert found.predict(impressions[:50]).tolist() == wanted.predict(impressions[:50]).tolist()
+
+
+def test_a_table_on_disk_makes_the_model_of_its_rows(tmp_path: Path) -> None:
+    rows = shop_rows(6_000).drop_columns("tags")
+    pyarrow.parquet.write_table(rows, tmp_path / "log.parquet")
+    layout = tmp_path / "layout.toml"
+    layout.write_text('[event]\ntimestamp = "timestamp_ms"\n[click]\ncolumn = "clicked"\n')
+    wanted, found, guessed = (headrace.LocalModel(spec_of("window")) for _ in range(3))
+    wanted.learn(rows, label="clicked")
+    found.learn_log(tmp_path / "log.parquet", layout)
+    guessed.learn_log(tmp_path / "log.parquet")
+    assert found.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
+    assert guessed.outcomes().scores.tolist() == wanted.outcomes().scores.tolist()
 
 
 def test_a_data_frame_is_the_events_in_its_rows() -> None:
