@@ -1,12 +1,12 @@
 """Vectors of eight neighbouring floats for numba kernels.
 
-LLVM vectorizes loops by itself, but only long ones: it takes 32 floats at a time, does the rest one
-by one, and first checks whether any two arrays overlap. A row has 16 coordinates, so all of it was
-"the rest". Here a kernel says itself that it takes eight.
+LLVM vectorizes only long loops by itself: it takes 32 floats at a time, handles the remainder one
+by one, and first checks whether any two arrays overlap. A row has 16 coordinates, all of which were
+remainder. Here the kernel itself asks for eight.
 
-A function inlined in a kernel, written with operators and the functions below, works `at` one
-coordinate (an integer) with numbers, or at `eight(k)`, the coordinates from k on, with vectors. The
-code that walks an array calls it twice:
+An inlined function uses operators and the functions below. It works `at` one coordinate (an
+integer) with numbers, or at `eight(k)`, the eight coordinates from k on, with vectors. The code
+that walks an array calls it twice:
 
     whole = count - count % LANES
     for k in range(0, whole, LANES):
@@ -14,7 +14,7 @@ code that walks an array calls it twice:
     for k in range(whole, count):
         step(..., k)
 
-Each operation rounds as it does for a single number: results do not depend on which was used.
+Each operation rounds as for a single number, so both ways give the same bits.
 
 This file reaches into numba's internals, below what `numba.njit` promises to keep. A `types.Type`
 is the compiler's name for a value; a data model (`register_model`) says which LLVM type holds it,
