@@ -47,6 +47,10 @@ class SpecText:
         found, depth = 1, 0
         begin = 0
         for end in range(1, len(lines) + 1):
+            outside = begin == end - 1
+            if outside and not lines[begin].partition("#")[0].strip():
+                begin = end  # blank or a comment: it defines nothing
+                continue
             try:
                 tables = tomllib.loads("\n".join(lines[:end]))
             except tomllib.TOMLDecodeError:

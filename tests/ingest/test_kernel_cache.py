@@ -7,10 +7,8 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
 READ_ONLY = """
 import os, sys
@@ -68,11 +66,13 @@ def run(code: str, folder: Path, *, read_only: bool) -> str:
     return child.stdout.strip()
 
 
+@pytest.mark.thorough
 def test_a_kernel_compiles_in_memory_where_nothing_can_be_written(tmp_path: Path) -> None:
     assert run("import kernels", tmp_path, read_only=True) == "compiled"
     assert not (tmp_path / "__pycache__").exists()
 
 
+@pytest.mark.thorough
 def test_a_read_only_image_loads_the_machine_code_that_it_contains(tmp_path: Path) -> None:
     assert run("import kernels", tmp_path, read_only=False) == "compiled"
     assert run("import kernels", tmp_path, read_only=True) == "loaded"
@@ -95,6 +95,7 @@ def test_a_full_disk_does_not_end_a_process_that_compiles(
     assert tripled(14) == 42
 
 
+@pytest.mark.thorough
 def test_a_joiner_and_a_learner_work_on_a_read_only_root_without_a_home(tmp_path: Path) -> None:
     code = """
 from headrace.deploy.local.kernel_warmup import warm

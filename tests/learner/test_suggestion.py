@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ ROWS = 20_000
 SEED = 5
 
 
+@functools.cache
 def columns(base_rate: float = 0.1) -> dict[str, list[Any]]:
     """A log in which only the combination of device and section matters."""
     dice = np.random.default_rng(SEED)

@@ -87,19 +87,24 @@ def fit(
     return trainer.run(stop or threading.Event(), tell)
 
 
+@pytest.fixture(scope="module")
+def wanted() -> headrace.LocalModel:
+    """A model that learned all rows through the joiner."""
+    model = headrace.LocalModel(shop_spec())
+    model.learn(shop_rows(ROWS), label="clicked")
+    model.flush()
+    return model
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "ndjson"])
 def test_a_fit_makes_the_rows_that_the_joiner_and_a_model_make(
-    kind: str, rows: pa.Table, tmp_path: Path
+    kind: str, rows: pa.Table, wanted: headrace.LocalModel, tmp_path: Path
 ) -> None:
     done = fit(write(rows, tmp_path, kind), tmp_path / "models", FitSettings())
     assert done is not None
     assert done.examples == ROWS
     found = headrace.LocalModel.load(tmp_path / "models", done.snapshot)
-    wanted = headrace.LocalModel(shop_spec())
-    events = shop_rows(ROWS)
-    wanted.learn(events, label="clicked")
-    wanted.flush()
-    asked = events.slice(0, 100)
+    asked = shop_rows(ROWS).slice(0, 100)
     assert found.predict(asked).tolist() == wanted.predict(asked).tolist()
     assert len(found) == len(wanted)
     assert done.normalized_entropy == pytest.approx(wanted.metrics().normalized_entropy)

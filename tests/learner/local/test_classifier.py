@@ -94,6 +94,7 @@ def test_categories_of_pandas_are_their_values() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.thorough  # two processes that import scikit-learn and the kernels
 def test_a_grid_search_in_two_processes_finds_the_cross_that_the_data_has() -> None:
     rows, clicked = table(4000)
     frame = rows.drop(["timestamp_ms"]).to_pandas()

@@ -274,6 +274,7 @@ def test_importing_headrace_loads_neither_kafka_nor_redis_nor_kernels() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough  # a process that imports the kernels
 def test_a_local_model_needs_neither_a_kafka_client_nor_a_redis_client() -> None:
     code = (
         "import sys\n"
