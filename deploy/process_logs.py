@@ -76,7 +76,8 @@ class CountingHandler(logging.StreamHandler[TextIO]):
             return
         kind = record.name, _NUMBERS.sub("#", record.getMessage())
         known = self._kinds.get(kind)
-        if known is not None and time.monotonic() - known[1] < self._repeats_s:
+        # a count that has begun goes on until its timer writes it, which may be late
+        if known is not None and (known[2] or time.monotonic() - known[1] < self._repeats_s):
             first, since_s, count = known
             self._kinds[kind] = first, since_s, count + 1
             if not count:
