@@ -75,7 +75,7 @@ class PipelineSettings:
     """Port of a collector, which takes events over HTTP. 0: any free port. None: no collector."""
     evaluated: bool = True
     """Whether live evaluation runs, for which the server logs its predictions."""
-    ready_within_s: float = 120.0
+    ready_within_s: float = 240.0
     """Deadline of the start of all parts, which takes 3 to 5 s on an idle machine."""
 
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEADRACE = (sys.executable, "-P", "-m", "headrace")
-GENEROUS_S = 150.0
+GENEROUS_S = 400.0
 
 
 def headrace(
-    *arguments: str, timeout_s: float = 60.0, **variables: str
+    *arguments: str, timeout_s: float = GENEROUS_S, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
@@ -69,15 +69,15 @@ class Running:
         offspring = psutil.Process(self.process.pid).children(recursive=True)
         assert offspring
         self.process.send_signal(number)
-        status = self.process.wait(60)
-        self._reader.join(10)
-        _, left = psutil.wait_procs(offspring, timeout=5)
+        status = self.process.wait(GENEROUS_S)
+        self._reader.join(60)
+        _, left = psutil.wait_procs(offspring, timeout=60)
         return status, left
 
     def end(self) -> int:
         """Wait for the end; return the exit status."""
         status = self.process.wait(GENEROUS_S)
-        self._reader.join(10)
+        self._reader.join(60)
         return status
 
     def _read(self) -> None:

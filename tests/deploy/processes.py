@@ -10,7 +10,7 @@ import psutil
 
 from headrace.deploy.local.services.waiting import wait_until
 
-ENDED_WITHIN_S = 30.0
+ENDED_WITHIN_S = 90.0
 
 
 @contextlib.contextmanager

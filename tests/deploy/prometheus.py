@@ -41,7 +41,7 @@ class Scraping:
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The series of an instant query; fails on an error."""
         asked = urllib.parse.urlencode({"query": expression, "time": f"{time.time():.3f}"})
-        with urllib.request.urlopen(f"{self._at}/api/v1/query?{asked}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self._at}/api/v1/query?{asked}", timeout=60) as answer:
             said = json.loads(answer.read())
         assert said["status"] == "success", said
         return list(said["data"]["result"])

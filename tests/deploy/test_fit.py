@@ -81,7 +81,7 @@ def test_a_fit_killed_after_it_saved_counts_every_row_once(home: Path) -> None:
             pass
     finally:
         killed.send_signal(signal.SIGKILL)
-        killed.communicate(timeout=30)
+        killed.communicate(timeout=60)
     assert state.exists()
     again = subprocess.run(
         command("parts"), cwd=home, check=True, capture_output=True, text=True, timeout=120

@@ -30,7 +30,6 @@ DENSE = 1001
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_a_killed_synchronous_learner_ends_its_group_and_every_example_counts_once(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:
@@ -85,7 +84,6 @@ def test_a_killed_synchronous_learner_ends_its_group_and_every_example_counts_on
     assert set(rows.shows[chunks].tolist()) == {impressions}
 
 
-@pytest.mark.timeout(200)
 def test_a_group_of_one_learner_learns_everything_and_stops_cleanly(
     kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:

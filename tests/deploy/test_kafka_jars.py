@@ -125,7 +125,6 @@ def test_a_directory_without_the_jars_of_kafka_is_refused_with_the_next_step(
         assert word in str(raised.value)
 
 
-@pytest.mark.timeout(60)
 def test_a_fetch_without_a_network_names_the_alternatives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +139,6 @@ def test_a_fetch_without_a_network_names_the_alternatives(
         assert word in str(raised.value)
 
 
-@pytest.mark.timeout(60)
 def test_a_fetch_without_data_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

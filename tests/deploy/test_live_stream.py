@@ -46,9 +46,9 @@ def test_a_stopped_live_stream_still_sends_every_due_click() -> None:
     stream = SyntheticStream(SyntheticSite(click_delay_s=0.05, longest_delay_s=0.2), 1, now_ms)
     live = LiveStream(stream, Throttle(2000), send, lambda: 0)
     live.start()
-    assert enough.wait(20)
+    assert enough.wait(60)
     live.stop_showing()
-    live.join(20)
+    live.join(60)
     assert not live.is_alive()
     assert live.failure is None
     assert stream.pending == 0
@@ -62,5 +62,5 @@ def test_an_error_of_sending_ends_the_live_stream_and_is_kept() -> None:
 
     live = LiveStream(SyntheticStream(SyntheticSite(), 1, 0), Throttle(10), send, lambda: 0)
     live.start()
-    live.join(20)
+    live.join(60)
     assert isinstance(live.failure, ConnectionError)

@@ -121,13 +121,13 @@ def test_a_local_kafka_keeps_its_topics_in_a_used_directory(directory: Path) -> 
             admin = AdminClient({"bootstrap.servers": node.bootstrap})
             if number == 0:
                 for done in admin.create_topics([NewTopic("kept", num_partitions=3)]).values():
-                    done.result(30)
+                    done.result(ENDED_WITHIN_S)
 
             def partitions(admin: AdminClient = admin) -> int:
-                known = admin.list_topics(timeout=30).topics  # a moment later than it is made
+                known = admin.list_topics(timeout=60).topics  # a moment later than it is made
                 return len(known["kept"].partitions) if "kept" in known else 0
 
-            assert wait_until(lambda: partitions() == 3, 30.0), "as many as were made"
+            assert wait_until(lambda: partitions() == 3, ENDED_WITHIN_S), "as many as were made"
         finally:
             node.stop()
 

@@ -102,7 +102,7 @@ def ask(curl: list[str]) -> dict[str, Any]:
     """Return the answer to the printed command."""
     url, body = curl[2], curl[4]
     assert curl[0] == "curl"
-    with urllib.request.urlopen(url, body.encode(), timeout=10) as answer:
+    with urllib.request.urlopen(url, body.encode(), timeout=60) as answer:
         return dict(orjson.loads(answer.read()))
 
 

@@ -123,7 +123,6 @@ def test_no_example_is_lost_or_counted_twice_when_one_learner_dies_and_one_leave
 
 
 @pytest.mark.long
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize("push_every", ["batch", "500", "20ms", ""])
 def test_learners_that_join_leave_and_die_in_any_order_count_every_example_once(
     push_every: str, kafka: str, valkey: str, tmp_path: Path, fresh_name: Callable[[str], str]

@@ -251,7 +251,6 @@ def test_a_restore_names_what_differs_from_the_snapshot(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_killed_restore_is_finished_by_the_next_one(
     model: LearnedModel, headrace: Command, tmp_path: Path, fresh_name: Callable[[str], str]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 from headrace.deploy.local.services.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def role_of(node: ValkeyNode) -> str:

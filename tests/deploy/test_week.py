@@ -65,7 +65,6 @@ def _check_counts(report: Any) -> None:
     assert {name: n for name, n in clicks.items() if n + late != CLICKS} == {}
 
 
-@pytest.mark.timeout(600)
 def test_counters_are_exact_and_accuracy_holds_when_joiner_and_learner_are_killed(
     tmp_path: Path,
 ) -> None:
@@ -126,7 +125,7 @@ def test_twenty_deaths_of_the_learner_change_no_count_of_a_run(tmp_path: Path) -
                 psutil.wait_procs([victim], timeout=0.05)
             if victim.is_running():
                 victim.kill()
-                victim.wait(10)
+                victim.wait(60)
                 deaths += 1
         assert run.end() == 0, f"seed {seed}:\n{run.output}"
     assert deaths == 20, f"seed {seed}: only {deaths} deaths before the end"

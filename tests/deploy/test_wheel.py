@@ -106,7 +106,6 @@ def test_the_wheel_has_one_package_with_all_its_data(built: Distributions) -> No
     assert "headrace/py.typed" in names
 
 
-@pytest.mark.timeout(600)
 def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
     built: Distributions, tmp_path: Path, project: Path
 ) -> None:
@@ -118,7 +117,6 @@ def test_the_installed_demo_runs_in_a_folder_with_packages_of_the_same_names(
     assert _files(project) == before
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["wheel", "sdist", "editable"])
 def test_an_installed_headrace_is_imported_and_pickled_beside_packages_of_the_same_names(
     built: Distributions, tmp_path: Path, project: Path, kind: str

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.servers
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.deploy.local.services.valkey import ValkeyCluster, ValkeyNode
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 """For anything that is waited for: ten times what it takes on an idle machine."""
 
 IGNORING_XFSZ = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")

@@ -211,7 +211,6 @@ def learner_killed(site: Site) -> Callable[[], None]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "fault",
     [shard_frozen, shard_killed, learner_frozen, learner_killed, kafka_frozen, kafka_killed],

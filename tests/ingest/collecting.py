@@ -70,7 +70,7 @@ async def collecting(
     assert (room.requests, room.events, room.bytes) == (0, 0, 0)
 
 
-async def until(happened: Callable[[], bool], deadline_s: float = 20.0) -> None:
+async def until(happened: Callable[[], bool], deadline_s: float = 90.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(deadline_s):
         while not happened():

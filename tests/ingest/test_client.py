@@ -137,7 +137,7 @@ def test_the_client_waits_for_the_time_in_retry_after() -> None:
         collector.scripted = [lambda _: (429, {"Retry-After": "3600"}, {})]
         client = CollectorClient(collector.url, settings=FAST)
         client.impression(event(0))
-        assert collector.called.wait(10)
+        assert collector.called.wait(60)
         with pytest.raises(NotDelivered, match=r"got 1 not: .*429") as raised:
             client.close(timeout_s=0.2)
         assert raised.value.events == 1
@@ -194,7 +194,7 @@ def test_a_full_queue_of_the_client_blocks_until_events_are_acknowledged() -> No
     gate = threading.Event()
 
     def held(_: list[bytes]) -> Answer:
-        assert gate.wait(30)
+        assert gate.wait(60)
         return 200, {}, {}
 
     with collecting() as collector:
@@ -202,7 +202,7 @@ def test_a_full_queue_of_the_client_blocks_until_events_are_acknowledged() -> No
         settings = ClientSettings(batch_events=1, linger_ms=0, queue_events=2)
         client = CollectorClient(collector.url, settings=settings)
         client.impression(event(0))
-        assert collector.called.wait(10)
+        assert collector.called.wait(60)
         client.impression(event(1))
         third = threading.Thread(target=client.impression, args=(event(2),))
         third.start()
@@ -210,7 +210,7 @@ def test_a_full_queue_of_the_client_blocks_until_events_are_acknowledged() -> No
             client.flush(0.05)
         assert third.is_alive()
         gate.set()
-        third.join(10)
+        third.join(60)
         assert not third.is_alive()
         client.close()
         assert [name for _, name in collector.accepted] == ["e0", "e1", "e2"]

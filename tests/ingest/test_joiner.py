@@ -88,7 +88,7 @@ def test_a_joiner_process_reports_its_counts_in_metrics(joined: Joined) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             text = answer.read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     labels = f'{{model="{joined.name}"}}'
     assert f"headrace_joiner_impressions_total{labels} 100.0" in text
     assert f"headrace_joiner_examples_total{labels} {float(len(happened.examples))}" in text

@@ -38,7 +38,6 @@ def _write(settings: KafkaSettings, source: Source, count: int) -> None:
     writer.close()
 
 
-@pytest.mark.timeout(300)
 def test_a_log_that_was_cut_and_grew_again_is_found_by_the_leader_epoch(
     own_kafka: KafkaNode,
 ) -> None:

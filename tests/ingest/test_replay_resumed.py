@@ -39,7 +39,7 @@ bootstrap, name, data, *topics = sys.argv[1:]
 replay(KafkaSettings(bootstrap), [DirectoryLog(Path(data))], 1000, threading.Event(),
        topics=EventTopics(*topics),
        hooks=ReplayHooks(progress=lambda now: print(now.events, flush=True)),
-       settings=ReplaySettings(resume_as=name, speed=120.0, tick_interval_s=0.05,
+       settings=ReplaySettings(resume_as=name, speed=40.0, tick_interval_s=0.05,
                                commit_interval_s=0.05))
 """
 

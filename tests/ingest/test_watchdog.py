@@ -44,7 +44,7 @@ def hanging(limit_s: float) -> subprocess.Popen[str]:
 
 @linux
 def test_a_call_that_hangs_ends_the_process_with_status_75_and_a_traceback() -> None:
-    process = hanging(limit_s=0.5)
+    process = hanging(limit_s=2.0)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == EXIT_STATUS
     assert "a transaction hangs" in errors

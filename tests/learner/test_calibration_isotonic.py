@@ -184,7 +184,6 @@ def test_the_isotonic_section_of_a_spec_is_validated_and_in_its_fingerprint() ->
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_on_a_week_of_traffic_isotonic_answers_are_truer_and_rank_as_well() -> None:
     if not WEEK.is_dir():
         pytest.skip("the sample week may be used for research only, and is not shipped")

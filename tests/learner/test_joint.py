@@ -250,7 +250,6 @@ def alone(bench: Bench) -> SynchronousLayers:
     return joint
 
 
-@pytest.mark.timeout(300)
 def test_the_death_of_a_member_process_ends_the_group() -> None:
     port, rounds = free_port(), 2
     other = subprocess.Popen(

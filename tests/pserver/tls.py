@@ -54,7 +54,7 @@ def tls_server() -> str | None:
         # a server without TLS refuses the setting and ends; one with it ends for want of a file
         if path is not None:
             asked = [path, "--port", "0", "--tls-port", str(free_port()), "--tls-cert-file", "none"]
-            said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=False)
+            said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
             if "tls-port" not in said.stdout + said.stderr:
                 return path
     return None

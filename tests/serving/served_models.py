@@ -242,7 +242,7 @@ def follow(follower: Follower) -> None:
     follower.step()
 
 
-def eventually(true: Callable[[], object], within_s: float = 20.0) -> None:
+def eventually(true: Callable[[], object], within_s: float = 90.0) -> None:
     """Wait until a condition holds; fail after `within_s`."""
     deadline = time.monotonic() + within_s
     while not true():

@@ -49,7 +49,7 @@ class Running:
 
     def join(self) -> None:
         """Wait for the end; raise the error of the server, if any."""
-        self._thread.join(20)
+        self._thread.join(60)
         [error] = self._ended
         if error is not None:
             raise error
@@ -66,4 +66,4 @@ def running(store: Any, settings: ServerSettings = SETTINGS) -> Iterator[Running
 
 
 def ready(url: str) -> bool:
-    return httpx.get(f"{url}/health/ready").status_code == 200
+    return httpx.get(f"{url}/health/ready", timeout=60).status_code == 200

@@ -194,7 +194,7 @@ def test_a_full_prediction_log_drops_and_counts_while_answers_do_not_wait() -> N
         asked: dict[str, Any] = {"candidates": [{}, {}]}
         for _ in range(10):  # two requests fit; they count until Kafka acknowledges them
             assert ask(serving, "POST", "/v1/models/news:predict", json=asked).status_code == 200
-        assert writer.reached.wait(20)
+        assert writer.reached.wait(60)
         assert counts == {"dropped": 16}
         writer.go_on.set()
         eventually(lambda: counts.get("logged") == 4)
@@ -267,7 +267,10 @@ def test_a_server_of_two_models_logs_to_a_real_kafka_across_an_alias_switch(
     ]
     request = f"of-{tmp_path.name}"
     asked = {"request_id": request, "candidates": [{"article_id": "a"}]}
-    with running(models, settings) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        running(models, settings) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         eventually(lambda: ready(server.url))
         answer = client.post("/v1/models/production:predict", json=asked).json()
         client.put("/v1/aliases/production", json={"model": "news-2"}).raise_for_status()

@@ -43,7 +43,7 @@ class Held:
 
     def __call__(self, batch: list[str]) -> None:
         self.reached.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(60)
         self.handled.append(batch)
 
 
@@ -53,7 +53,7 @@ def test_a_bounded_worker_refuses_items_beyond_its_bytes_until_others_are_handle
     assert worker.put("large", 1_000)  # an empty queue takes an item of any size
     assert not worker.put("small", 1)
     worker.start()
-    assert held.reached.wait(20)
+    assert held.reached.wait(60)
     assert not worker.put("small", 1)  # the batch in progress counts
     held.go_on.set()
     eventually(lambda: worker.put("first", 60))
@@ -67,12 +67,12 @@ def test_a_bounded_worker_without_drain_ends_with_its_queue_unhandled() -> None:
     worker: BoundedWorker[str] = BoundedWorker("test", 100, held, print, batch_items=1)
     assert worker.put("a", 1) and worker.put("b", 1)
     worker.start()
-    assert held.reached.wait(20)
+    assert held.reached.wait(60)
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
     eventually(lambda: not worker.put("c", 1))
     held.go_on.set()
-    stopping.join(20)
+    stopping.join(60)
     assert held.handled == [["a"]]
 
 
@@ -101,7 +101,7 @@ def test_large_requests_fill_the_prediction_log_by_their_bytes() -> None:
         asked: dict[str, Any] = {"context": {"user_id": "u" * 400_000}, "candidates": [{}]}
         for _ in range(10):
             assert ask(serving, "POST", PREDICT, json=asked).status_code == 200
-        assert writer.reached.wait(20)
+        assert writer.reached.wait(60)
         assert counts == {"dropped": 8}
     finally:
         writer.go_on.set()

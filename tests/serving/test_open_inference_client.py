@@ -44,7 +44,7 @@ def request(**more: object) -> InferenceRequest:
 def test_the_client_of_the_inference_protocols_working_group_gets_scores() -> None:
     spec, store = news(), memory_store(news())
     Pusher(store).push(deltas_of_article(spec, "hot", -3.0))
-    with running(store) as server, httpx.Client() as http:
+    with running(store) as server, httpx.Client(timeout=60) as http:
         eventually(lambda: ready(server.url))
         client = OpenInferenceClient(base_url=server.url, httpx_client=http)
         client.check_server_liveness()

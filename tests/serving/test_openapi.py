@@ -20,7 +20,6 @@ SEED = 20_261_121
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_requests_generated_from_the_openapi_document_never_make_the_server_fail(mode: Any) -> None:
     serving, _ = complete()

@@ -29,7 +29,7 @@ def test_a_push_changes_the_predictions_of_a_running_server() -> None:
     store = memory_store(news())
     asked = {"candidates": [{"article_id": "hot"}]}
     before = set(threading.enumerate())
-    with running(store) as server, httpx.Client(base_url=server.url) as client:
+    with running(store) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
 
         def score() -> float:
@@ -46,7 +46,7 @@ def test_a_push_changes_the_predictions_of_a_running_server() -> None:
 def test_a_stopping_server_is_unready_first_and_finishes_open_requests() -> None:
     settings = replace(SETTINGS, drain_ms=1_500)
     server = Running(memory_store(news()), settings)
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
         server.stop.set()
         eventually(lambda: client.get("/health/ready").status_code == 503)
@@ -55,7 +55,7 @@ def test_a_stopping_server_is_unready_first_and_finishes_open_requests() -> None
         assert client.get("/health/ready").json()["leaving"] is True
     server.join()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(server.url)
+        httpx.get(server.url, timeout=60)
 
 
 def test_metrics_are_served_on_a_separate_port_if_configured() -> None:
@@ -65,11 +65,11 @@ def test_metrics_are_served_on_a_separate_port_if_configured() -> None:
     settings = replace(SETTINGS, metrics_port=port, metrics_host="127.0.0.1")
     with running(memory_store(news()), settings) as server:
         eventually(lambda: ready(server.url))
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
     assert 'headrace_server_complete{model="news"} 1.0' in text.splitlines()
     assert "process_resident_memory_bytes" in text
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/metrics")
+        httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
 def test_a_port_in_use_is_named_with_its_setting() -> None:

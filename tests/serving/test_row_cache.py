@@ -62,7 +62,7 @@ class Looking(Fallible):
         self, wanted: Mapping[int, Any], after: Mapping[int, int], limit: int
     ) -> list[LookResult | Unreachable]:
         self.looks += 1
-        assert self.held.wait(20)
+        assert self.held.wait(60)
         return [
             Unreachable(f"bucket {bucket}") if bucket in self.away else answer
             for bucket, answer in zip(wanted, self._store.look(wanted, after, limit), strict=True)
@@ -154,7 +154,10 @@ def test_rows_of_an_unreachable_shard_are_scored_with_initial_values_and_counted
     pusher = Pusher(store)  # type: ignore[arg-type]
     settings = replace(SETTINGS, bounds=GENEROUS)
     body = {"candidates": [{"article_id": each} for each in range(12)]}
-    with running(store, settings) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        running(store, settings) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         eventually(lambda: ready(server.url))
 
         def answered(**more: object) -> Any:

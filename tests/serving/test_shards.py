@@ -43,12 +43,12 @@ def test_a_frozen_shard_makes_answers_stale_until_it_recovers(
     server.start()
     try:
         eventually(lambda: ports)
-        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=60) as client:
             eventually(lambda: client.get("/health/ready").status_code == 200)
             _freeze_and_thaw(client, name, pusher, valkey_cluster.nodes[0].pid)
     finally:
         stop.set()
-        server.join(20)
+        server.join(60)
         store.close()
     assert not server.is_alive()
 
@@ -70,7 +70,7 @@ def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
     with (
         contextlib.closing(store),
         running([StoreModel(spec, store)], settings) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=60) as client,
     ):
 
         def defaulted() -> int:
@@ -80,7 +80,7 @@ def test_a_row_cache_answers_without_the_rows_of_a_frozen_shard_and_counts_them(
             return int(answer.json().get("defaulted_rows", 0))
 
         eventually(lambda: ready(server.url))
-        assert defaulted() == 0
+        eventually(lambda: defaulted() == 0)  # a loaded machine may exceed the short timeouts
         os.kill(valkey_cluster.nodes[0].pid, signal.SIGSTOP)
         try:
             eventually(lambda: defaulted() > 0)

@@ -33,7 +33,7 @@ def test_a_snapshot_answers_unchanged_beside_the_live_model(
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
     models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path))]
-    with running(models) as server, httpx.Client(base_url=server.url) as client:
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
         before = predict(client, "news").json()
         frozen = predict(client, "frozen").json()
@@ -62,7 +62,7 @@ def test_a_request_that_demands_another_snapshot_gets_412_naming_the_served_one(
     store = learned(news())
     name = snapshot_of(store, tmp_path).name
     models: Any = [StoreModel(news(), store), find_frozen("frozen", str(tmp_path / name))]
-    with running(models) as server, httpx.Client(base_url=server.url) as client:
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: ready(server.url))
         assert predict(client, "frozen", snapshot=name).status_code == 200
         assert (
@@ -113,7 +113,7 @@ def test_a_model_whose_copy_fails_gets_503_with_the_reason_while_others_answer(
     broken = folder / manifest.name / manifest.files[2].file
     broken.write_bytes(broken.read_bytes()[:-1] + b"?")
     models: Any = [StoreModel(news(), learned(news())), find_frozen("frozen", str(folder))]
-    with running(models) as server, httpx.Client(base_url=server.url) as client:
+    with running(models) as server, httpx.Client(base_url=server.url, timeout=60) as client:
         eventually(lambda: client.get("/v1/models/frozen").json()["trouble"])
         eventually(lambda: ready(server.url))
         assert predict(client, "news").status_code == 200
@@ -134,7 +134,7 @@ def test_the_serving_command_serves_a_snapshot_without_redis_and_kafka(tmp_path:
     with command(*run, "--alias", "production=frozen") as served:
         url = served.wait_for(r"on (http://127\.0\.0\.1:\d+)").group(1)
         eventually(lambda: ready(url))
-        answer = httpx.post(f"{url}/v1/models/production:predict", json=ASKED).json()
+        answer = httpx.post(f"{url}/v1/models/production:predict", json=ASKED, timeout=60).json()
         assert (answer["model"], answer["snapshot"]) == ("frozen", name)
         served.process.terminate()
         assert served.end() == 0

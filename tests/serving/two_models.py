@@ -92,5 +92,5 @@ class Stuck(ListWriter):
 
     def flush(self) -> None:
         self.reached.set()
-        self.go_on.wait(20)
+        self.go_on.wait(60)
         super().flush()

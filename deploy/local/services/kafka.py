@@ -42,8 +42,8 @@ class KafkaNodeSettings:
     session_timeout_ms: int = 6_000
     """A killed member of a group holds its partitions for this time."""
 
-    start_timeout_s: float = 90.0
-    """3 to 5 s on an idle machine of two cores; a busy laptop needs longer."""
+    start_timeout_s: float = 180.0
+    """3 to 5 s on an idle machine of two cores, 50 s beside 25 busy processes."""
 
     grace_s: float = 20.0
     """After SIGTERM the broker closes its logs. If killed, it checks them at the next start."""

@@ -274,8 +274,7 @@ def server_binary() -> Path:
 
 
 def call(host: str, port: int, *words: str | int, timeout_s: float = 5.0) -> str:
-    """Send one command to one server; return the answer as text, an array with one item per "
-    "line."""
+    """Send one command to one server; return the answer as text, an array as an item per line."""
     encoded = [str(word).encode() for word in words]
     request = b"*%d\r\n" % len(encoded)
     request += b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded)

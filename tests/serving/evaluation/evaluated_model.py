@@ -183,7 +183,7 @@ class Worker:
         """Send SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
             raise

@@ -110,7 +110,6 @@ def test_an_evaluation_worker_that_was_killed_counts_and_publishes_everything_on
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_an_evaluation_worker_killed_twice_counts_everything_once(
     evaluated: EvaluatedModel, workers: list[Worker]
 ) -> None:
@@ -120,7 +119,6 @@ def test_an_evaluation_worker_killed_twice_counts_everything_once(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_evaluation_workers_that_take_over_from_each_other_count_everything_once(
     evaluated: EvaluatedModel, workers: list[Worker]
 ) -> None:

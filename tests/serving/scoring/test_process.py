@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from headrace.ingest.kafka.bounded_reader import read_all
 from headrace.ingest.kafka.producer import KafkaWriter
@@ -21,7 +20,6 @@ IMPRESSIONS = 12_000
 PARTITIONS = 2
 
 
-@pytest.mark.timeout(300)
 def test_scorers_that_are_killed_score_every_impression_exactly_once(
     kafka: str, fresh_name: Callable[[str], str], tmp_path: Path
 ) -> None:

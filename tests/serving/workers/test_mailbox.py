@@ -99,7 +99,7 @@ def test_a_reader_sees_complete_messages_in_order_while_another_process_writes(
             assert message.number >= seen
             seen, each = message.number, message.number - 1
             assert message.content == bytes([each % 251]) * (each % SIZE)
-    writer.join(20)
+    writer.join(60)
     assert writer.exitcode == 0
 
 
@@ -114,6 +114,6 @@ def test_writers_that_hold_the_lock_lose_no_message(file: Path) -> None:
     for each in writers:
         each.start()
     for each in writers:
-        each.join(20)
+        each.join(60)
     with closing(Mailbox(file, SIZE)) as board:
         assert board.read() == MailboxMessage(800, b"one more")

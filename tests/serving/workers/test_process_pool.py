@@ -64,7 +64,7 @@ def test_a_worker_that_dies_repeatedly_before_it_is_ready_is_given_up() -> None:
         looked_after(ManagedProcess("one", die, RestartPolicy(first_pause_s=0.0))) as member,
         pytest.raises(ServingError, match=r"expected one to become ready.*exit status -9"),
     ):
-        eventually(lambda: looked(member).was_ready, 60)
+        eventually(lambda: looked(member).was_ready)
 
 
 def test_a_worker_that_does_not_end_in_time_is_killed(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,10 +84,10 @@ def test_no_worker_outlives_a_killed_parent() -> None:
     members = [psutil.Process(each) for each in ours.recv()]
     assert members
     parent.kill()
-    parent.join(10)
+    parent.join(60)
     ours.close()
     theirs.close()
-    _, left = psutil.wait_procs(members, timeout=20)
+    _, left = psutil.wait_procs(members, timeout=60)
     assert not left
 
 

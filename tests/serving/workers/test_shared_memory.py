@@ -36,7 +36,7 @@ def test_the_folder_of_a_killed_server_is_removed_by_the_next_server(tmp_path: P
             assert (left / "rows").exists()  # its server lives
         assert holder.pid is not None
         os.kill(holder.pid, signal.SIGKILL)
-        holder.join(20)
+        holder.join(60)
     assert (left / "rows").exists()
     with shared_folder(tmp_path) as folder:
         assert list(tmp_path.iterdir()) == [folder]

@@ -159,7 +159,7 @@ def test_the_follower_process_notices_a_thread_that_dies() -> None:
     with dead_threads() as died:
         thread = threading.Thread(target=die)
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert [str(each) for each in died] == ["one over zero"]
 
 
@@ -244,7 +244,7 @@ def test_another_process_reads_shared_rows_and_is_killed_if_it_writes(tmp_path: 
         assert standing == side.follower.standing
         assert np.array_equal(values, mine.take(mine.find(np.sort(mine.ids))).values)
         ours.send(None)
-        reader.join(20)
+        reader.join(60)
     assert reader.exitcode in (-signal.SIGSEGV, -signal.SIGBUS)
     assert (mine.everything().shows == 1).all()
 
