@@ -28,6 +28,8 @@ CLEAN = [
     "tests/ingest",
     "tests/serving",
     "deploy",
+    "tests/bench",
+    "tests/chaos",
     "tests/conftest.py",
     "tests/deploy",
     "tests/faults",

@@ -1,8 +1,8 @@
-"""Counts what a run has shown: exact counters, freshness in calm and in fault, and memory.
+"""Computes the results of a run: exact counters, freshness in calm and in fault, and memory.
 
-Everything here is pure. The counters of the rows must be those of the events, to the unit. A
-figure that depends on the machine, such as the time to be fresh again, is reported and has a bound
-only where beyond it the pipeline does not work.
+All functions here are pure. The counters of the rows must equal those of the events, to the unit.
+Figures that depend on the machine, such as the time until answers are fresh again, are reported.
+Their only bounds are those beyond which the pipeline would not work.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Growth:
     slope_mb_h: float | None
     """Steepest growth of a life after its warm time. None: no life was long enough."""
     grown_mb: float
-    """What that life grew after its warm time."""
+    """Growth of that life after its warm time."""
 
     @property
     def bounded(self) -> bool:

@@ -1,8 +1,8 @@
-"""Accuracy of the answers that users got, by the time of the impression.
+"""Measures the accuracy of served answers, by the time of the impression.
 
-A sample of the impressions is ranked by the server as they are shown. For each, the true
-probability of a click is known, which no model can better. Only windows are kept, and the
-impressions of the last seconds whose answer and click may still come.
+The server ranks a sample of the impressions as they are shown. The true probability of each click
+is known, and no model can do better. Memory holds only windows, and the latest impressions whose
+answer or click may still arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plays the plan on a running pipeline, and waits after each step until it is fresh again."""
+"""Runs the plan on a running pipeline, and waits after each step until answers are fresh again."""
 
 from __future__ import annotations
 

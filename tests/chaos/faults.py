@@ -1,9 +1,9 @@
-"""Injects each kind of fault, and takes it back.
+"""Injects each kind of fault, and removes it again.
 
 Everything works without root: signals, limits of other processes (`prlimit`), settings of the
-servers, links, and a clock of the process's own. The clock of the machine is never touched, and a
-full disk is a limit on the size of files: what is appended beyond it fails as on a full disk, but
-new small files can still be made.
+servers, links, and a clock for each process. The clock of the machine is never touched. A full disk
+is a limit on the size of files: appends beyond it fail as on a full disk, but new small files can
+still be created.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The processes of headrace in a run, each with a supervisor of its own.
 
-A supervisor restarts what died, as on any machine. A process that refuses to run stays down until
-an operator acts, and here the program is the operator: it can start a part again, start another
-version of headrace under the same name, and have more or fewer learners, joiners and keepers.
+A supervisor restarts a process that died, as on any machine. A process that refuses to run stays
+down until an operator acts, and this program is the operator. It can start a part again, start
+another version of headrace under the same name, and change the number of learners, joiners and
+keepers.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Fleet:
         return {name: each.pid(name) for name, each in kept if each.alive(name)}
 
     def restarts(self, name: str) -> int:
-        """How often the supervisor restarted this part since its last `start`."""
+        """Return the number of restarts of this part since its last `start`."""
         return self._supervisors[name].restarts(name)
 
     def signal(self, name: str, number: signal.Signals) -> None:

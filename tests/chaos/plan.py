@@ -27,7 +27,7 @@ class Kind(NamedTuple):
     name: str
     shortest_s: float
     longest_s: float
-    """How long it lasts, before it is taken back. 0: it is over at once."""
+    """Longest time before the fault is removed. 0: it is over at once."""
     targets: tuple[str, ...]
     """A part of headrace, or `broker`, `shard`, `replica`: which one of them is drawn too."""
 

@@ -1,4 +1,4 @@
-"""What a run did and found: the content of its page, of its closing table, and of `run.json`."""
+"""The record of a run: the content of its page, of its closing table, and of `run.json`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Episode:
 
     @property
     def text(self) -> str:
-        """What was done."""
+        """The faults of the step."""
         return " and ".join(_said(fault) for fault in self.step.faults)
 
     @property

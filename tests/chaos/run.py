@@ -53,7 +53,7 @@ SKIPPED = (
 
 
 class Options(NamedTuple):
-    """What to run."""
+    """Options of a run."""
 
     minutes: float
     seed: int

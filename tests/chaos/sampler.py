@@ -1,8 +1,9 @@
 """Samples what an operator would see: freshness, backlog, rows, and the memory of every process.
 
 Freshness comes from the server's own metrics: the age of the stalest bucket, and the histogram of
-the time from a click's append to Kafka to its arrival in the server's replica. Two threads sample,
-because a question to Kafka may take seconds while a broker is dead, and the others must not wait.
+the time from a click's append to Kafka to its arrival in the server's replica. There are two
+threads, because a request to Kafka may take seconds while a broker is dead, and the other samples
+must not wait for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Search for a seed that breaks a promise: `python -m tests.simulation --seeds N [--first S]`."""
+"""Searches for a seed that breaks a promise: `python -m tests.simulation --seeds N [--first S]`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Batches of examples, what their rows must gain, and the model that makes them gain it.
+"""Batches of examples, the gains that their rows must get, and a model that produces these gains.
 
-The update of a row is a count, so that the truth is a sum that does not depend on the order of
-additions: whole numbers, exact in float32. Beside it each row has a second float whose additions
-round, so that two replicas which added in different orders differ in its last bits.
+The update of a row is a count: whole numbers, exact in float32, so the truth is a sum that does not
+depend on the order of additions. Each row also has a second float whose additions round. Two
+replicas that add in different orders differ in its last bits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A consumer group whose members go stale, its readers, and a writer of scores and dead letters.
+"""A consumer group with stale members, its readers, and a writer of scores and dead letters.
 
-A rebalance gives a partition to its new owner at once, but tells the old one only after some polls:
-until then that one is a zombie, learning and pushing what is no longer its own. A record may be
-delivered twice. A reader whose topic was made again may go on at its old offset in the new one.
+A rebalance gives a partition to its new owner at once, and notifies the old one only some polls
+later. Until then the old owner is a zombie that learns and pushes a partition it has lost. A record
+may be delivered twice. After a topic was recreated, a reader may continue at its old offset in the
+new topic.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Checks taken out one at a time, to see that the simulation would notice.
+"""Removes checks one at a time, to test that the simulation notices.
 
-A mutant is a function of the product with a piece of its text replaced. If the text is no longer
-there, the mutant says so: then the check has moved, and its mutant must move with it. The checks of
-the store are in functions.lua, and a mutant of it is that text with a piece replaced.
+A mutant is a function of the product with a piece of its text replaced. If the product no longer
+contains that text, the mutant fails with a message: the check was moved, and the mutant must follow
+it. The checks of the store are in functions.lua, and its mutants are that text with a piece
+replaced.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Derives the plan of a world from a seed.
 
-Every fault is absent in some worlds and frequent in others: a storm in which everything fails at
-once hides what only one fault by itself, or two that meet, can break. Sizes are small, since what
-matters is how often things meet, not how many there are.
+Every fault is absent in some worlds and frequent in others. A storm of all faults at once would
+hide bugs that need one fault alone, or two that coincide. Sizes are small, because the number of
+coincidences matters and not the amount of data.
 """
 
 from __future__ import annotations

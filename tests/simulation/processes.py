@@ -1,7 +1,7 @@
-"""Learners, keepers and servers of a world: each the real thing behind a bad network.
+"""Learners, keepers and servers of a world: the real ones, behind a bad network.
 
-A process is run one step at a time. It dies wherever a call lets it (Crash), stops when a bucket is
-lost, and is started again the next time it is run; then it knows nothing.
+A process runs one step at a time. It dies in any call that raises Crash, and stops when a bucket is
+lost. The next time it is run, it starts again without any memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many seeds on all cores, reported in their order."""
+"""Runs many seeds on all cores, and reports them in their order."""
 
 from __future__ import annotations
 

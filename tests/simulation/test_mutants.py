@@ -1,4 +1,4 @@
-"""The simulation notices each removed check within 200 seeds."""
+"""Tests that the simulation notices each removed check within 200 seeds."""
 
 import logging
 from collections.abc import Iterator

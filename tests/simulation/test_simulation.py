@@ -1,4 +1,4 @@
-"""The promise of exactly once, searched for a way to break it."""
+"""Searches the simulation for a seed that breaks exactly-once."""
 
 import logging
 from collections import deque

@@ -1,8 +1,8 @@
-"""The topic of examples: its partitions, its batches, and the scores and letters about them.
+"""The topic of examples: its partitions and batches, and the scores and dead letters about them.
 
-Offsets have gaps: markers of transactions, and records of aborted ones. Kafka deletes old records.
-The topic can be deleted and made again: another life, with another identity and offsets from 0.
-Of an earlier life counts only as much as the store has learned of it.
+Offsets have gaps from transaction markers and aborted records. Kafka deletes old records. The topic
+can be deleted and recreated: its next life has another id and offsets from 0. From an
+earlier life, only the part that the store has learned counts.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""A store on an embedded server, with every call checked against what it should have done.
+"""A store on an embedded server that checks every call against the expected effect.
 
 The server runs functions.lua, and the product's `RedisStore` calls it. The witness keeps a ledger
-of each bucket. It checks every call that changes something, and raises Broken at once when
+of each bucket. It checks every call that changes something, and raises Broken at once if
 
-    a push does not have exactly the examples of its ranges, or is applied although a mark is not at
-    the start of its range, or covers an impression whose score is not delivered, or a topic made
-    again that no operator accepted
-    a keeper changes anything without the lease, or after its end, or takes another's lease
-    a fold writes a row that differs from the row at that version, removes one that existed, or
+    a push does not have exactly the examples of its ranges, or applies although a mark is not at
+    the start of its range, or covers an impression whose score is not delivered, or a recreated
+    topic that no operator accepted
+    a keeper changes anything without the lease or after its end, or takes another keeper's lease
+    a fold writes a row that differs from the row at that version, removes an existing row, or
     removes entries that the log no longer has
     a trim removes an entry that a row lacks
-    a deletion is decided on a row that never existed in that state
+    a deletion is decided on a state that the row never had
 
 A bucket that a failover sets back gets the ledger of that time.
 """

@@ -1,10 +1,10 @@
-"""The world: a topic, a store, learners, keepers and servers, and what the seed does to them.
+"""The world: a topic, a store, learners, keepers and servers, and the faults of a seed.
 
-Most worlds start without faults. Then comes the storm: a sequence of random deeds. A process that
-pauses within a call lets others do their deeds there, so that anything can happen between any two
-calls. In the calm that follows, faults stop, and all processes work until everything is learned,
-folded and trimmed. Delayed requests arrive then and must change nothing. `rest` has the checks of
-that state, and `witness` and `processes` have the checks of every step.
+Most worlds start without faults. Then comes the storm, a sequence of random deeds. While a process
+pauses within a call, other deeds run, so anything can happen between any two calls. In the calm
+that follows, faults stop, and all processes work until everything is learned, folded and trimmed.
+Delayed requests arrive then and must change nothing. `rest` checks that state; `witness` and
+`processes` check every step.
 """
 
 from __future__ import annotations

@@ -1,22 +1,24 @@
-"""The contenders of `tests.bench.learner` on a week of real traffic.
+"""Compares headrace with other learners on a week of real traffic.
 
     python -m tests.bench.learner_week [--quick] [--json] [--data DIR]
 
-Everybody learns the fourteen ids of `deploy/models/news_ids.toml`, an impression once, when its
-window closes and its label is known: 278,139 examples in order of time, one pass, each scored
-before it is learned. Headrace has the constants of the spec, Vowpal Wabbit its default optimizer,
-`--ftrl` and `--coin` at four learning rates each, one index for every id, and no interactions,
-since the crosses are among the ids. River and torch are as on the synthetic stream.
+All learn the fourteen ids of `deploy/models/news_ids.toml`, in one pass and in order of time:
+278,139 examples, each scored before it is learned. An impression is learned once, when its window
+closes and its label is known. headrace has the constants of the spec. Vowpal Wabbit runs with its
+default optimizer, `--ftrl` and `--coin`, at four learning rates each. It has one index per id and
+no interactions, because the crosses are among the ids. River and torch run as on the synthetic
+stream.
 
-For each: examples/s; MB by which the process grew at its peak; AUC and log loss of the whole week,
-and of its second half, since the constants of headrace were chosen by the first. Vowpal Wabbit's
-best is the best of twelve *by what is reported*, ours is one setting. `vw ...` reads a file and
-writes predictions; `vowpal_wabbit_learn` is fed lines by Python and tells no predictions, and
-`vowpal_wabbit_file` reads its file and writes none: its MB are those of every setting. River's and
-torch's MB include the library. The durable learner leaves out what does not fill a last batch.
+The table has, for each: examples/s, MB by which the process grew at its peak, AUC and log loss of
+the week, and the same of its second half, because headrace's constants were chosen on the first.
+Vowpal Wabbit's best is the best of twelve settings *by the reported figure*; headrace has one
+setting. `vw ...` reads a file and writes predictions. `vowpal_wabbit_learn` gets lines from Python
+and returns no predictions. `vowpal_wabbit_file` reads its file and writes none, and its MB are
+those of every setting. The MB of River and torch include the library. The durable learner leaves
+out examples that do not fill a last batch.
 
-`--quick` learns the first examples alone, and three of the twelve settings. Without the data
-(HEADRACE_WEEK or --data) nothing is measured, and that is said.
+`--quick` learns only the first examples, with three of the twelve settings. Without the data
+(HEADRACE_WEEK or --data) it measures nothing and reports that.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def week_stream(spec: ModelSpec, events: Events) -> Stream:
 
 
 class Race:
-    """What each contender did with a stream."""
+    """The runs of all contenders on one stream."""
 
     def __init__(self, spec: ModelSpec, stream: Stream, tell: Callable[[str], None]) -> None:
         self.spec, self.stream, self._tell = spec, stream, tell
@@ -134,7 +136,7 @@ class Race:
         }
 
     def result(self) -> dict[str, object]:
-        """Return everything, and how headrace stands to the best of Vowpal Wabbit."""
+        """Return all figures, and ratios of headrace to the best of Vowpal Wabbit."""
         found: dict[str, object] = {"contenders": self.contenders}
         theirs = {name: each for name, each in self.contenders.items() if name.startswith(VW)}
         for key in ("log_loss", "second_half_log_loss"):

@@ -1,4 +1,4 @@
-"""The stream that rivals get on the sample week is the one that headrace learns there."""
+"""Tests that all learners of the sample week get the same stream."""
 
 from dataclasses import replace
 from pathlib import Path

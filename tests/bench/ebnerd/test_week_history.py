@@ -1,6 +1,6 @@
-"""What a user clicked before is what came before, and chosen events keep the items of their bags.
+"""Tests the history of clicks of a user, and the choice of events.
 
-Of events made by hand and by a seed: the sample week is not needed.
+The events are made by hand and from a seed, so the sample week is not needed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Accuracy on a week of real traffic, in one process, with rows in memory.
+"""Measures the accuracy of a model on a week of real traffic, with its rows in memory.
 
     python -m tests.bench.week [--model FILE] [--partitions N] [--quick] [--json]
 
-Reads the week's events, encodes and joins them in order of event time, and learns them with the
-model of the spec, scoring each impression before it is learned. No Kafka, no parameter server: what
-is measured is the model. `--partitions` takes the order in which a learner gets the events of so
-many partitions, each in batches of a minute: one partition's minute after the other. A spec with a
-bag of `recent` gets what the user clicked before (tests.bench.week_history).
+One process reads the week's events, encodes and joins them in order of event time, and learns them
+with the model of the spec. Each impression is scored before it is learned. There is no Kafka and no
+parameter server, so the figures are those of the model. `--partitions` uses the order in which a
+learner gets the events of that many partitions: in batches of a minute, one partition after the
+other. A spec with a bag of `recent` gets the user's earlier clicks (tests.bench.week_history).
 
-The data may be used for research only and is not part of this repository; HEADRACE_WEEK names its
-directory, by default `../shared/data/ebnerd_week1`. Where it is not, benchmarks that need it say so
-and measure nothing.
+The data may be used for research only and is not part of this repository. HEADRACE_WEEK names its
+directory, by default `../shared/data/ebnerd_week1`. Benchmarks that need it report if it is
+missing, and measure nothing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run showed."""
+    """The results of a run."""
 
     figures: ProgressiveValidation
     halves: tuple[ProgressiveValidation, ProgressiveValidation]

@@ -1,8 +1,7 @@
-"""What a user clicked before: the bag that a model of interests (DIN) reads, made of the week.
+"""Adds each user's earlier clicks to the events of the week, for a model of interests (DIN).
 
-The events of the week do not carry it; an application would send it with each impression. Here it
-is made of the clicks' own times: an impression knows the clicks that came before it was shown, and
-none that came at that moment or after it.
+The events of the week do not contain them; an application would send them with each impression. An
+impression gets the clicks with a time before its own, never those of the same moment or later.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def recent_clicks(events: Events, most: int = MOST) -> list[list[str]]:
     articles = [each["article_id"] for each in events.impressions]
     times = np.concatenate((events.shown_ms, events.clicked_ms))
     first_ms, span = times.min(), times.max() - times.min() + 1
-    # one number for user and time: clicks of one user stand together, in order of time
+    # one number for user and time: clicks of one user are adjacent, in order of time
     clicks = users[events.clicked] * span + (events.clicked_ms - first_ms)
     order = np.argsort(clicks, kind="stable")
     clicks, clicked = clicks[order], events.clicked[order].tolist()

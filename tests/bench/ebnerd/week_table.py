@@ -1,16 +1,17 @@
-"""Every model on the sample week: from ids alone and with statistics of rows, under both policies.
+"""Compares all models on the sample week: ids alone and with statistics, under both label policies.
 
     python -m tests.bench.week_table [--quick] [--json] [--data DIR]
 
-As `tests.bench.week` measures it: in one process, events in one order, each impression scored
-before it is learned, the second half of the week reported. Inputs are those of `news_ids.toml` and
-of `news.toml`; DIN, and DCN-V2 once more, are also told what the user clicked before
-(`tests.bench.week_history`). Constants are those with the least log loss on the first half, of each
-model, inputs and policy: the specs' in deploy/models, or those in CHOSEN where one of the ten to
-twenty sets tried (of DCN-V2 with history: four and one) was better by 0.0002 or more. Of logistic
-regression none of five was. Under `window` a score is made ten minutes later than under
-`immediate`, when more is known: compare rows, not these columns. --quick: the models that need no
-torch.
+It measures as `tests.bench.week` does: in one process, with events in one order, each impression
+scored before it is learned. The second half of the week is reported. Inputs are those of
+`news_ids.toml` and of `news.toml`. DIN, and DCN-V2 in one more row, also get the user's earlier
+clicks (`tests.bench.week_history`).
+
+The constants have the least log loss on the first half, for each model, inputs and policy. They are
+those of the specs in deploy/models, or those in CHOSEN if one of ten to twenty tried sets was
+better by 0.0002 or more. (DCN-V2 with history: four sets and one. Logistic regression: none of five
+was better.) Under `window`, a score is made ten minutes later than under `immediate`, when more is
+known: compare rows, not these columns. `--quick` runs the models that need no torch.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _BAG = f'[fields.{RECENT}]\nnumber = 60\ntransform = "bag"\n\n'
 
 
 class Constants(NamedTuple):
-    """What optimizers and vectors begin with, where the specs' own are not the best."""
+    """Constants of optimizers and vectors that were better than those of the specs."""
 
     weights: tuple[str, float, float]
     """ftrl: alpha, l2; coin: alpha, beta."""

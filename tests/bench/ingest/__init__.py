@@ -1,1 +1,1 @@
-"""Benchmarks of what comes before the learner: collector and joiner."""
+"""Benchmarks of the collector and the joiner."""

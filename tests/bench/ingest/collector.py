@@ -1,13 +1,17 @@
-"""How many events a second the collector takes, over HTTP, into Kafka, acknowledged.
+"""Measures how many events a second the collector acknowledges, from HTTP into Kafka.
 
     python -m tests.bench.collector [--quick] [--json]
 
-One collector process, one Kafka, one process of senders with eight connections, each with one batch
-of 500 events of some 380 bytes (17 fields) under way: all on this machine. `events_per_second` is
-wall time, everything included. `events_per_cpu_second` is per second of processor time of the
-collector alone, all its threads: what a core for itself would take. `bare_events_per_second` is a
-producer that does nothing but send the same events, one process, the same way: the ceiling here.
-`p50_ms` and `p99_ms` are of single events sent one after another while nothing else is sent.
+One collector process, one Kafka and one process of senders share this machine. The senders have
+eight connections, each with one batch of 500 events in flight; an event has 17 fields in some 380
+bytes.
+
+    events_per_second          wall time, everything included
+    events_per_cpu_second      per second of processor time of all threads of the collector: the
+                               rate of a core of its own
+    bare_events_per_second     a producer in one process that only sends the same events: the
+                               ceiling on this machine
+    p50_ms, p99_ms             single events, sent one after another without other traffic
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How fast the joiner is from Kafka to Kafka, on one core, and what a pending impression takes.
+"""Measures the joiner from Kafka to Kafka on one core, and the memory of a pending impression.
 
     python -m tests.bench.joiner [--quick] [--json]
 
-A Kafka of its own is filled with impressions of 12 fields, and clicks of one in ten of them. Then a
-joiner process bound to one core joins them; its consumer, producer and transactions are within that
-core, the broker is on the others. Afterwards a Faust agent, bound to the same core, joins as much
-of the same topics as it gets done in the time it is given.
+A Kafka of its own is filled with impressions of 12 fields and with clicks on one in ten of them.
+Then a joiner process joins them, bound to one core. Consumer, producer and transactions share that
+core; the broker has the others. Afterwards a Faust agent, bound to the same core, joins as many of
+the same events as it can in a given time.
 
     impressions_per_second        from the joiner's first commit to its last, by Kafka's offsets
-    impressions_per_cpu_second    the same, to the processor time of the joiner: on a machine that
-                                  has other things to do, what a core of its own would do
+    impressions_per_cpu_second    the same per second of the joiner's processor time: the rate of a
+                                  core of its own on a busy machine
     faust_impressions_per_second  from the first of the agent's outputs to the last, likewise
-    bytes_per_pending             memory of the joiner core for each impression in the open window,
+    bytes_per_pending             memory of the joiner's core per impression in the open window,
                                   see `tests.bench.pending`; the policies differ by less than one
 """
 
@@ -57,11 +57,11 @@ DEADLINE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """Sizes of a run."""
 
     impressions: int
     faust_s: float
-    """How long the agent is given, from its first output."""
+    """Time of the agent, from its first output."""
     pending: int
 
 
@@ -71,7 +71,7 @@ WHOLE = Size(3_000_000, 30.0, 36_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What `StateReader` asks of a model."""
+    """The part of a model that `StateReader` needs."""
 
     name: str
     fields: FieldSet
@@ -151,7 +151,7 @@ def faust(kafka: KafkaSettings, most_s: float) -> Rate:
 
 
 class Rate(NamedTuple):
-    """How many a second."""
+    """Impressions a second."""
 
     of_wall: float
     of_cpu: float

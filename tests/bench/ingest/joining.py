@@ -1,8 +1,8 @@
-"""The events of the joiner's benchmark, and the joiner and the Faust agent that join them.
+"""Makes the events of the joiner's benchmark, and runs the joiner and the Faust agent.
 
-An event has 12 fields: ids of a few to a hundred thousand values, an hour, a logarithm and a cross,
-in some 300 bytes of JSON. One impression in ten is clicked, some seconds later. `headrace` and
-`faust` are the entries of two processes that join the same topics until SIGTERM.
+An event has 12 fields in some 300 bytes of JSON: ids with a few to a hundred thousand values, an
+hour, a logarithm and a cross. One impression in ten is clicked, some seconds later. `headrace` and
+`faust` are the entry points of two processes that join the same topics until SIGTERM.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def faust(
 
     At least once, raw bytes and orjson, a changelog, nothing done about windows: less than what the
     joiner does. Settings as its documentation advises for speed. Examples go to two topics, of
-    impressions and of clicks, so that the two can be told apart by their offsets.
+    impressions and of clicks, so that offsets distinguish the two.
     """
     from faust import App
 

@@ -1,11 +1,11 @@
-"""What a pending impression takes in memory: a joiner core filled as a busy hour fills it.
+"""Measures the memory of a pending impression: a joiner's core filled as in a busy hour.
 
     python -m tests.bench.pending [--pending 36000000] [--policy window] [--quick] [--json]
 
-One partition is given impressions of 12 fields until as many are pending as asked for, and as many
-again in the second window, where duplicates are still known. Their texts are those of the joiner's
-benchmark: ids of impression and request of 32 characters. Measured is the resident set of this
-process at its largest, growth of the rings included, less what it was before the first impression.
+One partition gets impressions of 12 fields until the given number is pending, and as many again are
+in the second window, which still detects duplicates. Ids of impressions and requests have 32
+characters, as in the joiner's benchmark. The figure is the largest resident set of this process,
+growth of the rings included, minus its size before the first impression.
 """
 
 from __future__ import annotations

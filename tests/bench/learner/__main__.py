@@ -1,4 +1,4 @@
-"""The contenders one after another, and what they did."""
+"""Runs the contenders one after another, and prints their figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEEPFM = 'architecture = "deepfm"\ndimensions = 16\nlayers = [128, 64]\nmini_bat
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many examples each contender learns; 0: it does not take part."""
+    """Number of examples for each contender; 0: it does not take part."""
 
     core_lr: int
     core_fm: int

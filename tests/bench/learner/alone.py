@@ -1,9 +1,9 @@
-"""A contender in a process beside the one that measures, so that its memory is its own.
+"""Runs a contender in a process of its own, so that its memory can be measured.
 
-`memory_mb` is by how much the resident memory of the process grew at its peak while the contender
-made its input out of the stream and learned it: the interpreter and the stream do not count, the
-input in its own form (batches, lines, dictionaries) and a model's table do. In a quick run one
-process serves all, so what an earlier one left free hides some of a later one's.
+`memory_mb` is the growth of the resident memory at its peak, while the contender converts the
+stream to its input format and learns it. The interpreter and the stream do not count; the converted
+input (batches, lines, dictionaries) and the table of the model do. In a quick run all contenders
+share one process, so memory freed by an earlier one hides some of a later one's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What a contender did in one pass."""
+    """The results of one pass of a contender."""
 
     examples: int
     seconds: float

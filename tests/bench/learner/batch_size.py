@@ -1,13 +1,12 @@
-"""What the size of a batch does to accuracy: nothing, but where gradients are summed.
+"""Measures how the size of a batch affects accuracy: only where gradients are summed.
 
     python -m tests.bench.batch_size [--quick] [--json] [--chart FILE.html]
 
-The stream of `tests.bench.learner`, learned once in batches of 1 to 4096, each example scored
-before it is learned. Logistic regression and the factorization machine go example by example
-whatever the batch, so their figures have to be equal to the last bit, and the benchmark fails if
-they are not. A deep model is scored and stepped by mini-batches (`mini_batch`, never more than the
-batch): the larger they are, the older what an example is scored by, and the fewer steps of the
-layers. That is what batching must change, and the curve is how much.
+The stream of `tests.bench.learner` is learned once in batches of 1 to 4096, each example scored
+before it is learned. Logistic regression and the factorization machine learn example by example in
+any batch. Their figures must be equal to the last bit, and the benchmark fails otherwise. A deep
+model scores and steps by mini-batches (`mini_batch`, at most the batch). Larger mini-batches score
+with older rows and take fewer steps of the layers. The curve shows the cost.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The model alone: rows in memory, no Kafka, no parameter server, one core.
+"""Measures the model alone: rows in memory, no Kafka, no parameter server, one core.
 
-The rows' pending deltas are kept as for a push. The first pass over the stream adds rows, and its
-scores are what accuracy is computed from; what is reported as the rate is the median pass after it,
-over rows that are there, and the first as `..._new_rows`.
+The pending deltas of rows are kept, as for a push. The first pass over the stream adds rows, and
+its scores give the accuracy. The reported rate is the median of the later passes, over existing
+rows; the first pass is reported as `..._new_rows`.
 
-`core_lr_admission` is logistic regression with rows made at the third sighting, over streams drawn
-anew from the same distribution, and `core_lr_drawn` without admission over the same streams.
-Compare these two; their `_rows` say what it is for. Neither is part of a quick run.
+`core_lr_admission` is logistic regression that creates a row at the third sighting, over streams
+drawn anew from the same distribution. `core_lr_drawn` runs without admission over the same streams.
+Compare these two; their `_rows` are the rows created. Quick runs leave both out.
 """
 
 from __future__ import annotations

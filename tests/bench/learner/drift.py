@@ -1,25 +1,25 @@
-"""How much worse than the truth models are that go on learning, and models that stopped.
+"""Measures how far models that keep learning, and models that stopped, are from the truth.
 
     python -m tests.bench.drift [--quick] [--json] [--chart FILE.html]
 
-The news site of `deploy.demo.synthetic` for some days: items live for about a day and a half and
-their appeal wanders, tastes and habits stay. What the probability of each click was is known, so
-how much a model loses by not knowing it is known too, without the noise of the coin: its **regret**
-is the mean over impressions of the log loss it has to expect above that of the true probability,
+The news site of `deploy.demo.synthetic` runs for some days: items live for about a day and a half
+and their appeal wanders; tastes and habits stay. The true probability of each click is known, so a
+model's loss can be measured without the noise of the draws. A model's **regret** is the mean over
+impressions of its expected log loss above that of the true probability,
 
-    t log(t / p) + (1 - t) log((1 - t) / (1 - p))      t: the truth, p: what the model said
+    t log(t / p) + (1 - t) log((1 - t) / (1 - p))      t: the truth, p: the prediction
 
-Four ways to use the same model, each told of the first day, which is not counted:
+Four ways to use the same model start with the first day, which is not counted:
 
-    online    learns each impression after answering for it, and never stops
-    nightly   learns the day that ends each night, on top of all before; frozen by day
-    daily     a new one each night, trained on the day that ends, answers the whole next day
-    frozen    answers for ever as it stood after the first day
+    online    learns each impression after predicting it, and never stops
+    nightly   learns each finished day at night, on top of all before; frozen by day
+    daily     a new model each night, trained on the finished day, predicts the next day
+    frozen    keeps the state after the first day
 
-The models are those of `tests.bench.drift_models`. What a user clicked last, which DIN reads, is as
-it was known when the quarter of an hour began.
+The models are in `tests.bench.drift_models`. DIN reads the user's last clicks as of the beginning
+of the quarter of an hour.
 
-With --chart, regret by day as a page of its own. Day by day in the table, in thousandths of nats.
+With --chart, regret by day as a page. The table has it by day, in thousandths of nats.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _REMEMBERED = 20  # clicks of a user
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What happened on one day."""
+    """The events of one day."""
 
     shown: list[dict[str, object]]  # RECENT among them
     truth: Floats  # (n,) probability of a click

@@ -1,7 +1,7 @@
-"""The models that `tests.bench.drift` compares: what each reads, and how it is stepped.
+"""The models that `tests.bench.drift` compares: their inputs and optimizers.
 
-All read the same five fields of an event; beside them logistic regression is told of pairs of user
-and category, and DIN what the user clicked last. Constants are the same for all, and not tuned.
+All read the same five fields of an event. Logistic regression also gets pairs of user and category,
+and DIN the user's last clicks. The constants are the same for all, and not tuned.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _VECTOR = "dimensions = 8\ninit_scale = 0.05\nseed = 1\n"
 _FEW = _VECTOR + "mini_batch = 32\n"
 _DEEP = _FEW + "layers = [32, 16]\n"
 MODELS = {
-    # tastes are of pairs: a sum has to be told of them, products find them
+    # tastes concern pairs: a sum needs them as inputs, products find them
     "logistic regression": ("", _TASTE + _FTRL),
     "factorization machine": (
         'architecture = "factorization_machine"\n' + _VECTOR,
@@ -68,7 +68,7 @@ MODELS = {
         _INTERESTS + _STEPPED,
     ),
 }
-"""Name -> what stands in `[model]`, and fields of its own and optimizers."""
+"""Name -> content of `[model]`, and additional fields and optimizers."""
 
 
 def spec_of(model: str) -> ModelSpec:

@@ -1,18 +1,18 @@
-"""A learner as it runs: examples in Kafka become rows gained in two Valkey shards.
+"""Measures a learner process: examples in Kafka become rows gained in two Valkey shards.
 
-Kafka and the Valkey Cluster are real, each of one machine; the learner is the one that `headrace
-learner run` starts, in a process of its own. All examples are in the topic before it reads the
-first. The clock begins when its first read returns something, with kernels compiled, and ends when
-every bucket's marks stand at the end of the topic, which is asked for every 20 ms: from then on a
-kill of anything loses nothing.
+Kafka and the Valkey Cluster are real, on this machine. The learner is that of `headrace learner
+run`, in a process of its own. All examples are in the topic before it starts to read. The clock
+starts when its first read returns something, with kernels compiled. It stops when the marks of
+every bucket are at the end of the topic, which is polled every 20 ms. From then on, a killed
+process loses nothing.
 
-`burst`: nobody folds, the log takes what is learned. `steady`: a keeper folds beside it, and both
-go by shorter logs than by default: it keeps `STEADY_KEEP_BYTES` of a bucket's, and the learner
-waits at `STEADY_LOG_BYTES`. Measuring begins and ends when logs are that long, since a push carries
-tens of thousands of examples: between two looks at any time there would be one more or one fewer.
-If the examples end before, it begins when there is something to trim, which makes the rate a lower
-bound. It is that of folding: what was applied from then on, less what the logs grew by
-(`log_growth_mb`).
+`burst`: no keeper runs, so the log holds everything that is learned. `steady`: a keeper folds
+meanwhile, with shorter logs than by default. It keeps `STEADY_KEEP_BYTES` of each bucket, and the
+learner waits at `STEADY_LOG_BYTES`. Measurement starts and ends when the logs have that length,
+because a push carries tens of thousands of examples: at other times the count would be off by one
+push. If the examples end earlier, measurement starts when there is something to trim, and the rate
+is a lower bound. The rate is that of folding: examples applied since the start, minus the growth of
+the logs (`log_growth_mb`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _PATIENCE_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What a learner process did."""
+    """The results of a learner process."""
 
     examples: int
     rate: float
@@ -84,7 +84,7 @@ class Durable:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How far the buckets were at one time."""
+    """The progress of the buckets at one time."""
 
     at_s: float
     examples: float  # applied in a bucket, on average
@@ -94,7 +94,7 @@ class Look:
 
 
 class Workshop:
-    """Kafka, Valkey, and a learner that is told what to learn. A context manager."""
+    """Kafka, Valkey, and a learner that takes its topics from a pipe. A context manager."""
 
     def __init__(self, specs: Sequence[ModelSpec], stream: Stream, *, staged: bool = False) -> None:
         """Specs of the same fields, compiled for beforehand, and the longest stream to learn.
@@ -116,7 +116,7 @@ class Workshop:
         self._learner.start()
         self._keeper.start()
         for theirs in (self._learner_pipe, self._kept_pipe):
-            theirs.close()  # so that it is closed when their process dies, whatever it dies of
+            theirs.close()  # so that it is closed when their process dies in any way
         # while they compile; what is written is the same for all models, since their fields are
         self._blobs = [pack(each) for each in batches_of(self._fields_of, self._stream)]
         self._machine.__enter__()

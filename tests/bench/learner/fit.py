@@ -1,14 +1,14 @@
-"""How fast a fit learns a Parquet file, beside Vowpal Wabbit and torch reading theirs.
+"""Compares a fit of a Parquet file with Vowpal Wabbit and torch, which read their own files.
 
     python -m tests.bench.fit [--quick] [--json]
 
-All learn the stream of `tests.bench.learner` once: 26 ids and 13 numbers an example. `lr`, `fm` and
-`deepfm` are fits of a Parquet file, from opening it to the last example; writing the snapshot is
-`snapshot_s`. Vowpal Wabbit reads its own text file (logistic regression). A torch loop reads the
-same Parquet file and learns mini-batches of 1,024 from a DataLoader, with Adagrad and the same
-sizes. `to_vw_file` and `to_torch` are ratios of rates; `memory_mb` is the growth of each process at
-its peak. Every contender has a process of its own, and all are run in turn `rounds` times: figures
-are medians.
+All learn the stream of `tests.bench.learner` once: 26 ids and 13 numbers per example. `lr`, `fm`
+and `deepfm` are fits of a Parquet file, from opening it to the last example; `snapshot_s` is the
+time to write the snapshot. Vowpal Wabbit reads its own text file (logistic regression). A torch
+loop reads the same Parquet file and learns mini-batches of 1,024 from a DataLoader, with Adagrad
+and the same sizes. `to_vw_file` and `to_torch` are ratios of rates; `memory_mb` is the growth of
+each process at its peak. Every contender has its own process, and all run in turns, `rounds` times.
+Figures are medians.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Several learners on one stream: what staleness costs in accuracy, what they bring in speed.
+"""Measures several learners on one stream: the accuracy that staleness costs, the speed they add.
 
     python -m tests.bench.learners [--quick] [--json]
 
-Accuracy is measured on a stream that moves (deploy.demo.synthetic) and whose truth is known, by
-learners that take turns in one process (tests.learner.several): reproducible to the digit, and in
-backlog, where learners are as stale as they ever get. A turn is a batch of 250 examples for every
-learner and takes 10 ms, answers to pushes take 4. The second half is reported; the last line is the
-truth.
+Accuracy is measured on a drifting stream with known truth (deploy.demo.synthetic). The learners
+take turns in one process (tests.learner.several), so the figures are reproducible to the digit.
+They work off a backlog, where learners are as stale as they can be. In a turn every learner gets a
+batch of 250 examples, which takes 10 ms; replies to pushes take 4 ms. The second half is reported;
+the last line is the truth.
 
-Speed is measured with real processes on a real Kafka and Valkey: learners join one by one, and each
-time the same examples are sent again. On a machine with fewer cores than learners, stores and Kafka
-want, it says more of the machine than of headrace.
+Speed is measured with real processes on a real Kafka and Valkey. Learners join one by one, and the
+same examples are sent again each time. If learners, stores and Kafka need more cores than the
+machine has, the figures show the machine rather than headrace.
 """
 
 from __future__ import annotations

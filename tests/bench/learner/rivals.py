@@ -1,4 +1,4 @@
-"""River and a plain torch loop over the same stream, each as its own manual begins."""
+"""River and a plain torch loop on the same stream, each set up as in its own manual."""
 
 from __future__ import annotations
 

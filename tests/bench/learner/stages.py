@@ -1,7 +1,7 @@
-"""Where a learner's main thread spends its processor time, by stage, without the stages within.
+"""Measures the processor time of a learner's main thread by stage, without nested stages.
 
-Measured by wrapping the functions that are the stages, so a stage called a million times would
-measure the wrapping: these are called once a batch or once a push.
+The functions of the stages are wrapped. A wrapper costs more than a function that is called a
+million times, so only functions that run once a batch or once a push are stages.
 """
 
 from __future__ import annotations

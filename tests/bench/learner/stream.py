@@ -1,10 +1,10 @@
-"""A stream that everybody learns, and the synthetic one, with what is true of it.
+"""The synthetic stream that all contenders learn, and its known truth.
 
-The synthetic one is as in logs of advertisements: 26 fields of ids, of ten to four million values
-each, which makes ten million possible ids; their ranks are Zipf-distributed, so a few values make
-most of the traffic and most values are met once. 13 numbers, counts on a logarithmic scale. A click
-is a coin whose log-odds are a sum of one effect for each id and one slope for each number. So the
-best log loss that any model could have is known: that of the truth.
+It resembles a log of advertisements. It has 26 fields of ids with ten to four million values each,
+ten million possible ids together. Their ranks have a Zipf distribution: a few values make most of
+the traffic, and most values occur once. It also has 13 numbers, counts on a logarithmic scale. A
+click is drawn with log-odds that are a sum of one effect per id and one slope per number. The best
+possible log loss is therefore known: that of the truth.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stream:
     values: npt.NDArray[np.int64]  # (k,) how many a field may have
     ranks: npt.NDArray[np.int64]  # (n, k) of the value within its field, from 0 to all of them
     numbers: npt.NDArray[np.float32]  # (n, m)
-    truth: npt.NDArray[np.float64]  # (n,) the probability of a click; NaN where nobody knows it
+    truth: npt.NDArray[np.float64]  # (n,) the probability of a click; NaN if unknown
     labels: npt.NDArray[np.uint8]  # (n,)
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Stream:
 
     @property
     def all_indexes(self) -> int:
-        """How many indexes there may be: each is below."""
+        """The number of possible indexes: each index is below it."""
         return int((self.values + 1).sum())
 
     def first(self, count: int) -> Stream:

@@ -1,4 +1,4 @@
-"""What `tests.bench.learner` prints, and between which looks it measures a steady learner."""
+"""Tests the output of `tests.bench.learner`, and the interval in which it measures `steady_lr`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_steady_learner_is_measured_from_full_logs_to_full_logs() -> None:
     assert times(steady_window(seen, 8.0)) == (2, 6)  # half of what was wanted will do
 
 
-def test_one_that_was_hardly_held_up_is_measured_from_where_there_was_something_to_trim() -> None:
+def test_a_learner_that_hardly_waits_is_measured_from_the_first_trimmable_entry() -> None:
     kept = STEADY_KEEP_BYTES / STEADY_LOG_BYTES
     seen = looks(0.0, kept / 2, kept, 0.8, 0.95, 0.5)
     first, last = steady_window(seen, 4.0)

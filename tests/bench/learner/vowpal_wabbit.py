@@ -1,11 +1,11 @@
-"""Vowpal Wabbit over the same stream: its Python `learn`, its file, its settings.
+"""Runs Vowpal Wabbit on the same stream: its Python `learn`, its file, its settings.
 
-Ids come as whole numbers, each its own: Vowpal Wabbit then takes them as they are, so nothing is
-hashed and, with bits for all of them, nothing collides. That is the best that can be done for it.
+Ids are whole numbers, each with an index of its own. Vowpal Wabbit then does not hash, and with
+enough bits nothing collides: the best case for it.
 
-`learn` of a line of text is the road by which examples come into it from Python. `learn` of an
-Example that was parsed before the clock began shows what parsing costs; nobody has examples in this
-form who did not pay for it. Reading a file goes on in a thread of its own beside learning.
+`learn` of a line of text is the usual way for examples to enter it from Python. `learn` of an
+Example that was parsed before the clock started shows the cost of parsing; a user always pays for
+that parsing, too. A file is read in a thread of its own while Vowpal Wabbit learns.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How long it takes from a click in Kafka to the first answer that has learned from it.
+"""Measures the time from a click in Kafka to the first answer that has learned from it.
 
     python -m tests.bench.freshness [--quick] [--json]
 
-The whole road but live evaluation runs, real processes on a real Kafka and a Valkey Cluster, with
-the model of the sample news, while 2,000 events a second are written. Again and again two new
-articles are shown, and once the server's answers know both, one of them is clicked. From then on
-the server is asked about the two: the first answer in which they have come apart is the first that
-learned from it.
+The whole pipeline except live evaluation runs in real processes, on a real Kafka and a Valkey
+Cluster, with the model of the sample news, while 2,000 events a second are written. The benchmark
+repeatedly shows two new articles. Once the server's answers include both, it clicks one of them,
+and then asks the server about the two. The first answer with different scores is the first that
+learned from the click.
 
-`p50_ms`, `p99_ms`: from the click's append to Kafka to that answer. `stages`: of these, until the
-example is in Kafka (`joined`), and from there through learner, parameter server and replica to the
-answer (`answered`). `server`: what the server itself measured of all clicks, those of the other
-events as well, from their append to its replica.
+`p50_ms`, `p99_ms`: from the click's append to Kafka to that answer. `stages`: the part until the
+example is in Kafka (`joined`), and the part from there through learner, parameter server and
+replica to the answer (`answered`). `server`: the server's own measurement of all clicks, other
+events included, from their append to its replica.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def click_of(name: str) -> bytes:
 
 
 class Asking:
-    """Asks how articles stand."""
+    """Asks the server for scores of articles."""
 
     def __init__(self, client: httpx.Client, model: str) -> None:
         self._client, self._path = client, f"/v1/models/{model}:predict"
@@ -132,7 +132,7 @@ class Asking:
         return one != never != other
 
     def ratio(self, pair: Sequence[str]) -> float:
-        """Return how the first article stands to the second."""
+        """Return the odds of the first article over those of the second."""
         one, other = self.odds(*pair)
         return one / other
 

@@ -1,17 +1,18 @@
-"""How good the answers are that users get, at so many times real time, beside what is learned.
+"""Measures the accuracy of served answers at multiples of real time, beside that of the learner.
 
     python -m tests.bench.served [--quick] [--json] [--speed N ...] [--hours N]
 
-The sample week (`HEADRACE_WEEK`, default `../shared/data/ebnerd_week1`) goes down the whole road,
-real processes on a real Kafka and a Valkey Cluster, and before anything of a request is sent a
-client has the server rank its candidates (`deploy.reports.ranking_client`). For each speed: what
-became of the requests, how fresh the server was, and the accuracy of its answers beside that of the
-learner's scores of the same impressions, which are made in the order of events.
+The sample week (`HEADRACE_WEEK`, default `../shared/data/ebnerd_week1`) passes through the whole
+pipeline, in real processes on a real Kafka and a Valkey Cluster. Before any event of a request is
+sent, a client asks the server to rank its candidates (`deploy.reports.ranking_client`). For each
+speed the benchmark reports what became of the requests, the server's freshness, and the accuracy of
+its answers. Beside that is the accuracy of the learner's scores of the same impressions, which are
+made in the order of events.
 
-`--lags` runs no processes: the same model in memory, whose requests are answered from what was
-learned so many seconds of the log before. It tells what lack of freshness alone costs.
+`--lags` starts no processes. It answers requests from the same model in memory, as of so many
+seconds of the log earlier: the cost of staleness alone.
 
-`--quick`: the first hours, at twice that speed.
+`--quick` takes the first hours, at twice that speed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the parameter server carries, through two shards on this machine.
+"""Measures the parameter server, on two shards on this machine.
 
 `python -m tests.bench.pserver [--quick] [--json] [--rows N ...] [--sweep]` starts a Valkey Cluster
-of two primaries and measures, with rows of 18 floats unless said otherwise:
+of two primaries and measures, with rows of 18 floats unless stated otherwise:
 
     push_rows_per_second     packed pushes of 1,000 rows, a round of all buckets at a time
     append_ratio             the same against a Function that does nothing but XADD the same bytes
@@ -11,14 +11,15 @@ of two primaries and measures, with rows of 18 floats unless said otherwise:
     pull_rows_per_second     folded rows read back as arrays
     mget_ratio               the same against plain MGET of the same bytes
     replica_rows_per_second  a replica from nothing to complete
-    bytes_per_row            of the server's memory, 34 floats, log aside
+    bytes_per_row            of the server's memory, 34 floats, without the log
     lookup_us_N_rows         N single rows without a replica, a tenth of them just changed
-    tail_bytes_per_row       what a process that looks up rows holds of each row in the logs
+    tail_bytes_per_row       memory per row in the logs, of a process that looks up rows
 
-Without --quick also with 2 and 34 floats, and how long a replica of 1 and 5 million rows (or of
---rows) takes to start. --sweep measures instead what rows cost by how many lie in a sub-hash.
+Without --quick it also measures 2 and 34 floats, and the time until a replica of 1 and 5 million
+rows (or of --rows) is complete. --sweep instead measures the cost of rows by their number in a
+sub-hash.
 
-Ratios are medians over runs that take turns within one process, since machines differ and drift.
+Ratios are medians over runs that take turns within one process, because machines differ and drift.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def main() -> None:
         nargs="*",
         help="of the replicas to start; 10 million take 3 GB here and 2 GB in the store",
     )
-    parser.add_argument("--sweep", action="store_true", help="rows by how many lie in a sub-hash")
+    parser.add_argument(
+        "--sweep", action="store_true", help="cost of rows by their number in a sub-hash"
+    )
     arguments = parser.parse_args()
     if arguments.sweep:
         with cluster() as nodes:

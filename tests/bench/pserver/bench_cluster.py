@@ -86,7 +86,7 @@ class Bench:
         return range(self.shape.buckets)
 
     def ids_of(self, bucket: int, count: int) -> npt.NDArray[np.uint64]:
-        """Ids of one bucket that nobody had before, ascending."""
+        """Return new ids of one bucket, ascending."""
         below = 64 - (self.shape.buckets.bit_length() - 1)
         ids = self.dice.integers(0, 1 << below, count, np.uint64)
         return np.sort(ids | np.uint64(bucket << below))
@@ -99,7 +99,7 @@ class Bench:
         return pack(header, RowDeltas(ids, ones, ones, ones, ones, values))
 
     def blobs(self) -> list[bytes]:
-        """One entry for each bucket, of rows nobody had before."""
+        """Return one entry for each bucket, of new rows."""
         return [self.blob_of(self.ids_of(bucket, ROWS_A_PUSH)) for bucket in self.buckets]
 
     def push_all(self, blobs: list[bytes]) -> None:
@@ -152,7 +152,7 @@ class Bench:
         return ids
 
     def keeper(self, keeping: FoldPolicy) -> Keeper:
-        """One that nobody disputes."""
+        """Return a keeper without rivals."""
         return Keeper(
             self.store,
             self.shape,
@@ -192,5 +192,5 @@ def turns(count: int, *things: Callable[[], object]) -> list[list[float]]:
 
 
 def ratio(mine: list[float], others: list[float]) -> float:
-    """How many times faster: the median over the turns."""
+    """Return the factor by which the first is faster: the median over the turns."""
     return statistics.median(other / one for one, other in zip(mine, others, strict=True))

@@ -1,9 +1,9 @@
-"""What a row costs, in memory and to write again, by how many rows lie in one sub-hash.
+"""Measures the memory of a row and the cost of writing it again, by the rows in one sub-hash.
 
-A listpack (a small hash as one flat piece of memory) is searched from its begin, so that rows in it
-are cheap to keep and the dearer to write the more there are; a hash that outgrew it costs some 70
-bytes more a row. The servers' own time is measured, since it does not depend on who else uses the
-machine.
+Redis searches a listpack (a small hash as one flat piece of memory) from its beginning. More rows
+in a listpack save memory and make writes slower. A hash that outgrew the listpack takes some 70
+bytes more per row. The figure is the servers' own processor time, because it does not depend on
+other work on the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Single rows out of a model of which the process holds only the logs' tails."""
+"""Measures lookups of single rows by a process that holds only the tails of the logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows pushed, folded and pulled, beside the plainest commands that move the same bytes."""
+"""Measures rows pushed, folded and pulled, beside plain commands that move the same bytes."""
 
 from __future__ import annotations
 

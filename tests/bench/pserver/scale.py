@@ -1,7 +1,7 @@
-"""What a model of many rows takes: memory in the store, and time until a replica is complete.
+"""Measures a model of many rows: memory in the store, and time until a replica is complete.
 
-Beside the time that passed stands that of the replica's own processor, which others that use the
-machine lengthen less.
+Wall time is reported beside the replica's own processor time, which other work on the machine
+lengthens less.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def measure_memory(nodes: ValkeyCluster, rounds: int) -> dict[str, float]:
-    """What a folded row of 34 floats takes, of all memory of the servers."""
+    """Measure the memory of the servers per folded row of 34 floats."""
     flush(nodes)
     before = used_bytes(nodes)
     bench = Bench(nodes.url, "memory", 34)

@@ -1,14 +1,14 @@
-"""How long a snapshot takes, and how long it takes to have the model back.
+"""Measures the time to write a snapshot, and to restore the model from it.
 
 `python -m tests.bench.snapshot [--rows N] [--quick] [--json]` starts a Valkey Cluster of two
-primaries, fills a model with N rows of 18 floats (a million unless said otherwise), and measures
+primaries, fills a model with N rows of 18 floats (default: a million), and measures
 
     snapshot   from folded rows to files in a folder
     verify     every byte and row of them
     restore    into an empty model of another name, without verifying first
-    replica    from nothing to complete, beside them: what any reader of all rows takes
+    replica    from nothing to complete, for comparison: the cost of any reader of all rows
 
-in seconds and rows per second, with the bytes a row takes in the files. --quick: 200,000 rows.
+in seconds and rows per second, and the bytes of a row in the files. --quick: 200,000 rows.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How fast a server answers while its models are learned: `python -m tests.bench.serving`."""
+"""Measures a server while its models are learned: `python -m tests.bench.serving`."""

@@ -1,20 +1,21 @@
-"""How fast a server answers while its model is learned.
+"""Measures a server while its model is learned.
 
     python -m tests.bench.serving [--quick] [--json] [--locust]
 
-Real processes on two cores: a Valkey Cluster of two shards, who pushes into it what 2,000 examples
-a second would (tests.bench.serving.learning), `headrace serving run` with one worker, which follows
-it, and who asks. Two models of the sample news, each over a quarter of a million rows: logistic
-regression with crosses and row statistics (`lr`), and DeepFM over the same inputs (`deepfm`).
+Real processes share two cores: a Valkey Cluster of two shards, a pusher that writes what a learner
+of 2,000 examples a second would (tests.bench.serving.learning), `headrace serving run` with one
+worker, which follows the shards, and a client. There are two models of the sample news, each with a
+quarter of a million rows: logistic regression with crosses and row statistics (`lr`), and DeepFM
+over the same inputs (`deepfm`).
 
-`p50_ms`, `p99_ms`, `p99_9_ms`: requests of 200 candidates at a fixed rate, timed from when they
-were due; how many were `refused`, since too much was ahead of them. `candidates_per_second`: the
-same, as fast as eight connections get answers; `requests_per_second`: likewise, one candidate.
-Without --quick, times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
+`p50_ms`, `p99_ms`, `p99_9_ms`: requests of 200 candidates at a fixed rate, timed from their due
+time; `refused`: how many the server refused under load. `candidates_per_second`: the same, as fast
+as eight connections get answers; `requests_per_second`: likewise, one candidate. Without --quick,
+times for 1, 50, 200 and 1,000 candidates (`by_candidates`).
 
---locust: the rates of one candidate and the times of 200 once more, by locust on the same server
-(`locust`), beside our own client's (`own`), and what each client itself takes of a core for a
-request (`client_us`). locust times a request from when it was sent, not from when it was due.
+--locust repeats the rates of one candidate and the times of 200 with locust on the same server
+(`locust`), beside headrace's own client (`own`), with each client's processor time per request
+(`client_us`). locust times a request from when it was sent, not from its due time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Asking a server: requests made beforehand, on kept-alive connections, without a client library.
+"""Sends requests that were made beforehand on kept-alive connections, without a client library.
 
-Two ways. At a fixed rate, each answer timed from the moment its request was due: a stall counts for
-every request that had to wait, as it would for users, who do not wait for each other. And as fast
-as so many connections get their answers, which says how much there is to have.
+There are two ways. At a fixed rate, each answer is timed from the due time of its request: a stall
+counts for every request that had to wait, as for users, who do not wait for each other. Or each
+connection sends its next request after an answer, which measures the capacity.
 
-A client library would take longer for a request than the server does for its answer, on the same
-two cores. So requests are bytes, and of an answer only its status and length are read.
+A client library would take longer for a request than the server takes for its answer, on the same
+two cores. Requests are therefore bytes, and only status and length of an answer are read.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ async def answers_per_second(port: int, asked: Sequence[bytes], seconds: float) 
                 return
             count += answered
             if not answered:
-                await asyncio.sleep(_AGAIN_S)  # as it was told to: refusals cost work as well
+                await asyncio.sleep(_AGAIN_S)  # as the refusal asks: refusals cost work, too
 
     async with connected(port) as connections:
         await asyncio.gather(*(ask_on(each, i) for i, each in enumerate(connections)))

@@ -1,9 +1,9 @@
-"""How fast live evaluation is on one core, Kafka aside, and what it publishes costs.
+"""Measures live evaluation on one core without Kafka, and the cost of publishing its figures.
 
     python -m tests.bench.evaluation [--quick] [--json]
 
-Half an hour of traffic at 2,000 impressions a second (a tenth of it with --quick): requests of ten
-candidates, batches of 2,000, one in ten clicked, scored by the learner and served by one alias,
+The traffic is half an hour at 2,000 impressions a second (a tenth of it with --quick): requests of
+ten candidates, batches of 2,000, one in ten clicked, scored by the learner and served by one alias,
 sliced by one field of twelve values.
 
     gathered_impressions_per_second   example, score and prediction of an impression, from the bytes
@@ -58,7 +58,7 @@ def fields_of() -> FieldSet:
 
 
 def batches(fields: FieldSet, seconds: int) -> list[tuple[int, bytes, bytes, list[bytes]]]:
-    """Return (event time, examples, scores, predictions) of each second, as they lie in Kafka."""
+    """Return (event time, examples, scores, predictions) of each second, as in Kafka."""
     dice = np.random.default_rng(1)
     made = []
     for second in range(seconds):

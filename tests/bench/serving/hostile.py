@@ -1,13 +1,13 @@
-"""What hostile connections cost a server and its other clients.
+"""Measures how hostile connections affect a server and its other clients.
 
     python -m tests.bench.hostile [--quick] [--json]
 
-Three processes: a prediction server over rows in memory, an attacker with 1,000 connections and no
-token, and a client with a token that asks one request after the other. Each attack lasts for a
-minute (three seconds with --quick). `memory`: the server's largest resident memory during the
-attack, over what it was before. `p50`, `p99`: the client's waits during the attack, over those of
-the same time without one. `answered`: requests of the client that were answered with 200, and
-`failed` those that were not.
+There are three processes: a prediction server over rows in memory, an attacker with 1,000
+connections and no token, and a client with a token that sends one request after the other. Each
+attack lasts a minute (three seconds with --quick). `memory`: the server's largest resident memory
+during the attack, relative to that before. `p50`, `p99`: the client's waits during the attack,
+relative to those of an equal time without one. `answered`: the client's requests that were answered
+with 200; `failed`: all others.
 """
 
 from __future__ import annotations

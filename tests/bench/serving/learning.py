@@ -1,7 +1,8 @@
-"""What is learned while a server is asked: a learner's pushes, into real shards.
+"""Pushes updates into real shards while a server is measured, as a learner would.
 
-A process of its own makes the model, fills it, and then pushes what 2,000 examples a second would,
-made beforehand: what it costs is what the shards and whoever follows them pay.
+A process of its own creates the model, fills it, and then pushes as much as a learner of 2,000
+examples a second would. The pushes are made beforehand, so their cost is that of the shards and of
+the processes that follow them.
 """
 
 from __future__ import annotations

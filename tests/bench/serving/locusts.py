@@ -1,7 +1,7 @@
-"""The same questions by locust, the load generator that many know, beside our own client.
+"""Measures the same requests with the load generator locust, beside headrace's own client.
 
-A process of its own, since locust makes all of Python's sockets gevent's. It shares two cores with
-the server, the shards and who pushes: what it takes of a core, the server does not have.
+locust runs in a process of its own, because it replaces all of Python's sockets by gevent's. It
+shares two cores with the server, the shards and the pusher, so its processor time is missing there.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TO_END_S = 30
 
 
 class Asked(NamedTuple):
-    """What locust found."""
+    """The figures of locust."""
 
     per_second: float
     p50_ms: float
     p99_ms: float
     refused: int
     processor_us: float
-    """Of locust itself, for a request."""
+    """Processor time of locust itself per request."""
 
 
 def ask(port: int, requests: Sequence[bytes], seconds: float, rate_per_s: float | None) -> Asked:

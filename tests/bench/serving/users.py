@@ -1,8 +1,8 @@
-"""Users of locust, who ask the server: what `locust -f` is given. See `locusts`, which starts it.
+"""The users of `locust -f` that send requests to the server. `locusts` starts it.
 
-locust's own statistics round times to a millisecond, so they are noted here as they are. What it
-times begins when a request is sent. Its `constant_throughput` is the rate at most: a user who had
-to wait for an answer begins its next request late, and nobody is told of the time between.
+locust's own statistics round times to a millisecond, so exact times are recorded here. They begin
+when a request is sent. `constant_throughput` is at most the rate: a user that waits for an answer
+sends its next request late, and the delay is not recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Asker(FastHttpUser):  # type: ignore[misc,unused-ignore]
 
 
 class Notes:
-    """What was answered, once all users are there."""
+    """The answers since all users were connected."""
 
     def __init__(self) -> None:
         self._waits_ms: list[float] = []

@@ -1,15 +1,14 @@
-"""What several workers on one machine take, and give: memory and requests a second.
+"""Measures several workers on one machine: memory, and requests a second.
 
     python -m tests.bench.workers [--quick] [--json]
 
-Real processes: a Valkey Cluster of two shards, filled with the rows of a model; `headrace serving
-run` with one worker and with two, one after another; and who asks, on eight connections, which
-costs about as much as a worker. Nothing is learned meanwhile; the logs are followed all the same.
+Real processes: a Valkey Cluster of two shards with the rows of a model, `headrace serving run` with
+one worker and then with two, and a client with eight connections, which costs about as much as a
+worker. Nothing is learned meanwhile, but the server follows the logs.
 
-`pss_mb`: of all processes of the server together, memory that several have mapped counted once.
-`uss_mb`: what each has for itself alone, the first of them (which starts the others) first, the
-one that follows among the others. `requests_per_second` of one
-candidate, `candidates_per_second` of 200.
+`pss_mb`: memory of all processes of the server; shared memory counts once. `uss_mb`: private memory
+of each process. The first is the parent, and the follower is among the others.
+`requests_per_second`: one candidate. `candidates_per_second`: 200 candidates.
 """
 
 from __future__ import annotations
