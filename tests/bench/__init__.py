@@ -8,5 +8,5 @@ from pathlib import Path
 
 __path__ += [
     str(Path(__file__).with_name(part))
-    for part in ("ingest", "learner", "pserver", "serving", "pipeline", "ebnerd")
+    for part in ("ingest", "learner", "generated", "pserver", "serving", "pipeline", "ebnerd")
 ]

@@ -1,0 +1,1 @@
+"""Twenty generated logs, no two alike, and what each contender learns on them by default."""

@@ -1,0 +1,163 @@
+"""The contenders on a generated log: headrace by a spec, Vowpal Wabbit, River and a constant.
+
+Each returns its score of every impression, made before it was learned. headrace learns as a
+learner does: shows and delayed clicks in event time, candidates of a request scored together, each
+batch judged by the guard. The others get the label with the impression, which is more than a
+stream has.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from vowpalwabbit import Workspace
+
+from headrace.ingest.events import REQUEST_ID
+from headrace.ingest.examples import Examples, Kind, part_of, reordered
+from headrace.learner.kernels import PendingDeltas, view_of
+from headrace.learner.local.table_examples import TableEncoder
+from headrace.learner.loop.batch_guard import BatchGuard
+from headrace.learner.models import open_model
+from headrace.learner.spec import parse_spec
+from headrace.pserver import Shape
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from headrace.learner.spec import ModelSpec
+    from tests.bench.generated.log_generator import GeneratedLog, LogPlan
+
+    Floats = npt.NDArray[np.float64]
+
+ARCHITECTURES = {
+    "lr": "",
+    "fm": 'architecture = "factorization_machine"\n',
+    "deepfm": 'architecture = "deepfm"\n',
+    "dcn_v2": 'architecture = "dcn_v2"\n',
+}
+VOWPAL_WABBIT = (
+    "",
+    "-l 0.1",
+    "--ftrl",
+    "--ftrl --ftrl_alpha 0.1",
+    "--coin",
+    "--coin --ftrl_alpha 1.0",
+)
+"""Each kind of optimizer by default, and with another rate."""
+_BUCKETS = 16
+_BATCH = 512
+
+
+class LearnedLog(NamedTuple):
+    """The scores of n impressions, and how many batches the guard would have held back."""
+
+    scores: Floats
+    held_back: int
+
+
+def spec_text(plan: LogPlan, architecture: str, optimizer: str = "") -> str:
+    """Return the spec of all fields of a log, with default constants unless they are given."""
+    lines = ["[model]", 'name = "generated"', ARCHITECTURES[architecture], "[label]"]
+    lines += [f"window_s = {plan.window_s}", "[fields]"]
+    for field in range(len(plan.cardinalities)):
+        lines.append(f'f{field} = {{ number = {field + 1}, transform = "id" }}')
+    if plan.bag_items:
+        lines.append('bag = { number = 100, transform = "bag" }')
+    return "\n".join(lines) + f"\n{optimizer}\n"
+
+
+def stream_of(log: GeneratedLog, spec: ModelSpec) -> Examples:
+    """Return the examples of a log, as a joiner with `policy = "immediate"` writes them."""
+    columns: dict[str, pa.Array] = {
+        f"f{field}": pa.array(log.ids[:, field]) for field in range(log.ids.shape[1])
+    }
+    columns[REQUEST_ID] = pa.array(log.requests).cast(pa.string())
+    if log.plan.bag_items:
+        offsets = pa.array(log.bag_offsets.astype(np.int32))
+        columns["bag"] = pa.ListArray.from_arrays(offsets, pa.array(log.bag_ids))
+    nothing = np.zeros(len(log), np.uint8)
+    shown = TableEncoder(spec.fields).examples(columns, log.shown_ms, nothing)
+    late_ms = log.click_ms - log.shown_ms
+    clicked = np.flatnonzero((log.click_ms >= 0) & (late_ms <= 1000 * log.plan.window_s))
+    both = np.concatenate((np.arange(len(log)), clicked))
+    event_ms = np.concatenate((log.shown_ms, log.click_ms[clicked]))
+    kinds = np.repeat(np.array([Kind.SHOWN, Kind.CLICKED], np.uint8), [len(log), clicked.size])
+    order = np.argsort(event_ms, kind="stable")
+    whole = reordered(shown, both[order])
+    labels = (kinds == Kind.CLICKED).astype(np.uint8)
+    times = event_ms[order]
+    return replace(whole, kinds=kinds[order], labels=labels[order], event_ms=times, append_ms=times)
+
+
+def learn_spec(spec: ModelSpec, stream: Examples) -> LearnedLog:
+    """Learn a stream by a spec, as a learner of all rows does."""
+    shape = Shape(spec.name, _BUCKETS, spec.width, spec.fingerprint, spec.text)
+    model, view = open_model(spec, _BUCKETS), view_of(spec.width)
+    pending, guard = PendingDeltas(view, shape), BatchGuard()
+    active, scores, held = np.ones(_BUCKETS, np.bool_), [], 0
+    for begin in range(0, len(stream), _BATCH):
+        batch = part_of(stream, begin, min(begin + _BATCH, len(stream)))
+        view.reserve(model.rows_needed(batch))
+        scores.append(model.learn(view, pending.reserve(), active, batch))
+        held += guard.judge("log", begin, batch, scores[-1], pending.largest()) is not None
+        pending.take(range(_BUCKETS))
+    return LearnedLog(np.concatenate(scores)[stream.kinds != Kind.CLICKED], held)
+
+
+def learn_ours(log: GeneratedLog, architecture: str, optimizer: str = "") -> LearnedLog:
+    """Learn a log by an architecture; `optimizer`: sections of the spec, none for the defaults."""
+    spec = parse_spec(spec_text(log.plan, architecture, optimizer), "generated.toml")
+    return learn_spec(spec, stream_of(log, spec))
+
+
+def constant_of(log: GeneratedLog) -> Floats:
+    """Return the click rate of the impressions before each, with one click in a hundred ahead."""
+    before = np.concatenate(([0.0], np.cumsum(log.labels)[:-1]))
+    found: Floats = (before + 0.01) / (np.arange(len(log)) + 1.0)
+    return found
+
+
+def learn_vowpal_wabbit(log: GeneratedLog, options: str) -> Floats:
+    """Return the scores of Vowpal Wabbit reading a file, by these options."""
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        path, predicted = Path(folder, "log.txt"), Path(folder, "scores.txt")
+        path.write_text("\n".join(_lines(log)) + "\n")
+        always = "--quiet --no_stdin --loss_function logistic --link logistic -b 22"
+        Workspace(f"{always} {options} -d {path} -p {predicted}").finish()
+        found: Floats = np.loadtxt(predicted)
+    return found
+
+
+def _lines(log: GeneratedLog) -> list[str]:
+    names = [f"f{field}_" for field in range(log.ids.shape[1])]
+    found, bags = [], log.bag_ids.tolist()
+    for k, (label, row) in enumerate(zip(log.labels.tolist(), log.ids.tolist(), strict=True)):
+        text = f"{2 * label - 1} |c " + " ".join(
+            name + str(value) for name, value in zip(names, row, strict=True)
+        )
+        if bags:
+            items = bags[log.bag_offsets[k] : log.bag_offsets[k + 1]]
+            text += " |b " + " ".join(f"i{item}" for item in items)
+        found.append(text)
+    return found
+
+
+def learn_river(log: GeneratedLog, most: int) -> Floats:
+    """Return the scores of River's logistic regression with FTRL, for the first `most`."""
+    from river import linear_model, optim
+
+    model: Any = linear_model.LogisticRegression(optimizer=optim.FTRLProximal())
+    scores = np.empty(min(len(log), most))
+    for k in range(scores.shape[0]):
+        example = {f"f{field}={value}": 1.0 for field, value in enumerate(log.ids[k].tolist())}
+        if log.bag_ids.size:
+            for item in log.bag_ids[log.bag_offsets[k] : log.bag_offsets[k + 1]].tolist():
+                example[f"bag={item}"] = example.get(f"bag={item}", 0.0) + 1.0
+        scores[k] = model.predict_proba_one(example)[True]
+        model.learn_one(example, bool(log.click_ms[k] >= 0))
+    return scores

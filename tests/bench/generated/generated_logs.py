@@ -1,0 +1,234 @@
+"""What the defaults learn on twenty generated logs, beside the best of thirty settings and others.
+
+    python -m tests.bench.generated_logs [--quick] [--json] [--log NUMBER ...] [--only NAME ...]
+
+The logs differ in base rate, fields, cardinalities, bags, drift and delays (`log_generator.py`).
+Each contender scores an impression before it learns it; the first 2,000 are not counted. Figures:
+
+    ne          normalized entropy (He et al., ADKDD 2014): the log loss over that of a constant
+                that knows the click rate of what is counted
+    worst_ne    the same in the worst window, over a constant that knows the rate of that window
+    held_back   batches that the guard would have held back
+
+`lr`, `fm`, `deepfm`, `dcn_v2` are headrace with a spec that names fields and nothing else;
+`best_lr` is the best of thirty settings of [optimizer] for logistic regression, chosen per log in
+hindsight; `vw` the best of six of Vowpal Wabbit, likewise; `river` River's logistic regression by
+default; `constant` the click rate so far. `to_best` is the log loss of `lr` over that of `best_lr`.
+A quick run makes short logs, and asks the others only on every fourth of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.generated.contenders import (
+    ARCHITECTURES,
+    VOWPAL_WABBIT,
+    constant_of,
+    learn_ours,
+    learn_river,
+    learn_vowpal_wabbit,
+)
+from tests.bench.generated.log_generator import generate, plans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from tests.bench.generated.log_generator import GeneratedLog
+
+    Floats = npt.NDArray[np.float64]
+
+FIRST = 2_000
+"""Impressions that are not counted."""
+OTHERS = ("best_lr", "vw", "river", "constant")
+SETTINGS = tuple(
+    f'[optimizer]\nname = "{name}"\nalpha = {alpha}\n{more}'
+    for name, alphas, mores in (
+        ("ftrl", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0), ("l2 = 0.0", "l2 = 1.0", "l2 = 10.0")),
+        ("coin", (0.03, 0.1, 0.35, 1.0), ("beta = 1.0", "beta = 1.5")),
+        ("adagrad", (0.02, 0.05, 0.1, 0.2), ("",)),
+    )
+    for alpha in alphas
+    for more in mores
+)
+"""The thirty settings of logistic regression."""
+
+
+class Size(NamedTuple):
+    """The size of a run."""
+
+    least: int
+    """Impressions of a log."""
+    most: int
+    clicks: int
+    """Of a log; its impressions follow from its base rate, between `least` and `most`."""
+    window: int
+    """Least impressions of a window."""
+    window_clicks: int
+    """Least clicks of a window: the entropy of fewer is noise."""
+    river: int
+    """Impressions that River learns: it takes the longest."""
+    every: int
+    """Others than headrace learn every so many logs."""
+
+
+QUICK = Size(4_000, 6_000, 100, 1_000, 10, 4_000, 4)
+FULL = Size(20_000, 100_000, 1_000, 2_000, 50, 20_000, 1)
+
+
+def log_loss(scores: Floats, labels: npt.NDArray[np.int8]) -> Floats:
+    """Return the loss of each impression, shape (n,)."""
+    kept = np.clip(scores, 1e-7, 1.0 - 1e-7)
+    found: Floats = -np.where(labels == 1, np.log(kept), np.log1p(-kept))
+    return found
+
+
+def entropy(labels: npt.NDArray[np.int8]) -> float:
+    """Return the log loss of a constant that knows the click rate; NaN without both labels."""
+    rate = float(labels.mean()) if labels.size else 0.0
+    if not 0.0 < rate < 1.0:
+        return float("nan")
+    return float(-(rate * np.log(rate) + (1.0 - rate) * np.log1p(-rate)))
+
+
+def windows(labels: npt.NDArray[np.int8], size: Size) -> list[tuple[int, int]]:
+    """Return windows after the first impressions; the last one takes the rest."""
+    found, begin, clicks = [], FIRST, np.cumsum(labels)
+    before = int(clicks[FIRST - 1])
+    for end in range(FIRST + size.window, len(labels) + 1):
+        if end - begin >= size.window and clicks[end - 1] - before >= size.window_clicks:
+            found.append((begin, end))
+            begin, before = end, int(clicks[end - 1])
+    if not found:
+        return [(FIRST, len(labels))]
+    return [*found[:-1], (found[-1][0], len(labels))]
+
+
+def figures(log: GeneratedLog, scores: Floats, size: Size) -> dict[str, float]:
+    """Return the figures of scores of the first impressions of a log."""
+    labels = log.labels[: scores.shape[0]]
+    losses = log_loss(scores, labels)
+    worst = [
+        float(losses[begin:end].mean()) / entropy(labels[begin:end])
+        for begin, end in windows(labels, size)
+    ]
+    return {
+        "ne": round(float(losses[FIRST:].mean()) / entropy(labels[FIRST:]), 4),
+        "worst_ne": round(float(np.max(worst)), 4),
+    }
+
+
+def measure_ours(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
+    """Return the figures of an architecture by default."""
+    learned = learn_ours(log, name)
+    return figures(log, learned.scores, size) | {"held_back": learned.held_back}
+
+
+def measure_other(log: GeneratedLog, name: str, size: Size) -> dict[str, float]:
+    """Return the figures of another contender: of its best setting, if it has several."""
+    if name == "best_lr":
+        tried = [learn_ours(log, "lr", setting).scores for setting in SETTINGS]
+    elif name == "vw":
+        tried = [learn_vowpal_wabbit(log, options) for options in VOWPAL_WABBIT]
+    elif name == "river":
+        tried = [learn_river(log, size.river)]
+    else:
+        tried = [constant_of(log)]
+    return min((figures(log, scores, size) for scores in tried), key=lambda found: found["ne"])
+
+
+def measure(
+    numbers: Sequence[int], names: Sequence[str], size: Size, tell: Console
+) -> list[dict[str, Any]]:
+    """Return the figures of each log."""
+    found = []
+    for plan in plans():
+        if numbers and plan.number not in numbers:
+            continue
+        began = time.perf_counter()
+        log = generate(plan, plan.examples(size.least, size.most, size.clicks))
+        contenders: dict[str, dict[str, float]] = {}
+        for name in names:
+            if name in ARCHITECTURES:
+                contenders[name] = measure_ours(log, name, size)
+            elif plan.number % size.every == 0 or name == "constant":
+                contenders[name] = measure_other(log, name, size)
+        properties = {
+            "log": plan.number,
+            "base_rate": round(plan.base_rate, 4),
+            "fields": len(plan.cardinalities),
+            "bag_items": plan.bag_items,
+            "drift": plan.drift,
+            "delay_s": plan.delay_s,
+            "impressions": len(log),
+            "truth": figures(log, log.truth, size)["ne"],
+        }
+        found.append(properties | {"contenders": contenders})
+        shown = ", ".join(f"{name} {each['ne']:.3f}" for name, each in contenders.items())
+        tell.print(f"log {plan.number}: {shown} ({time.perf_counter() - began:.0f} s)")
+    return found
+
+
+def summary(logs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what all logs have together, per contender."""
+    found: dict[str, Any] = {}
+    for name in (*ARCHITECTURES, *OTHERS):
+        each = [log["contenders"][name] for log in logs if name in log["contenders"]]
+        if each:
+            found[name] = {
+                "mean_ne": round(float(np.mean([one["ne"] for one in each])), 4),
+                "worst_ne": max(one["worst_ne"] for one in each),
+                "logs_above_1": sum(one["worst_ne"] > 1.0 for one in each),
+                "held_back": int(sum(one.get("held_back", 0) for one in each)),
+                "logs": len(each),
+            }
+    pairs = [log["contenders"] for log in logs if {"lr", "best_lr"} <= log["contenders"].keys()]
+    if pairs:
+        ratios = [pair["lr"]["ne"] / pair["best_lr"]["ne"] for pair in pairs]
+        found["to_best"] = {
+            "mean": round(float(np.mean(ratios)), 4),
+            "worst": round(float(np.max(ratios)), 4),
+        }
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.generated_logs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    everyone = (*ARCHITECTURES, *OTHERS)
+    parser.add_argument("--quick", action="store_true", help="short logs, within a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object, nothing else")
+    parser.add_argument("--log", type=int, action="append", help="may be repeated")
+    parser.add_argument("--only", choices=everyone, action="append", help="may be repeated")
+    chosen = parser.parse_args(arguments)
+    tell, size = Console(stderr=True, width=160), QUICK if chosen.quick else FULL
+    logs = measure(chosen.log or (), chosen.only or everyone, size, tell)
+    found = {"logs": logs, "summary": summary(logs)}
+    if chosen.json:
+        print(json.dumps(found))
+        return
+    table = Table("contender", "logs", "mean NE", "worst window", "logs above 1", "held back")
+    for name, each in found["summary"].items():
+        if name in everyone:
+            cells = (each["logs"], each["mean_ne"], each["worst_ne"], each["logs_above_1"])
+            table.add_row(name, *map(str, cells), str(each["held_back"]))
+    Console().print(table)
+    if "to_best" in found["summary"]:
+        Console().print(f"lr by default to the best of thirty: {found['summary']['to_best']}")
+
+
+if __name__ == "__main__":
+    main()
